@@ -69,6 +69,8 @@ var table = map[string]row{
 	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
+	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
+
 	"tiers/publish": {4, []string{"tiers/block", "tiers/event", "tiers/template"}},
 	"fs/query":      {4, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 

@@ -13,7 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 // engines returns the engines that this machine has.
@@ -65,7 +65,7 @@ func conform(t *testing.T, devices int, engine string) {
 			plainEngines(o)
 		}
 	}
-	opts := tiertest.Options{
+	opts := suite.Options{
 		MaxKeyBytes: format.MaxKeyBytes,
 		Budgeted: func(t *testing.T) driver.Tier {
 			return keep(newRig(t, devices, 4<<20, func(o *Options) {
@@ -96,7 +96,7 @@ func conform(t *testing.T, devices int, engine string) {
 		}
 		opts.LRU = true
 	}
-	tiertest.Run(t, func(t *testing.T) driver.Tier { return keep(newRig(t, devices, 64<<20, direct)) }, opts)
+	suite.Run(t, func(t *testing.T) driver.Tier { return keep(newRig(t, devices, 64<<20, direct)) }, opts)
 }
 
 // TestConformanceFaulty runs the suite over devices that fail one operation in
@@ -124,7 +124,7 @@ func TestConformanceFaulty(t *testing.T) {
 		})
 		return r
 	}
-	tiertest.Run(t, func(t *testing.T) driver.Tier { return faults(t, newRig(t, 2, 64<<20, nil)) }, tiertest.Options{
+	suite.Run(t, func(t *testing.T) driver.Tier { return faults(t, newRig(t, 2, 64<<20, nil)) }, suite.Options{
 		Faulty:      true,
 		MaxKeyBytes: format.MaxKeyBytes,
 		Small:       func(t *testing.T) driver.Tier { return faults(t, newRig(t, 1, 12*minSlabBytes, nil)) },

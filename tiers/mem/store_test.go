@@ -16,7 +16,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 // TestMain lets the test binary be the process that is killed: see TestKill.
@@ -119,7 +119,7 @@ func modes(t *testing.T, run func(t *testing.T, o Options)) {
 func TestConformance(t *testing.T) {
 	modes(t, func(t *testing.T, o Options) {
 		base := filepath.Dir(o.Dir)
-		tiertest.RunPrimary(t, tiertest.PrimaryHarness{
+		suite.RunPrimary(t, suite.PrimaryHarness{
 			Open: func(t *testing.T, name string) driver.Primary {
 				o := o
 				o.ID, o.Dir = name, filepath.Join(base, name)

@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 // conformTier stands in for the engine above a Tier. It holds the stored blocks, so that peers can
@@ -84,7 +84,7 @@ func TestConformance(t *testing.T) {
 				far[ct] = list
 				return ct
 			}
-			opts := tiertest.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
+			opts := suite.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, p := range far[tier] {
@@ -94,7 +94,7 @@ func TestConformance(t *testing.T) {
 			if c.replicas > 1 {
 				opts.Corrupt = nil // each copy is counted
 			}
-			tiertest.Run(t, open, opts)
+			suite.Run(t, open, opts)
 		})
 	}
 }

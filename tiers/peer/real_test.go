@@ -14,7 +14,7 @@ import (
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 // openNode opens a node of a real cluster on loopback.
@@ -120,7 +120,7 @@ func TestConformanceCluster(t *testing.T) {
 		far[ct] = list
 		return ct
 	}
-	tiertest.Run(t, open, tiertest.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
+	suite.Run(t, open, suite.Options{Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
 		for _, f := range far[tier] {
 			f.corrupt(key.Path())
 		}

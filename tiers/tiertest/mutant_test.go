@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 const (
@@ -124,7 +125,7 @@ func TestMutant(t *testing.T) {
 	if name == "" {
 		t.Skip(mutantVariable + " is not set")
 	}
-	opts := Options{LRU: true}
+	opts := suite.Options{LRU: true}
 	latency := 50 * time.Microsecond
 	var bug mutantBug
 	for _, m := range slices.Concat(mutants, ruleMutants) {
@@ -141,7 +142,9 @@ func TestMutant(t *testing.T) {
 		latency = hangTimeout(t) / 60 // so that jobs are under way at the right time, also on a slow machine
 	}
 	opts.Corrupt = func(t *testing.T, tier driver.Tier, key block.Key) {
-		corruptReference(t, tier.(mutant).Reference, key)
+		if n := tier.(mutant).Reference.Corrupt(key); n != 1 {
+			t.Errorf("Corrupt %v: got %d, want 1", key, n)
+		}
 	}
 	opts.Offline = func(_ *testing.T, tier driver.Tier) {
 		tier.(mutant).Fail(errors.New("device pulled"))
@@ -150,20 +153,43 @@ func TestMutant(t *testing.T) {
 		if err := old.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		return mutant{crashReference(t, old.(mutant).Reference).(*Reference), bug}
+		return mutant{crashed(t, old.(mutant).Reference), bug}
 	}
 	opts.Crash = func(t *testing.T, old driver.Tier) driver.Tier {
-		return mutant{crashReference(t, old.(mutant).Reference).(*Reference), bug}
+		return mutant{crashed(t, old.(mutant).Reference), bug}
 	}
 	opts.Budgeted = func(t *testing.T) driver.Tier {
-		return mutant{openReference(t, ReferenceOptions{BudgetBytes: 20000, Latency: latency}), bug}
+		return mutant{opened(t, ReferenceOptions{BudgetBytes: 20000, Latency: latency}), bug}
 	}
 	opts.Small = func(t *testing.T) driver.Tier {
-		return mutant{openReference(t, ReferenceOptions{CapacityBytes: 8 * 4096, Latency: latency}), bug}
+		return mutant{opened(t, ReferenceOptions{CapacityBytes: 8 * 4096, Latency: latency}), bug}
 	}
-	Run(t, func(t *testing.T) driver.Tier {
-		return mutant{openReference(t, ReferenceOptions{Latency: latency}), bug}
+	suite.Run(t, func(t *testing.T) driver.Tier {
+		return mutant{opened(t, ReferenceOptions{Latency: latency}), bug}
 	}, opts)
+}
+
+// opened opens a tier that the suite closes.
+func opened(t *testing.T, opts ReferenceOptions) *Reference {
+	t.Helper()
+	r, err := OpenReference(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// crashed opens a tier with what outlives a power cut of old, if old is not closed.
+func crashed(t *testing.T, old *Reference) *Reference {
+	t.Helper()
+	r, err := old.Reopen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return r
 }
 
 // TestSuiteCatches shows that the suite detects each mutant in the right case and for the right

@@ -98,7 +98,7 @@ var ruleMutants = []mutantRow{
 			count := 0
 			for _, key := range keys {
 				if e := r.mu.held[key]; e != nil {
-					r.dropLocked(e)
+					r.mu.drop(e)
 					count++
 				}
 			}
@@ -164,7 +164,7 @@ var ruleMutants = []mutantRow{
 			if ok && from != to {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				r.enterLocked(h)
+				r.mu.enter(h)
 			}
 			return ok
 		}}
@@ -354,7 +354,7 @@ var ruleMutants = []mutantRow{
 				for _, o := range res.Outcomes {
 					if errors.Is(o.Err, block.ErrCorrupt) {
 						r.mu.Lock()
-						r.enterLocked(&heldBlock{key: o.Key})
+						r.mu.enter(&heldBlock{key: o.Key})
 						r.mu.Unlock()
 					}
 				}

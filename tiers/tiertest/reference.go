@@ -1,7 +1,6 @@
 package tiertest
 
 import (
-	"container/list"
 	"context"
 	"fmt"
 	"slices"
@@ -47,17 +46,10 @@ type Reference struct {
 		invariant.Mutex
 		work sync.Cond // a job was queued or released, or closed was set
 
-		// INVARIANT: held and order have the same blocks.
-		held  map[block.Key]*list.Element // of *heldBlock
-		order *list.List                  // front: most recently used
-		// INVARIANT: used is the sum of the sizes held, at most CapacityBytes.
-		used int64
-
-		storing map[block.Key]*claim // the running store of each key
-		durable []*heldBlock         // blocks made durable by the last Sync or Close, oldest first
-		written int64                // counts against BudgetBytes
-		host    driver.Host          // nil: there is no Host
-		stats   driver.Stats         // counters only
+		copies
+		written int64        // counts against BudgetBytes
+		host    driver.Host  // nil: there is no Host
+		stats   driver.Stats // counters only
 
 		refused []*refJob // beyond QueueJobs; only to be completed
 		syncs   []*refJob
@@ -79,26 +71,6 @@ var (
 	_ driver.Recorder   = (*Reference)(nil)
 	_ driver.Syncer     = (*Reference)(nil)
 )
-
-// heldBlock is one copy. It is constant once in the tables, except leaving.
-type heldBlock struct {
-	key   block.Key
-	data  []byte
-	size  int64 // of the block; data differs if it was damaged
-	sum   block.Checksum
-	attrs driver.Attrs
-
-	// leaving: the Host is being asked about its eviction, so a Store may not rely on the copy any
-	// more. Guarded by Reference.mu.
-	leaving bool
-}
-
-// claim is the right of one store job to enter one key.
-type claim struct {
-	key     block.Key
-	seq     uint64
-	removed bool // Remove, Update or a later Store has cancelled it; guarded by Reference.mu
-}
 
 // refJob is a job in a queue, or a Sync.
 type refJob struct {
@@ -126,33 +98,15 @@ func OpenReference(opts ReferenceOptions) (*Reference, error) {
 	r := &Reference{opts: opts, aborted: make(chan struct{})}
 	r.abort = sync.OnceFunc(func() { close(r.aborted) })
 	r.mu.work.L = &r.mu.Mutex
-	r.mu.held = make(map[block.Key]*list.Element)
-	r.mu.order = list.New()
-	r.mu.storing = make(map[block.Key]*claim)
+	r.mu.copies = newCopies(opts.CapacityBytes, opts.MaxBlocks)
 	r.mu.changed = make(chan struct{})
-	r.mu.SetCheck(r.checkLocked)
+	r.mu.SetCheck(r.mu.copies.check)
 	for range opts.Workers {
 		if !opts.Direct {
 			r.workers.Go(r.serve) // ends when Close has found the queue empty
 		}
 	}
 	return r, nil
-}
-
-// checkLocked panics if an invariant of mu is broken. Beyond 256 blocks it does not check the sum,
-// which would make each call linear. It needs r.mu.
-func (r *Reference) checkLocked() {
-	m := &r.mu
-	invariant.Check(len(m.held) == m.order.Len(), "held %d, order %d", len(m.held), m.order.Len())
-	invariant.Check(m.used >= 0 && m.used <= r.opts.CapacityBytes, "used %d", m.used)
-	if len(m.held) > 256 {
-		return
-	}
-	var sum int64
-	for e := m.order.Front(); e != nil; e = e.Next() {
-		sum += e.Value.(*heldBlock).size
-	}
-	invariant.Check(sum == m.used, "used %d, sum of sizes %d", m.used, sum)
 }
 
 // Lookup sets out[i] to the presence of keys[i]; see driver.Tier. It does not wait, so it ignores
@@ -234,7 +188,7 @@ func (r *Reference) enqueue(j *refJob) bool {
 	case j.op == OpLoad:
 		r.mu.loads = append(r.mu.loads, j)
 	default:
-		r.claimLocked(j)
+		r.mu.claimAll(j)
 		r.mu.stores = append(r.mu.stores, j)
 	}
 	r.mu.events[j.op].begunJobs++
@@ -248,38 +202,15 @@ func (r *Reference) enqueue(j *refJob) bool {
 	return true
 }
 
-// claimLocked claims the keys of a store, except keys whose same version another job is storing. It
-// needs r.mu.
-func (r *Reference) claimLocked(j *refJob) {
-	j.claims = make([]*claim, len(j.Blocks))
-	for i := range j.Blocks {
-		key, seq := j.Blocks[i].Key, j.Blocks[i].Attrs.Seq
-		if c := r.mu.storing[key]; c != nil && c.seq == seq {
-			continue
-		}
-		r.cancelLocked(key)
-		j.claims[i] = &claim{key: key, seq: seq}
-		r.mu.storing[key] = j.claims[i]
-	}
-}
-
-// cancelLocked cancels the claim of the running store of key. It needs r.mu.
-func (r *Reference) cancelLocked(key block.Key) {
-	if c := r.mu.storing[key]; c != nil {
-		c.removed = true
-		delete(r.mu.storing, key)
-	}
-}
-
 // Remove drops the blocks, cancels their running stores, and returns how many were held.
 func (r *Reference) Remove(keys []block.Key) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	count := 0
 	for _, key := range keys {
-		r.cancelLocked(key)
+		r.mu.cancel(key)
 		if e := r.mu.held[key]; e != nil {
-			r.dropLocked(e)
+			r.mu.drop(e)
 			count++
 		}
 	}
@@ -313,19 +244,12 @@ func (r *Reference) Close(ctx context.Context) error {
 
 		r.mu.Lock()
 		if r.mu.offline == nil {
-			r.mu.durable = r.oldestFirstLocked()
+			r.mu.durable = r.mu.oldestFirst()
 		}
-		r.clearLocked()
+		r.mu.clear()
 		r.mu.Unlock()
 	})
 	return nil
-}
-
-// clearLocked drops all blocks. It needs r.mu.
-func (r *Reference) clearLocked() {
-	clear(r.mu.held)
-	r.mu.order.Init()
-	r.mu.used = 0
 }
 
 // Stats reports the capacity, the held blocks and the counters.
@@ -373,14 +297,5 @@ func cloneAttrs(a *driver.Attrs) driver.Attrs {
 func (r *Reference) oldestFirst() []*heldBlock {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.oldestFirstLocked()
-}
-
-// oldestFirstLocked is oldestFirst; it needs r.mu.
-func (r *Reference) oldestFirstLocked() []*heldBlock {
-	all := make([]*heldBlock, 0, len(r.mu.held))
-	for e := r.mu.order.Back(); e != nil; e = e.Prev() {
-		all = append(all, e.Value.(*heldBlock))
-	}
-	return all
+	return r.mu.oldestFirst()
 }

@@ -135,11 +135,11 @@ func (r *Reference) Fail(err error) {
 func (r *Reference) fail(err error) ([]*heldBlock, driver.Host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lost := r.oldestFirstLocked()
+	lost := r.mu.oldestFirst()
 	r.mu.offline = err
-	r.clearLocked()
+	r.mu.clear()
 	for key := range r.mu.storing {
-		r.cancelLocked(key)
+		r.mu.cancel(key)
 	}
 	r.mu.work.Broadcast()
 	return lost, r.mu.host

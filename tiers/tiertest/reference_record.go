@@ -29,13 +29,13 @@ func (r *Reference) Update(from, to block.Key, a *driver.Attrs) bool {
 		return false
 	}
 	if from != to {
-		r.cancelLocked(to)
+		r.mu.cancel(to)
 		if old := r.mu.held[to]; old != nil {
-			r.dropLocked(old)
+			r.mu.drop(old)
 		}
 	}
 	if len(to.Path()) > r.opts.MaxKeyBytes {
-		r.dropLocked(e)
+		r.mu.drop(e)
 		return false
 	}
 	moved := *e.Value.(*heldBlock)
@@ -57,7 +57,7 @@ func (r *Reference) sync(*refJob) []driver.Outcome {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.durable = r.oldestFirstLocked()
+	r.mu.durable = r.mu.oldestFirst()
 	return []driver.Outcome{{Status: driver.Stored}}
 }
 
@@ -77,7 +77,7 @@ func (r *Reference) Reopen() (*Reference, error) {
 	for _, h := range durable {
 		copied := *h
 		copied.leaving = false
-		next.enterLocked(&copied)
+		next.mu.enter(&copied)
 	}
 	return next, nil
 }

@@ -1,7 +1,6 @@
 package tiertest
 
 import (
-	"container/list"
 	"errors"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -37,37 +36,18 @@ func (r *Reference) tryInsert(
 	case !force && r.opts.BudgetBytes > 0 && r.mu.written+h.size > r.opts.BudgetBytes:
 		return nil, block.ErrBudget
 	}
-	used, count := r.mu.used+h.size, len(r.mu.held)+1
-	old := r.mu.held[h.key]
-	if old != nil {
-		used -= old.Value.(*heldBlock).size
-		count--
-	}
-	fits := func() bool {
-		return used <= r.opts.CapacityBytes && (r.opts.MaxBlocks == 0 || count <= r.opts.MaxBlocks)
-	}
-	for e := r.mu.order.Back(); e != nil && !fits(); e = e.Prev() {
-		v := e.Value.(*heldBlock)
-		if batch[v.key] || kept[v] || v.leaving || v.attrs.Pinned {
-			continue
-		}
-		if victim == nil {
-			victim = v
-		}
-		used -= v.size
-		count--
-	}
-	if !fits() {
+	victim, ok := r.mu.victim(h, func(v *heldBlock) bool { return batch[v.key] || kept[v] })
+	switch {
+	case !ok:
 		return nil, block.ErrNoSpace
-	}
-	if victim != nil {
+	case victim != nil:
 		victim.leaving = true
 		return victim, nil
 	}
-	if old != nil {
-		r.dropLocked(old)
+	if old := r.mu.held[h.key]; old != nil {
+		r.mu.drop(old)
 	}
-	r.enterLocked(h)
+	r.mu.enter(h)
 	if !force {
 		r.mu.written += h.size
 	}
@@ -90,33 +70,9 @@ func (r *Reference) evict(h *heldBlock, kept map[*heldBlock]bool) {
 		kept[h] = true
 		return
 	}
-	if r.dropCopyLocked(h) {
+	if r.mu.dropCopy(h) {
 		r.mu.stats.Evicted++
 	}
-}
-
-// enterLocked puts h into the tables, as the most recently used. It needs r.mu.
-func (r *Reference) enterLocked(h *heldBlock) {
-	r.mu.held[h.key] = r.mu.order.PushFront(h)
-	r.mu.used += h.size
-}
-
-// dropLocked takes one block out of the tables. It needs r.mu.
-func (r *Reference) dropLocked(e *list.Element) {
-	h := r.mu.order.Remove(e).(*heldBlock)
-	delete(r.mu.held, h.key)
-	r.mu.used -= h.size
-}
-
-// dropCopyLocked drops this copy, or returns false if it is gone already, maybe replaced by a later
-// one. It needs r.mu.
-func (r *Reference) dropCopyLocked(h *heldBlock) bool {
-	e := r.mu.held[h.key]
-	if e == nil || e.Value != h {
-		return false
-	}
-	r.dropLocked(e)
-	return true
 }
 
 // dropOther drops another version of a block whose store has failed with err.
@@ -127,14 +83,14 @@ func (r *Reference) dropOther(key block.Key, c *claim, err error) {
 		return
 	}
 	if e := r.mu.held[key]; e != nil {
-		r.dropLocked(e)
+		r.mu.drop(e)
 	}
 }
 
 // lose drops this copy and reports why to the Host.
 func (r *Reference) lose(h *heldBlock, err error) bool {
 	r.mu.Lock()
-	dropped, host := r.dropCopyLocked(h), r.mu.host
+	dropped, host := r.mu.dropCopy(h), r.mu.host
 	if dropped && errors.Is(err, block.ErrCorrupt) {
 		r.mu.stats.Corrupt++
 	}

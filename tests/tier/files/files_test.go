@@ -8,17 +8,17 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
 
 // TestConformance runs the suite of all tiers over this one (A35).
 func TestConformance(t *testing.T) {
-	tiertest.Run(t, func(t *testing.T) driver.Tier {
+	suite.Run(t, func(t *testing.T) driver.Tier {
 		o := Options{Root: t.TempDir(), MaxBlock: 64 * config.MiB}
 		tier, err := o.Open(context.Background(), "files", zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tier
-	}, tiertest.Options{})
+	}, suite.Options{})
 }

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -27,8 +27,8 @@ func (h *harness) backlog(present []payload) []*flight {
 	for i := range 8 {
 		blocks := h.payloads("backlog", 32, 8<<10)[4*i : 4*i+4]
 		flights = append(flights,
-			h.submit(jobSpec{op: OpStore, blocks: blocks}),
-			h.submit(jobSpec{op: OpLoad, blocks: present}))
+			h.submit(jobSpec{op: storeJob, blocks: blocks}),
+			h.submit(jobSpec{op: loadJob, blocks: present}))
 	}
 	return flights
 }
@@ -45,7 +45,7 @@ func checkCloseCompletes(h *harness) {
 			h.errorf("%v: no Result when Close returned", f)
 		}
 		outcomes := h.settle(f)
-		if f.spec.op == OpStore {
+		if f.spec.op == storeJob {
 			h.wantAll(outcomes, driver.Stored)
 		} else {
 			h.wantAll(outcomes, driver.Loaded)
@@ -120,7 +120,7 @@ func checkAfterClose(h *harness) {
 		h.errorf("Lookup after Close: got %v, want %v", err, block.ErrClosed)
 	}
 	h.checkAllMiss(out)
-	for _, op := range []Op{OpStore, OpLoad} {
+	for _, op := range []jobKind{storeJob, loadJob} {
 		for _, batch := range [][]payload{blocks, h.payloads("new", 2, 100), nil} {
 			outcomes := h.settle(h.submit(jobSpec{op: op, blocks: batch}))
 			for i, o := range outcomes {
@@ -155,8 +155,8 @@ func checkCloseRace(h *harness) {
 			for i := range rounds {
 				blocks := w.payloads("race", workers*rounds, 4096)[n*rounds+i:][:1]
 				flights[n] = append(flights[n],
-					w.submit(jobSpec{op: OpStore, blocks: blocks}),
-					w.submit(jobSpec{op: OpLoad, blocks: present}))
+					w.submit(jobSpec{op: storeJob, blocks: blocks}),
+					w.submit(jobSpec{op: loadJob, blocks: present}))
 				if i == rounds/3 {
 					started <- struct{}{}
 				}

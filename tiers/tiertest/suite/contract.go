@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -182,7 +182,7 @@ func checkTouch(h *harness) {
 func checkPendingWhileStoring(h *harness) {
 	for round := range 20 {
 		blocks := h.payloads(fmt.Sprintf("pending-%d", round), 8, 64<<10)
-		f := h.submit(jobSpec{op: OpStore, blocks: blocks})
+		f := h.submit(jobSpec{op: storeJob, blocks: blocks})
 		out, ok := h.lookup(keysOf(blocks)...)
 		outcomes := h.settle(f)
 		for i, o := range outcomes {
@@ -201,7 +201,7 @@ func checkCallsFromDone(h *harness) {
 	blocks := h.payloads("from-done", 6, 700)
 	h.wantAll(h.store(blocks[:3]...), driver.Stored)
 	var store, load *flight
-	f := h.submit(jobSpec{op: OpStore, blocks: blocks[3:5], then: func() {
+	f := h.submit(jobSpec{op: storeJob, blocks: blocks[3:5], then: func() {
 		out := make([]driver.Presence, 3)
 		err := h.tier.Lookup(context.Background(), keysOf(blocks[:3]), out)
 		if err != nil && !h.opts.Faulty {
@@ -209,8 +209,8 @@ func checkCallsFromDone(h *harness) {
 		}
 		h.tier.Touch(keysOf(blocks[:3]))
 		h.tier.Remove(keysOf(blocks[2:3]))
-		store = h.submit(jobSpec{op: OpStore, blocks: blocks[5:]})
-		load = h.submit(jobSpec{op: OpLoad, blocks: blocks[:2]})
+		store = h.submit(jobSpec{op: storeJob, blocks: blocks[5:]})
+		load = h.submit(jobSpec{op: loadJob, blocks: blocks[:2]})
 	}})
 	h.wantAll(h.settle(f), driver.Stored)
 	h.wantAll(h.settle(store), driver.Stored)

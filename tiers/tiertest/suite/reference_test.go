@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"cmp"
@@ -11,11 +11,12 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
-func openReference(t *testing.T, opts ReferenceOptions) *Reference {
+func openReference(t *testing.T, opts tiertest.ReferenceOptions) *tiertest.Reference {
 	t.Helper()
-	r, err := OpenReference(opts)
+	r, err := tiertest.OpenReference(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +24,7 @@ func openReference(t *testing.T, opts ReferenceOptions) *Reference {
 }
 
 // smallOptions are the options of a small tier, limited by bytes or by blocks.
-var smallReferences = []ReferenceOptions{
+var smallReferences = []tiertest.ReferenceOptions{
 	{CapacityBytes: 8 * 4096},
 	{MaxBlocks: 8},
 }
@@ -40,7 +41,7 @@ func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
 // crashReference opens a tier with what outlives a power cut of old, if old is not closed.
 func crashReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
-	r, err := old.(*Reference).Reopen()
+	r, err := old.(*tiertest.Reference).Reopen()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func crashReference(t *testing.T, old driver.Tier) driver.Tier {
 // corruptReference damages the copy of a block.
 func corruptReference(t *testing.T, tier driver.Tier, key block.Key) {
 	t.Helper()
-	if n := tier.(*Reference).Corrupt(key); n != 1 {
+	if n := tier.(*tiertest.Reference).Corrupt(key); n != 1 {
 		t.Errorf("Corrupt %v: got %d, want 1", key, n)
 	}
 }
@@ -61,7 +62,7 @@ func corruptReference(t *testing.T, tier driver.Tier, key block.Key) {
 // TestReference shows that the reference implementation keeps the contract (A34, A3, A4),
 // with one worker and with several, limited by bytes and by blocks.
 func TestReference(t *testing.T) {
-	for name, opts := range map[string]ReferenceOptions{
+	for name, opts := range map[string]tiertest.ReferenceOptions{
 		"two workers": {CapacityBytes: 32 << 20},
 		"one worker":  {Workers: 1},
 		"latency":     {Workers: 8, Latency: time.Microsecond},
@@ -73,7 +74,7 @@ func TestReference(t *testing.T) {
 			Run(t, func(t *testing.T) driver.Tier { return openReference(t, opts) }, Options{
 				Small: func(t *testing.T) driver.Tier { return openReference(t, small) },
 				Budgeted: func(t *testing.T) driver.Tier {
-					return openReference(t, ReferenceOptions{BudgetBytes: 20000})
+					return openReference(t, tiertest.ReferenceOptions{BudgetBytes: 20000})
 				},
 				LRU:         true,
 				MaxKeyBytes: cmp.Or(opts.MaxKeyBytes, block.MaxPath),
@@ -81,7 +82,7 @@ func TestReference(t *testing.T) {
 				Crash:       crashReference,
 				Corrupt:     corruptReference,
 				Offline: func(_ *testing.T, tier driver.Tier) {
-					tier.(*Reference).Fail(errors.New("device pulled"))
+					tier.(*tiertest.Reference).Fail(errors.New("device pulled"))
 				},
 			})
 		})
@@ -89,20 +90,20 @@ func TestReference(t *testing.T) {
 }
 
 // everyNth faults stores, loads and look-ups at odd intervals.
-func everyNth() *Plan {
+func everyNth() *tiertest.Plan {
 	released := make(chan struct{})
 	close(released)
-	return NewPlan(
-		Rule{Op: OpStore, Every: 7, Fault: Fault{Err: block.ErrUnavailable}},
-		Rule{Op: OpStore, Every: 11, Fault: Fault{Corrupt: true}},
-		Rule{Op: OpStore, Every: 13, Fault: Fault{Short: true}},
-		Rule{Op: OpLoad, Every: 5, Fault: Fault{Corrupt: true}},
-		Rule{Op: OpLoad, Every: 6, Fault: Fault{Short: true, Stall: released}},
-		Rule{Op: OpLoad, Every: 9, Fault: Fault{Err: block.ErrUnavailable}},
-		Rule{Op: OpSync, Every: 3, Fault: Fault{Err: block.ErrUnavailable}},
-		Rule{Op: OpSync, Every: 4, Fault: Fault{Stall: released}},
-		Rule{Op: OpLookup, Every: 10, Fault: Fault{Hide: true}},
-		Rule{Op: OpLookup, Every: 31, Fault: Fault{Err: block.ErrUnavailable}},
+	return tiertest.NewPlan(
+		tiertest.Rule{Op: tiertest.OpStore, Every: 7, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
+		tiertest.Rule{Op: tiertest.OpStore, Every: 11, Fault: tiertest.Fault{Corrupt: true}},
+		tiertest.Rule{Op: tiertest.OpStore, Every: 13, Fault: tiertest.Fault{Short: true}},
+		tiertest.Rule{Op: tiertest.OpLoad, Every: 5, Fault: tiertest.Fault{Corrupt: true}},
+		tiertest.Rule{Op: tiertest.OpLoad, Every: 6, Fault: tiertest.Fault{Short: true, Stall: released}},
+		tiertest.Rule{Op: tiertest.OpLoad, Every: 9, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
+		tiertest.Rule{Op: tiertest.OpSync, Every: 3, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
+		tiertest.Rule{Op: tiertest.OpSync, Every: 4, Fault: tiertest.Fault{Stall: released}},
+		tiertest.Rule{Op: tiertest.OpLookup, Every: 10, Fault: tiertest.Fault{Hide: true}},
+		tiertest.Rule{Op: tiertest.OpLookup, Every: 31, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
 	)
 }
 
@@ -112,10 +113,10 @@ func TestReferenceFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
 	Run(t, func(t *testing.T) driver.Tier {
-		return openReference(t, ReferenceOptions{Faults: plan})
+		return openReference(t, tiertest.ReferenceOptions{Faults: plan})
 	}, Options{
 		Small: func(t *testing.T) driver.Tier {
-			return openReference(t, ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
+			return openReference(t, tiertest.ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
 		},
 		Faulty: true,
 	})
@@ -134,10 +135,10 @@ func newTestHarness(t *testing.T, r driver.Tier) *harness {
 // waits out the latency, that a Load of it then fails with ErrPending, and that
 // time moves only when told (A15, A33).
 func TestReferencePendingAndLatency(t *testing.T) {
-	clock := NewManualClock()
-	h := newTestHarness(t, openReference(t, ReferenceOptions{Latency: time.Hour, Clock: clock}))
+	clock := tiertest.NewManualClock()
+	h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Latency: time.Hour, Clock: clock}))
 	p := h.payload(numberedKey("p", 0), 0, 1000)
-	store := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	store := h.submit(jobSpec{op: storeJob, blocks: []payload{p}})
 	if err := clock.AwaitTimers(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -149,10 +150,10 @@ func TestReferencePendingAndLatency(t *testing.T) {
 }
 
 // stallStore returns rules that hold the stores of key until release is called.
-func stallStore(key block.Key) (rule Rule, release func()) {
+func stallStore(key block.Key) (rule tiertest.Rule, release func()) {
 	stall := make(chan struct{})
 	match := func(k block.Key) bool { return k == key }
-	return Rule{Op: OpStore, Match: match, Fault: Fault{Stall: stall}}, func() { close(stall) }
+	return tiertest.Rule{Op: tiertest.OpStore, Match: match, Fault: tiertest.Fault{Stall: stall}}, func() { close(stall) }
 }
 
 // TestReferenceWhileStoring shows calls during a Store: a Load fails with ErrPending, a second
@@ -160,13 +161,13 @@ func stallStore(key block.Key) (rule Rule, release func()) {
 func TestReferenceWhileStoring(t *testing.T) {
 	key := numberedKey("p", 0)
 	rule, release := stallStore(key)
-	h := newTestHarness(t, openReference(t, ReferenceOptions{Faults: NewPlan(rule)}))
+	h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Faults: tiertest.NewPlan(rule)}))
 	p := h.payload(key, 0, 1000)
-	first := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	first := h.submit(jobSpec{op: storeJob, blocks: []payload{p}})
 	if o := h.load(p)[0]; !errors.Is(o.Err, block.ErrPending) {
 		t.Errorf("Load while storing: got %v (%v), want %v", o.Status, o.Err, block.ErrPending)
 	}
-	second := h.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+	second := h.submit(jobSpec{op: storeJob, blocks: []payload{p}})
 	if n := h.tier.Remove([]block.Key{key}); n != 0 {
 		t.Errorf("Remove while storing: got %d, want 0", n)
 	}
@@ -183,13 +184,13 @@ func TestReferenceWhileStoring(t *testing.T) {
 func TestReferenceOrder(t *testing.T) {
 	key := numberedKey("first", 0)
 	rule, release := stallStore(key)
-	h := newTestHarness(t, openReference(t, ReferenceOptions{Workers: 1, Faults: NewPlan(rule)}))
+	h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Workers: 1, Faults: tiertest.NewPlan(rule)}))
 	present := h.payloads("present", 1, 100)
 	h.wantAll(h.store(present...), driver.Stored)
 	var mu sync.Mutex
 	var order []string
-	submit := func(name string, op Op, blocks ...payload) *flight {
-		return h.submit(jobSpec{op: op, blocks: blocks, then: func() {
+	submit := func(name string, kind jobKind, blocks ...payload) *flight {
+		return h.submit(jobSpec{op: kind, blocks: blocks, then: func() {
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, name)
@@ -198,9 +199,9 @@ func TestReferenceOrder(t *testing.T) {
 	// The first store may still be in the queue when the load arrives, and be overtaken like the
 	// second. So only the second must be after the load.
 	flights := []*flight{
-		submit("store 1", OpStore, h.payload(key, 0, 100)),
-		submit("store 2", OpStore, h.payloads("second", 1, 100)...),
-		submit("load", OpLoad, present...),
+		submit("store 1", storeJob, h.payload(key, 0, 100)),
+		submit("store 2", storeJob, h.payloads("second", 1, 100)...),
+		submit("load", loadJob, present...),
 	}
 	release()
 	for _, f := range flights {
@@ -214,17 +215,17 @@ func TestReferenceOrder(t *testing.T) {
 // TestReferenceQueueFull shows that a full queue skips stores and fails loads, through Done as
 // usual.
 func TestReferenceQueueFull(t *testing.T) {
-	clock := NewManualClock()
-	r := openReference(t, ReferenceOptions{Workers: 1, QueueJobs: 1, Latency: 1, Clock: clock})
+	clock := tiertest.NewManualClock()
+	r := openReference(t, tiertest.ReferenceOptions{Workers: 1, QueueJobs: 1, Latency: 1, Clock: clock})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("queue", 3, 100)
-	served := h.submit(jobSpec{op: OpStore, blocks: blocks[:1]})
+	served := h.submit(jobSpec{op: storeJob, blocks: blocks[:1]})
 	if err := clock.AwaitTimers(t.Context(), 1); err != nil { // the job has left the queue
 		t.Fatal(err)
 	}
-	queued := h.submit(jobSpec{op: OpStore, blocks: blocks[1:2]})
-	store := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
-	load := h.submit(jobSpec{op: OpLoad, blocks: blocks[2:]})
+	queued := h.submit(jobSpec{op: storeJob, blocks: blocks[1:2]})
+	store := h.submit(jobSpec{op: storeJob, blocks: blocks[2:]})
+	load := h.submit(jobSpec{op: loadJob, blocks: blocks[2:]})
 	h.wantPresence(driver.Miss, blocks[2].key)
 	clock.Advance(1)
 	h.wantAll(h.settle(served), driver.Stored)
@@ -245,25 +246,25 @@ func TestReferenceFaultKinds(t *testing.T) {
 	unavailable := block.ErrUnavailable
 	for _, row := range []struct {
 		name       string
-		rule       Rule
+		rule       tiertest.Rule
 		storeErr   error
 		loadErr    error
 		thenLookup driver.Presence
 	}{
-		{"store error", Rule{Op: OpStore, Fault: Fault{Err: unavailable}}, unavailable, nil, driver.Miss},
-		{"store short", Rule{Op: OpStore, Fault: Fault{Short: true}}, block.ErrInvalid, nil, driver.Miss},
-		{"store corrupt", Rule{Op: OpStore, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
-		{"load error", Rule{Op: OpLoad, Fault: Fault{Err: unavailable}}, nil, unavailable, driver.Hit},
-		{"load corrupt", Rule{Op: OpLoad, Fault: Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
-		{"load short", Rule{Op: OpLoad, Fault: Fault{Short: true}}, nil, block.ErrCorrupt, driver.Miss},
-		{"second load", Rule{Op: OpLoad, Nth: 2, Fault: Fault{Corrupt: true}}, nil, nil, driver.Hit},
-		{"look-up hidden", Rule{Op: OpLookup, Fault: Fault{Hide: true}}, nil, nil, driver.Miss},
+		{"store error", tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Err: unavailable}}, unavailable, nil, driver.Miss},
+		{"store short", tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Short: true}}, block.ErrInvalid, nil, driver.Miss},
+		{"store corrupt", tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"load error", tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: unavailable}}, nil, unavailable, driver.Hit},
+		{"load corrupt", tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Corrupt: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"load short", tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Short: true}}, nil, block.ErrCorrupt, driver.Miss},
+		{"second load", tiertest.Rule{Op: tiertest.OpLoad, Nth: 2, Fault: tiertest.Fault{Corrupt: true}}, nil, nil, driver.Hit},
+		{"look-up hidden", tiertest.Rule{Op: tiertest.OpLookup, Fault: tiertest.Fault{Hide: true}}, nil, nil, driver.Miss},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			bad := numberedKey("bad", 0)
 			row.rule.Match = func(k block.Key) bool { return k == bad }
-			plan := NewPlan(row.rule)
-			h := newTestHarness(t, openReference(t, ReferenceOptions{Faults: plan}))
+			plan := tiertest.NewPlan(row.rule)
+			h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Faults: plan}))
 			blocks := []payload{h.payload(numberedKey("good", 0), 0, 5000), h.payload(bad, 0, 5000)}
 			stored := h.store(blocks...)
 			h.wantStatus(stored, 0, driver.Stored)
@@ -289,10 +290,10 @@ func TestReferenceFaultKinds(t *testing.T) {
 func TestReferenceCloseCancelled(t *testing.T) {
 	key := numberedKey("stalled", 0)
 	rule, _ := stallStore(key)
-	h := newTestHarness(t, openReference(t, ReferenceOptions{Workers: 1, Faults: NewPlan(rule)}))
+	h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Workers: 1, Faults: tiertest.NewPlan(rule)}))
 	flights := []*flight{
-		h.submit(jobSpec{op: OpStore, blocks: []payload{h.payload(key, 0, 100)}}),
-		h.submit(jobSpec{op: OpStore, blocks: h.payloads("next", 2, 100)}),
+		h.submit(jobSpec{op: storeJob, blocks: []payload{h.payload(key, 0, 100)}}),
+		h.submit(jobSpec{op: storeJob, blocks: h.payloads("next", 2, 100)}),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -319,7 +320,7 @@ func TestReferenceTooLarge(t *testing.T) {
 
 // TestReferenceOptions shows that all violations are reported at once.
 func TestReferenceOptions(t *testing.T) {
-	_, err := OpenReference(ReferenceOptions{CapacityBytes: -1, Workers: -2})
+	_, err := tiertest.OpenReference(tiertest.ReferenceOptions{CapacityBytes: -1, Workers: -2})
 	joined, ok := errors.Unwrap(err).(interface{ Unwrap() []error })
 	if !ok || len(joined.Unwrap()) != 2 || !errors.Is(err, block.ErrInvalid) {
 		t.Errorf("got %v, want two violations", err)

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"errors"

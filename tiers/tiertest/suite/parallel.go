@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"slices"
@@ -25,7 +25,7 @@ func checkParallelLoads(h *harness) {
 	h.wantAll(h.store(blocks...), driver.Stored)
 	var flights []*flight
 	for range 16 {
-		flights = append(flights, h.submit(jobSpec{op: OpLoad, blocks: blocks}))
+		flights = append(flights, h.submit(jobSpec{op: loadJob, blocks: blocks}))
 	}
 	for _, f := range flights {
 		h.wantAll(h.settle(f), driver.Loaded)
@@ -38,7 +38,7 @@ func checkParallelStores(h *harness) {
 	blocks := h.payloads("stores", 8, 16<<10)
 	var flights []*flight
 	for range 8 {
-		flights = append(flights, h.submit(jobSpec{op: OpStore, blocks: blocks}))
+		flights = append(flights, h.submit(jobSpec{op: storeJob, blocks: blocks}))
 		blocks = slices.Clone(blocks) // the job above still has the old order
 		slices.Reverse(blocks)
 	}
@@ -150,7 +150,7 @@ func (m *model) batch(picked []int) (blocks []payload, beside *flight) {
 	}
 	blocks = append(blocks, m.shared[m.rng.IntN(len(m.shared))])
 	if m.rng.IntN(4) == 0 {
-		beside = m.submit(jobSpec{op: OpLoad, blocks: m.shared})
+		beside = m.submit(jobSpec{op: loadJob, blocks: m.shared})
 	}
 	return blocks, beside
 }

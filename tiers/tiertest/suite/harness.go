@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -255,13 +255,13 @@ func (h *harness) never(outcomes []driver.Outcome, bad driver.Status, why string
 // store stores the blocks in one job and returns its outcomes, checked.
 func (h *harness) store(blocks ...payload) []driver.Outcome {
 	h.t.Helper()
-	return h.settle(h.submit(jobSpec{op: OpStore, blocks: blocks}))
+	return h.settle(h.submit(jobSpec{op: storeJob, blocks: blocks}))
 }
 
 // load loads the blocks in one job and returns its outcomes, checked.
 func (h *harness) load(blocks ...payload) []driver.Outcome {
 	h.t.Helper()
-	return h.settle(h.submit(jobSpec{op: OpLoad, blocks: blocks}))
+	return h.settle(h.submit(jobSpec{op: loadJob, blocks: blocks}))
 }
 
 // size returns n within the limits of the tier.

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"bytes"
@@ -14,9 +14,20 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// jobKind is the direction of a job.
+type jobKind uint8
+
+const (
+	storeJob jobKind = iota
+	loadJob
+)
+
+// String returns "store" or "load".
+func (k jobKind) String() string { return [...]string{"store", "load"}[k] }
+
 // jobSpec describes a job to submit.
 type jobSpec struct {
-	op     Op
+	op     jobKind
 	blocks []payload
 	edit   func(tr *driver.Transfer) // changes each Transfer first, to make it wrong; may be nil
 	job    func(job *driver.Job)     // changes the Job; may be nil
@@ -68,14 +79,14 @@ func (h *harness) submit(spec jobSpec) *flight {
 	job := &driver.Job{
 		ID:        f.id,
 		Request:   fmt.Sprintf("request-%d", f.id%3),
-		Promotion: spec.op == OpLoad && f.id%2 == 0,
+		Promotion: spec.op == loadJob && f.id%2 == 0,
 		Blocks:    slices.Clone(f.transfers),
 	}
 	if spec.job != nil {
 		spec.job(job)
 	}
 	job.Done = func(res *driver.Result) { h.done(f, job, res) }
-	if spec.op == OpStore {
+	if spec.op == storeJob {
 		h.tier.Store(job)
 	} else {
 		h.tier.Load(job)
@@ -86,11 +97,11 @@ func (h *harness) submit(spec jobSpec) *flight {
 
 // transfer makes the file of one block, and seeks it to an odd offset that the tier must not
 // change. A source is longer than the block, and a destination is full of other bytes.
-func (h *harness) transfer(op Op, p payload) (driver.Transfer, int64) {
+func (h *harness) transfer(op jobKind, p payload) (driver.Transfer, int64) {
 	h.t.Helper()
 	size := int64(len(p.data))
 	content := bytes.Repeat([]byte{0xa5}, len(p.data))
-	if op == OpStore {
+	if op == storeJob {
 		content = append(slices.Clone(p.data), "the block ends before this"...)
 	}
 	file := h.opts.NewFile(h.t)
@@ -105,8 +116,9 @@ func (h *harness) transfer(op Op, p payload) (driver.Transfer, int64) {
 		h.fatalf("seek: %v", err)
 	}
 	tr := driver.Transfer{Key: p.key, Size: size, Sum: block.Sum(p.data), File: file}
-	if op == OpStore {
-		tr.Attrs = cloneAttrs(&p.attrs)
+	if op == storeJob {
+		tr.Attrs = p.attrs
+		tr.Attrs.Dirs = slices.Clone(p.attrs.Dirs)
 	}
 	return tr, offset
 }
@@ -165,7 +177,7 @@ func (h *harness) checkOutcome(f *flight, i int) {
 	h.t.Helper()
 	o, tr := f.outcomes[i], f.transfers[i]
 	allowed := []driver.Status{driver.Failed, driver.Stored, driver.Skipped}
-	if f.spec.op == OpLoad {
+	if f.spec.op == loadJob {
 		allowed = []driver.Status{driver.Failed, driver.Loaded, driver.Absent}
 	}
 	if !slices.Contains(allowed, o.Status) {
@@ -228,16 +240,16 @@ func (h *harness) checkFile(f *flight, i int) {
 			f, i, f.offsets[i], offset)
 	}
 	switch {
-	case f.spec.op == OpLoad && f.outcomes[i].Status != driver.Loaded:
+	case f.spec.op == loadJob && f.outcomes[i].Status != driver.Loaded:
 		return // undefined
-	case f.spec.op == OpStore && f.spec.edit != nil, f.transfers[i].Size != int64(len(want)):
+	case f.spec.op == storeJob && f.spec.edit != nil, f.transfers[i].Size != int64(len(want)):
 		return // the case made it wrong, and checks it itself
 	}
 	got, err := contentOf(file)
 	if err != nil {
 		h.fatalf("%v: file %d: %v", f, i, err)
 	}
-	if f.spec.op == OpStore {
+	if f.spec.op == storeJob {
 		got = got[:min(len(got), len(want))]
 	}
 	if !bytes.Equal(got, want) {

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // TestFaultyWithoutFaults shows that the decorator changes nothing by itself, with
@@ -14,17 +15,17 @@ import (
 func TestFaultyWithoutFaults(t *testing.T) {
 	t.Parallel()
 	Run(t, func(t *testing.T) driver.Tier {
-		return NewFaulty(openReference(t, ReferenceOptions{}), NewPlan())
+		return tiertest.NewFaulty(openReference(t, tiertest.ReferenceOptions{}), tiertest.NewPlan())
 	}, Options{
 		Small: func(t *testing.T) driver.Tier {
-			return NewFaulty(openReference(t, smallReferences[0]), nil)
+			return tiertest.NewFaulty(openReference(t, smallReferences[0]), nil)
 		},
 		LRU: true,
 		Reopen: func(t *testing.T, old driver.Tier) driver.Tier {
-			return NewFaulty(reopenReference(t, old.(*Faulty).Unwrap()), nil)
+			return tiertest.NewFaulty(reopenReference(t, old.(*tiertest.Faulty).Unwrap()), nil)
 		},
 		Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
-			corruptReference(t, tier.(*Faulty).Unwrap(), key)
+			corruptReference(t, tier.(*tiertest.Faulty).Unwrap(), key)
 		},
 	})
 }
@@ -35,10 +36,10 @@ func TestFaultyWithFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
 	Run(t, func(t *testing.T) driver.Tier {
-		return NewFaulty(openReference(t, ReferenceOptions{}), plan)
+		return tiertest.NewFaulty(openReference(t, tiertest.ReferenceOptions{}), plan)
 	}, Options{
 		Small: func(t *testing.T) driver.Tier {
-			return NewFaulty(openReference(t, smallReferences[0]), plan)
+			return tiertest.NewFaulty(openReference(t, smallReferences[0]), plan)
 		},
 		Faulty: true,
 	})
@@ -51,8 +52,8 @@ func TestFaultyWithFaults(t *testing.T) {
 func TestFaultyOutcomes(t *testing.T) {
 	bad := numberedKey("bad", 0)
 	match := func(k block.Key) bool { return k == bad }
-	plan := NewPlan()
-	h := newTestHarness(t, NewFaulty(openReference(t, ReferenceOptions{}), plan))
+	plan := tiertest.NewPlan()
+	h := newTestHarness(t, tiertest.NewFaulty(openReference(t, tiertest.ReferenceOptions{}), plan))
 	blocks := []payload{h.payload(numberedKey("good", 0), 0, 3000), h.payload(bad, 0, 3000)}
 	want := func(what string, o driver.Outcome, err error) {
 		t.Helper()
@@ -61,23 +62,23 @@ func TestFaultyOutcomes(t *testing.T) {
 		}
 	}
 
-	plan.Set(Rule{Op: OpStore, Match: match, Fault: Fault{Err: block.ErrUnavailable}})
+	plan.Set(tiertest.Rule{Op: tiertest.OpStore, Match: match, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
 	outcomes := h.store(blocks...)
 	h.wantStatus(outcomes, 0, driver.Stored)
 	want("Store, acknowledgement lost", outcomes[1], block.ErrUnavailable)
 	plan.Set()
 	h.wantAll(h.load(blocks...), driver.Loaded)
 
-	plan.Set(Rule{Op: OpLookup, Match: match, Fault: Fault{Hide: true}})
+	plan.Set(tiertest.Rule{Op: tiertest.OpLookup, Match: match, Fault: tiertest.Fault{Hide: true}})
 	h.wantPresence(driver.Miss, bad)
-	plan.Set(Rule{Op: OpLookup, Nth: 1, Fault: Fault{Err: block.ErrUnavailable}})
+	plan.Set(tiertest.Rule{Op: tiertest.OpLookup, Nth: 1, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
 	out := []driver.Presence{driver.Hit, driver.Hit}
 	if err := h.tier.Lookup(t.Context(), keysOf(blocks), out); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
 	}
 	h.checkAllMiss(out)
 
-	plan.Set(Rule{Op: OpLoad, Match: match, Fault: Fault{Corrupt: true}})
+	plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Match: match, Fault: tiertest.Fault{Corrupt: true}})
 	outcomes = h.load(blocks...)
 	h.wantStatus(outcomes, 0, driver.Loaded)
 	want("Load, corrupt", outcomes[1], block.ErrCorrupt)
@@ -89,8 +90,8 @@ func TestFaultyOutcomes(t *testing.T) {
 func TestFaultyStall(t *testing.T) {
 	for _, released := range []bool{true, false} {
 		rule, release := stallStore(numberedKey("slow", 0))
-		h := newTestHarness(t, NewFaulty(openReference(t, ReferenceOptions{Workers: 1}), NewPlan(rule)))
-		slow := h.submit(jobSpec{op: OpStore, blocks: h.payloads("slow", 2, 100)})
+		h := newTestHarness(t, tiertest.NewFaulty(openReference(t, tiertest.ReferenceOptions{Workers: 1}), tiertest.NewPlan(rule)))
+		slow := h.submit(jobSpec{op: storeJob, blocks: h.payloads("slow", 2, 100)})
 		h.wantAll(h.store(h.payloads("quick", 2, 100)...), driver.Stored)
 		if n := slow.calls.Load(); n != 0 {
 			t.Errorf("Done was called %d times before the release", n)
@@ -113,9 +114,9 @@ type plain struct{ driver.Tier }
 // TestFaultyAbilities shows that the decorator passes on the abilities of the tier below, and what
 // it does for a tier without them.
 func TestFaultyAbilities(t *testing.T) {
-	sync := NewPlan(Rule{Op: OpSync, Nth: 2, Fault: Fault{Err: block.ErrUnavailable}})
-	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
-	f := NewFaulty(r, sync)
+	sync := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpSync, Nth: 2, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
+	r := openReference(t, tiertest.ReferenceOptions{MaxBlocks: 2})
+	f := tiertest.NewFaulty(r, sync)
 	h := newTestHarness(t, f)
 	host := newTestHost()
 	f.SetHost(host)
@@ -136,13 +137,13 @@ func TestFaultyAbilities(t *testing.T) {
 	if got, want := f.Stats(), r.Stats(); got != want || got.Blocks != 2 {
 		t.Errorf("Stats: got %+v, want %+v of 2 blocks", got, want)
 	}
-	sync.Set(Rule{Op: OpLoad, Fault: Fault{Corrupt: true}})
+	sync.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Corrupt: true}})
 	h.never(h.load(moved), driver.Loaded, "the plan calls it corrupt")
 	if _, lost := host.told(moved.key); len(lost) != 1 || !errors.Is(lost[0], block.ErrCorrupt) {
 		t.Errorf("lost %v, want %v", lost, block.ErrCorrupt)
 	}
 
-	f = NewFaulty(plain{openReference(t, ReferenceOptions{})}, nil)
+	f = tiertest.NewFaulty(plain{openReference(t, tiertest.ReferenceOptions{})}, nil)
 	h = newTestHarness(t, f)
 	f.SetHost(host)
 	h.wantAll(h.store(blocks...), driver.Stored)
@@ -165,8 +166,8 @@ func TestFaultyAbilities(t *testing.T) {
 // TestFaultySyncStall shows that a Sync is held back until it is released.
 func TestFaultySyncStall(t *testing.T) {
 	stall := make(chan struct{})
-	r := openReference(t, ReferenceOptions{})
-	f := NewFaulty(r, NewPlan(Rule{Op: OpSync, Nth: 1, Fault: Fault{Stall: stall}}))
+	r := openReference(t, tiertest.ReferenceOptions{})
+	f := tiertest.NewFaulty(r, tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpSync, Nth: 1, Fault: tiertest.Fault{Stall: stall}}))
 	h := newTestHarness(t, f)
 	slow := h.submitSync(f, nil)
 	if err := h.settleSync(h.submitSync(f, nil)); err != nil {
@@ -185,5 +186,5 @@ func TestFaultySyncStall(t *testing.T) {
 // ability.
 func TestSuiteWithoutAbilities(t *testing.T) {
 	t.Parallel()
-	Run(t, func(t *testing.T) driver.Tier { return plain{openReference(t, ReferenceOptions{})} }, Options{})
+	Run(t, func(t *testing.T) driver.Tier { return plain{openReference(t, tiertest.ReferenceOptions{})} }, Options{})
 }

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"errors"
@@ -28,7 +28,8 @@ func isKind(err, kind error) bool { return errors.Is(err, kind) }
 // update calls Update, overwrites the arguments, and returns the block as it must be then.
 func (h *harness) update(p payload, to block.Key, attrs driver.Attrs) payload {
 	h.t.Helper()
-	given := cloneAttrs(&attrs)
+	given := attrs
+	given.Dirs = slices.Clone(attrs.Dirs)
 	if !mustHave[driver.Recorder](h).Update(p.key, to, &given) && !h.opts.Faulty {
 		h.errorf("Update %.80q to %.80q: got false, want true", p.key.Path(), to.Path())
 	}
@@ -159,7 +160,7 @@ func checkUpdateWhileStoring(h *harness) {
 		if !h.wantAll(h.store(blocks[0]), driver.Stored) {
 			return
 		}
-		store := h.submit(jobSpec{op: OpStore, blocks: blocks[1:]})
+		store := h.submit(jobSpec{op: storeJob, blocks: blocks[1:]})
 		moved := h.update(blocks[0], blocks[1].key, h.payload(blocks[1].key, 10+round, 1).attrs)
 		h.wantStatus(h.settle(store), 0, driver.Stored, driver.Skipped)
 		h.never(h.load(blocks[1]), driver.Loaded, "another block was renamed to its name")

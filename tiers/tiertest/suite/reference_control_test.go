@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -9,19 +9,20 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // TestReferenceHold shows that jobs wait while their kind is on hold and others do not, that tests
 // can await submitted and done jobs without a clock, and that Close ends a hold.
 func TestReferenceHold(t *testing.T) {
-	for _, opts := range []ReferenceOptions{{Workers: 1}, {Direct: true}} {
+	for _, opts := range []tiertest.ReferenceOptions{{Workers: 1}, {Direct: true}} {
 		r := openReference(t, opts)
 		h := newTestHarness(t, r)
 		present, next := h.payloads("present", 2, 100), h.payloads("next", 3, 100)
 		h.wantAll(h.store(present...), driver.Stored)
-		release := r.Hold(OpStore)
-		held := h.submit(jobSpec{op: OpStore, blocks: next})
-		if err := r.AwaitSubmitted(t.Context(), OpStore, 5); err != nil {
+		release := r.Hold(tiertest.OpStore)
+		held := h.submit(jobSpec{op: storeJob, blocks: next})
+		if err := r.AwaitSubmitted(t.Context(), tiertest.OpStore, 5); err != nil {
 			t.Fatal(err)
 		}
 		h.wantPresence(driver.Pending, keysOf(next)...)
@@ -29,21 +30,21 @@ func TestReferenceHold(t *testing.T) {
 		if err := h.settleSync(h.submitSync(r, nil)); err != nil {
 			t.Errorf("Sync beside a held store: got %v, want success", err)
 		}
-		if err := r.AwaitDone(t.Context(), OpLoad, 2); err != nil {
+		if err := r.AwaitDone(t.Context(), tiertest.OpLoad, 2); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.AwaitDone(t.Context(), OpStore, 2); err != nil {
+		if err := r.AwaitDone(t.Context(), tiertest.OpStore, 2); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.AwaitDone(ctx, OpStore, 5); !errors.Is(err, context.Canceled) {
+		if err := r.AwaitDone(ctx, tiertest.OpStore, 5); !errors.Is(err, context.Canceled) {
 			t.Errorf("AwaitDone of a held store: got %v, want %v", err, context.Canceled)
 		}
-		if submitted, done := r.Jobs(OpStore); submitted != 2 || done != 1 {
+		if submitted, done := r.Jobs(tiertest.OpStore); submitted != 2 || done != 1 {
 			t.Errorf("Jobs: got %d submitted, %d done; want 2, 1", submitted, done)
 		}
-		again := r.Hold(OpAny)
+		again := r.Hold(tiertest.OpAny)
 		release()
 		release() // once is enough
 		if n := held.calls.Load(); n != 0 {
@@ -52,8 +53,8 @@ func TestReferenceHold(t *testing.T) {
 		again()
 		h.wantAll(h.settle(held), driver.Stored)
 
-		r.Hold(OpAny)
-		last := h.submit(jobSpec{op: OpLoad, blocks: present})
+		r.Hold(tiertest.OpAny)
+		last := h.submit(jobSpec{op: loadJob, blocks: present})
 		h.close(t.Context())
 		h.wantAll(h.settle(last), driver.Loaded)
 	}
@@ -63,7 +64,7 @@ func TestReferenceHold(t *testing.T) {
 func TestReferenceOnJob(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	r := NewReference(t, ReferenceOptions{OnJob: func(op Op, job *driver.Job) {
+	r := tiertest.NewReference(t, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, job *driver.Job) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = append(got, op.String()+" "+job.Blocks[0].Key.Path())
@@ -80,16 +81,16 @@ func TestReferenceOnJob(t *testing.T) {
 // TestReferenceFail shows the effect of a broken device: every block is Lost, jobs fail with
 // ErrUnavailable, also those on hold, and the tier is empty after it recovers.
 func TestReferenceFail(t *testing.T) {
-	r := openReference(t, ReferenceOptions{})
+	r := openReference(t, tiertest.ReferenceOptions{})
 	h := newTestHarness(t, r)
 	host := newTestHost()
 	r.SetHost(host)
 	blocks := h.payloads("fail", 4, 1000)
 	h.wantAll(h.store(blocks[:3]...), driver.Stored)
-	r.Hold(OpAny)
+	release := r.Hold(tiertest.OpAny)
 	flights := []*flight{
-		h.submit(jobSpec{op: OpStore, blocks: blocks[3:]}),
-		h.submit(jobSpec{op: OpLoad, blocks: blocks[:2]}),
+		h.submit(jobSpec{op: storeJob, blocks: blocks[3:]}),
+		h.submit(jobSpec{op: loadJob, blocks: blocks[:2]}),
 	}
 	pulled := errors.New("device pulled")
 	r.Fail(pulled)
@@ -100,8 +101,8 @@ func TestReferenceFail(t *testing.T) {
 		}
 	}
 	flights = append(flights,
-		h.submit(jobSpec{op: OpStore, blocks: blocks[:1]}),
-		h.submit(jobSpec{op: OpLoad, blocks: blocks[:1]}))
+		h.submit(jobSpec{op: storeJob, blocks: blocks[:1]}),
+		h.submit(jobSpec{op: loadJob, blocks: blocks[:1]}))
 	for _, f := range flights {
 		for _, o := range h.settle(f) {
 			if !errors.Is(o.Err, block.ErrUnavailable) || !errors.Is(o.Err, pulled) {
@@ -125,7 +126,7 @@ func TestReferenceFail(t *testing.T) {
 	}
 	r.Recover()
 	h.wantPresence(driver.Miss, keysOf(blocks)...)
-	r.hold(OpAny, -1)
+	release()
 	h.wantAll(h.store(blocks...), driver.Stored)
 }
 
@@ -139,9 +140,9 @@ func TestReferenceFailUnderWay(t *testing.T) {
 		close(entered) // by the one Store of the test
 		return match(k)
 	}
-	r := openReference(t, ReferenceOptions{Faults: NewPlan(rule)})
+	r := openReference(t, tiertest.ReferenceOptions{Faults: tiertest.NewPlan(rule)})
 	h := newTestHarness(t, r)
-	f := h.submit(jobSpec{op: OpStore, blocks: []payload{h.payload(key, 0, 100)}})
+	f := h.submit(jobSpec{op: storeJob, blocks: []payload{h.payload(key, 0, 100)}})
 	<-entered
 	r.Fail(errors.New("device pulled"))
 	release()
@@ -152,7 +153,7 @@ func TestReferenceFailUnderWay(t *testing.T) {
 
 // TestReferenceScrub shows that Scrub finds damage without a Load, and reports it once.
 func TestReferenceScrub(t *testing.T) {
-	r := openReference(t, ReferenceOptions{})
+	r := openReference(t, tiertest.ReferenceOptions{})
 	h := newTestHarness(t, r)
 	host := newTestHost()
 	r.SetHost(host)
@@ -180,14 +181,14 @@ func TestReferenceScrub(t *testing.T) {
 // TestReferenceVersions shows the fate of the version that a Store would replace: it answers until
 // then, and is gone if the Store fails. Of two running versions the one submitted later counts.
 func TestReferenceVersions(t *testing.T) {
-	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
+	r := openReference(t, tiertest.ReferenceOptions{MaxBlocks: 2})
 	h := newTestHarness(t, r)
 	key := numberedKey("v", 0)
 	v1, v2, v3 := h.payload(key, 0, 100), h.payload(key, 1, 200), h.payload(key, 2, 300)
 	h.wantAll(h.store(v1), driver.Stored)
-	release := r.Hold(OpStore)
-	second := h.submit(jobSpec{op: OpStore, blocks: []payload{v2}})
-	third := h.submit(jobSpec{op: OpStore, blocks: []payload{v3}})
+	release := r.Hold(tiertest.OpStore)
+	second := h.submit(jobSpec{op: storeJob, blocks: []payload{v2}})
+	third := h.submit(jobSpec{op: storeJob, blocks: []payload{v3}})
 	h.wantPresence(driver.Hit, key)
 	h.wantAll(h.load(v1), driver.Loaded)
 	h.wantAll(h.load(v3), driver.Absent)
@@ -197,13 +198,13 @@ func TestReferenceVersions(t *testing.T) {
 	h.wantAll(h.load(v3), driver.Loaded)
 
 	short := func(tr *driver.Transfer) { tr.Size += 1 << 20 }
-	h.wantAll(h.edited(OpStore, short, v2), driver.Failed)
+	h.wantAll(h.edited(storeJob, short, v2), driver.Failed)
 	h.wantPresence(driver.Miss, key)
 }
 
 // TestReferencePinned shows that a pinned block is not evicted, and the Host not asked about it.
 func TestReferencePinned(t *testing.T) {
-	r := openReference(t, ReferenceOptions{MaxBlocks: 2})
+	r := openReference(t, tiertest.ReferenceOptions{MaxBlocks: 2})
 	h := newTestHarness(t, r)
 	host := newTestHost()
 	r.SetHost(host)
@@ -224,7 +225,7 @@ func TestReferencePinned(t *testing.T) {
 // TestReferenceLeaving shows that a Store of a block that the Host is just releasing for eviction
 // does not rely on that copy.
 func TestReferenceLeaving(t *testing.T) {
-	r := openReference(t, ReferenceOptions{MaxBlocks: 2, Workers: 2})
+	r := openReference(t, tiertest.ReferenceOptions{MaxBlocks: 2, Workers: 2})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("leaving", 3, 100)
 	h.wantAll(h.store(blocks[:2]...), driver.Stored)
@@ -240,7 +241,7 @@ func TestReferenceLeaving(t *testing.T) {
 		}
 	}
 	r.SetHost(host)
-	newcomer := h.submit(jobSpec{op: OpStore, blocks: blocks[2:]})
+	newcomer := h.submit(jobSpec{op: storeJob, blocks: blocks[2:]})
 	<-asked
 	outcomes := h.store(blocks[0])
 	h.wantAll(outcomes, driver.Stored) // instead of the copy that is leaving
@@ -253,7 +254,7 @@ func TestReferenceLeaving(t *testing.T) {
 
 // TestReferenceReopen shows what outlives a power cut, and what outlives a clean close.
 func TestReferenceReopen(t *testing.T) {
-	r := openReference(t, ReferenceOptions{})
+	r := openReference(t, tiertest.ReferenceOptions{})
 	h := newTestHarness(t, r)
 	blocks := h.payloads("reopen", 3, 100)
 	h.wantAll(h.store(blocks[:2]...), driver.Stored)

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -110,7 +110,7 @@ func checkSyncParallel(h *harness) {
 		wg.Go(func() {
 			for i := range rounds {
 				p := w.payloads("sync", workers*rounds, 9000)[n*rounds+i]
-				store := w.submit(jobSpec{op: OpStore, blocks: []payload{p}})
+				store := w.submit(jobSpec{op: storeJob, blocks: []payload{p}})
 				early := w.submitSync(s, nil)
 				w.wantAll(w.settle(store), driver.Stored)
 				late := w.submitSync(s, nil)
@@ -141,7 +141,7 @@ func checkSyncCalls(h *harness) {
 			h.errorf("Lookup from done: got %v, want success", err)
 		}
 		h.tier.Touch(keysOf(blocks))
-		store = h.submit(jobSpec{op: OpStore, blocks: blocks[1:]})
+		store = h.submit(jobSpec{op: storeJob, blocks: blocks[1:]})
 		again = h.submitSync(s, nil)
 	})
 	_ = h.settleSync(f) // checked; a fault may fail it

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"errors"
@@ -65,7 +65,7 @@ func checkSizeZero(h *harness) {
 	}
 
 	p = newPayload(h.opts.Seed, numberedKey("zero", 1), 0, 0)
-	outcomes = h.edited(OpStore, func(tr *driver.Transfer) { tr.Size = -1 }, p)
+	outcomes = h.edited(storeJob, func(tr *driver.Transfer) { tr.Size = -1 }, p)
 	h.wantAll(outcomes, driver.Failed)
 	h.never(outcomes, driver.Stored, "its size is negative")
 }
@@ -205,7 +205,7 @@ func checkSourceReused(h *harness) {
 
 // edited runs a job whose transfers edit has made wrong. What is in the files is
 // then for the case to check.
-func (h *harness) edited(op Op, edit func(tr *driver.Transfer), blocks ...payload) []driver.Outcome {
+func (h *harness) edited(op jobKind, edit func(tr *driver.Transfer), blocks ...payload) []driver.Outcome {
 	h.t.Helper()
 	return h.settle(h.submit(jobSpec{op: op, blocks: blocks, edit: edit}))
 }
@@ -214,13 +214,13 @@ func (h *harness) edited(op Op, edit func(tr *driver.Transfer), blocks ...payloa
 // it, whether the tier detects it at the Store or at the Load.
 func checkStoreWrongSum(h *harness) {
 	good, bad := h.payload(numberedKey("sum", 0), 0, 5000), h.payload(numberedKey("sum", 1), 0, 5000)
-	h.edited(OpStore, func(tr *driver.Transfer) {
+	h.edited(storeJob, func(tr *driver.Transfer) {
 		if tr.Key == bad.key {
 			tr.Sum.Sum ^= 1
 		}
 	}, good, bad)
 	h.wantAll(h.load(good), driver.Loaded)
-	outcomes := h.edited(OpLoad, func(tr *driver.Transfer) { tr.Sum.Sum ^= 1 }, bad)
+	outcomes := h.edited(loadJob, func(tr *driver.Transfer) { tr.Sum.Sum ^= 1 }, bad)
 	h.never(outcomes, driver.Loaded, "its bytes disagree with the checksum that it was stored with")
 	h.checkCorruptIsGone(outcomes)
 }
@@ -238,7 +238,7 @@ func (h *harness) checkCorruptIsGone(outcomes []driver.Outcome) {
 // checkStoreShortSource: a file that ends early is not stored as a whole block.
 func checkStoreShortSource(h *harness) {
 	p := h.payload(numberedKey("short", 0), 0, 10000)
-	outcomes := h.edited(OpStore, func(tr *driver.Transfer) {
+	outcomes := h.edited(storeJob, func(tr *driver.Transfer) {
 		if err := tr.File.Truncate(tr.Size / 2); err != nil {
 			h.fatalf("truncate: %v", err)
 		}
@@ -256,7 +256,7 @@ func checkStoreShortSource(h *harness) {
 func checkLoadWrongSum(h *harness) {
 	blocks := h.payloads("expect", 3, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
-	outcomes := h.edited(OpLoad, func(tr *driver.Transfer) {
+	outcomes := h.edited(loadJob, func(tr *driver.Transfer) {
 		if tr.Key == blocks[1].key {
 			tr.Sum.Sum ^= 1 << 63
 		}
@@ -278,7 +278,7 @@ func checkLoadWrongSize(h *harness) {
 			continue
 		}
 		h.wantAll(h.store(p), driver.Stored)
-		outcomes := h.edited(OpLoad, func(tr *driver.Transfer) {
+		outcomes := h.edited(loadJob, func(tr *driver.Transfer) {
 			tr.Size += delta
 			tr.Sum = block.Checksum{}
 			if err := tr.File.Truncate(tr.Size); err != nil {
@@ -298,7 +298,7 @@ func checkLoadUnknownSum(h *harness) {
 	blocks := h.payloads("unknown-sum", 4, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
 	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
-	h.wantAll(h.edited(OpLoad, forget, blocks...), driver.Loaded)
+	h.wantAll(h.edited(loadJob, forget, blocks...), driver.Loaded)
 }
 
 // checkStoreUnknownSum: a Store without a checksum computes it. settle has checked that the outcome
@@ -306,13 +306,13 @@ func checkLoadUnknownSum(h *harness) {
 func checkStoreUnknownSum(h *harness) {
 	blocks := h.payloads("compute-sum", 4, 5000)
 	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
-	if !h.wantAll(h.edited(OpStore, forget, blocks...), driver.Stored) {
+	if !h.wantAll(h.edited(storeJob, forget, blocks...), driver.Stored) {
 		return
 	}
 	h.wantAll(h.load(blocks...), driver.Loaded)
-	h.wantAll(h.edited(OpLoad, forget, blocks...), driver.Loaded)
+	h.wantAll(h.edited(loadJob, forget, blocks...), driver.Loaded)
 	wrong := func(tr *driver.Transfer) { tr.Sum.Sum ^= 1 }
-	h.wantAll(h.edited(OpLoad, wrong, blocks...), driver.Absent)
+	h.wantAll(h.edited(loadJob, wrong, blocks...), driver.Absent)
 	if e, ok := ability[driver.Enumerator](h.tier); ok {
 		h.wantListed(e, blocks)
 	}

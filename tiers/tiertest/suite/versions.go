@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"fmt"
@@ -135,8 +135,8 @@ func checkVersionsUnderWay(h *harness) {
 	for round := range 10 {
 		key := numberedKey("under-way", round)
 		old, late := h.payload(key, 0, 128<<10), h.payload(key, 1, 100)
-		first := h.submit(jobSpec{op: OpStore, blocks: []payload{old}})
-		second := h.submit(jobSpec{op: OpStore, blocks: []payload{late}})
+		first := h.submit(jobSpec{op: storeJob, blocks: []payload{old}})
+		second := h.submit(jobSpec{op: storeJob, blocks: []payload{late}})
 		h.wantStatus(h.settle(first), 0, driver.Stored, driver.Skipped)
 		outcomes := h.settle(second)
 		h.wantStatus(outcomes, 0, driver.Stored, driver.Skipped)
@@ -152,8 +152,8 @@ func checkVersionsUnderWay(h *harness) {
 func checkLoadWhileStoring(h *harness) {
 	for round := range 10 {
 		blocks := h.payloads(fmt.Sprintf("while-%d", round), 4, 64<<10)
-		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
-		load := h.submit(jobSpec{op: OpLoad, blocks: blocks})
+		store := h.submit(jobSpec{op: storeJob, blocks: blocks})
+		load := h.submit(jobSpec{op: loadJob, blocks: blocks})
 		stored := h.wantAll(h.settle(store), driver.Stored)
 		for i, o := range h.settle(load) {
 			pending := o.Status == driver.Failed && isKind(o.Err, block.ErrPending)
@@ -170,7 +170,7 @@ func checkLoadWhileStoring(h *harness) {
 func checkRemoveWhileStoring(h *harness) {
 	for round := range 10 {
 		blocks := h.payloads(fmt.Sprintf("undone-%d", round), 4, 64<<10)
-		store := h.submit(jobSpec{op: OpStore, blocks: blocks})
+		store := h.submit(jobSpec{op: storeJob, blocks: blocks})
 		h.tier.Remove(keysOf(blocks))
 		h.wantPresence(driver.Miss, keysOf(blocks)...)
 		outcomes := h.settle(store)

@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -198,7 +198,7 @@ func checkHostStore(h *harness) {
 	host.inside = func(key block.Key) {
 		once.Do(func() {
 			at := slices.IndexFunc(blocks, func(p payload) bool { return p.key == key })
-			again.Store(w.submit(jobSpec{op: OpStore, blocks: blocks[at : at+1]}))
+			again.Store(w.submit(jobSpec{op: storeJob, blocks: blocks[at : at+1]}))
 		})
 	}
 	h.useHost(host)
@@ -357,7 +357,7 @@ func checkOffline(h *harness) {
 	blocks := h.payloads("offline", 5, 5000)
 	h.wantAll(h.store(blocks...), driver.Stored)
 	h.opts.Offline(h.t, h.tier)
-	for _, op := range []Op{OpLoad, OpStore} { // the Load lets the tier detect it
+	for _, op := range []jobKind{loadJob, storeJob} { // the Load lets the tier detect it
 		for i, o := range h.settle(h.submit(jobSpec{op: op, blocks: blocks})) {
 			if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
 				h.errorf("%v while offline, block %d: got %v (%v), want %v",
@@ -365,6 +365,18 @@ func checkOffline(h *harness) {
 			}
 		}
 	}
+	h.checkCallsOffline(blocks)
+	for _, p := range blocks {
+		h.eventually("Lost for an offline tier", func() bool {
+			_, lost := host.told(p.key)
+			return !ok || len(lost) == 1 && errors.Is(lost[0], block.ErrUnavailable)
+		})
+	}
+}
+
+// checkCallsOffline checks what an offline tier answers about these blocks other than by jobs.
+func (h *harness) checkCallsOffline(blocks []payload) {
+	h.t.Helper()
 	out := []driver.Presence{driver.Hit, driver.Pending, driver.Hit, driver.Hit, driver.Hit}
 	if err := h.tier.Lookup(context.Background(), keysOf(blocks), out); !errors.Is(err, block.ErrUnavailable) {
 		h.errorf("Lookup while offline: got %v, want %v", err, block.ErrUnavailable)
@@ -380,11 +392,5 @@ func checkOffline(h *harness) {
 	}
 	if s, ok := ability[driver.Statser](h.tier); ok && s.Stats().State != "offline" {
 		h.errorf("Stats: got state %q, want offline", s.Stats().State)
-	}
-	for _, p := range blocks {
-		h.eventually("Lost for an offline tier", func() bool {
-			_, lost := host.told(p.key)
-			return !ok || len(lost) == 1 && errors.Is(lost[0], block.ErrUnavailable)
-		})
 	}
 }

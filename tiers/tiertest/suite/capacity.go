@@ -1,4 +1,4 @@
-package tiertest
+package suite
 
 import (
 	"context"
@@ -144,7 +144,7 @@ func checkBudget(h *harness) {
 	h.wantPresence(driver.Miss, next.key)
 	h.wantAll(h.load(held...), driver.Loaded)
 	force := func(job *driver.Job) { job.Force = true }
-	h.wantAll(h.settle(h.submit(jobSpec{op: OpStore, blocks: []payload{next}, job: force})), driver.Stored)
+	h.wantAll(h.settle(h.submit(jobSpec{op: storeJob, blocks: []payload{next}, job: force})), driver.Stored)
 	h.wantAll(h.load(next), driver.Loaded)
 	if s, ok := ability[driver.Statser](h.tier); ok && s.Stats().SkippedBudget != 1 {
 		h.errorf("Stats: %d blocks skipped for the budget, want 1", s.Stats().SkippedBudget)
