@@ -22,8 +22,7 @@ const (
 
 // largeTypes are the types of more than maxMethods methods.
 var largeTypes = map[string]int{
-	"tiers/peer.Tier": 70,
-	"cluster.Peer":    70,
+	"cluster.Peer": 70,
 }
 
 // largePackages are the packages of more than maxPackageLines lines.

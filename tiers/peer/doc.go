@@ -5,6 +5,10 @@
 //	Tier       driver.Tier and driver.Remote over a cluster.Node
 //	backend    cluster.Backend over a tiers.Engine: answers requests of peers
 //	publisher  turns the engine's events into records of this node's feed
+//	storeJob   a store under way: which peers are offered the blocks, and what they answer
+//	attempt    a request of a load to one holder, with its hedge
+//	older      drops this node's version of a block if a peer has a later one
+//	segment    finds the member that is the preferred segment
 //	Lost       brings losses of watched blocks from the location index to the engine
 //
 // The package uses the engine through Engine, and the cluster through node and member. Tests

@@ -193,7 +193,7 @@ func TestSegmentHost(t *testing.T) {
 	o.PreferredSegment = "db.example:7946"
 	tier := openStub(t, n, o, at.clock())
 	lookups := make(chan string, 8)
-	tier.lookup = func(_ context.Context, host string) ([]string, error) {
+	tier.segment.lookup = func(_ context.Context, host string) ([]string, error) {
 		lookups <- host
 		return []string{"192.0.2.6", "192.0.2.7"}, nil
 	}
@@ -205,7 +205,7 @@ func TestSegmentHost(t *testing.T) {
 	if !preferred() || len(lookups) != 0 {
 		t.Error("looked up for each store")
 	}
-	tier.lookup = func(_ context.Context, host string) ([]string, error) {
+	tier.segment.lookup = func(_ context.Context, host string) ([]string, error) {
 		lookups <- host
 		return nil, errors.New("no answer")
 	}

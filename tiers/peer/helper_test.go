@@ -851,7 +851,7 @@ func testOptions(n *stubNode) Options {
 func openStub(t testing.TB, n *stubNode, o Options, c clock) *Tier {
 	t.Helper()
 	tier := open(o, n, c)
-	tier.lookup = func(context.Context, string) ([]string, error) { return nil, errors.New("no network") }
+	tier.segment.lookup = func(context.Context, string) ([]string, error) { return nil, errors.New("no network") }
 	t.Cleanup(func() { _ = tier.Close(context.Background()) })
 	return tier
 }

@@ -23,26 +23,32 @@ type version struct{ hash, seq uint64 }
 // too many graves. Two versions with the same bytes stay: two nodes that computed one block at the
 // same time do not remove each other's copy.
 type older struct {
-	wake chan struct{} // capacity 1: a peer has announced again all that it holds
-	same map[version]uint64
+	t    *Tier
+	wake chan struct{}      // capacity 1: a peer has announced again all that it holds
+	same map[version]uint64 // used by run alone: the later version that is equal to this one
 }
 
-// runOlder looks for older versions whenever a peer has announced again all that it holds.
-func (t *Tier) runOlder() {
+func newOlder(t *Tier) *older {
+	return &older{t: t, wake: make(chan struct{}, 1), same: map[version]uint64{}}
+}
+
+// run looks for older versions whenever a peer has announced again all that it holds.
+func (o *older) run() {
+	t := o.t
 	for {
 		select {
-		case <-t.older.wake:
+		case <-o.wake:
 		case <-t.ctx.Done():
 			return
 		}
 		var found []tiers.Holding
 		var buf [8]holder
 		err := t.engine.Holdings(t.ctx, func(h *tiers.Holding) error {
-			if h.Mode&modeType == modeRegular && len(t.laterThan(h, buf[:0])) > 0 {
+			if h.Mode&modeType == modeRegular && len(o.laterThan(h, buf[:0])) > 0 {
 				found = append(found, *h)
 			}
 			if len(found) == maxListed {
-				t.dropOlder(found)
+				o.drop(found)
 				found = found[:0]
 			}
 			return nil
@@ -50,43 +56,44 @@ func (t *Tier) runOlder() {
 		if err != nil {
 			return // t.ctx has ended
 		}
-		t.dropOlder(found)
+		o.drop(found)
 	}
 }
 
 // laterThan appends to buf, which is empty, the holders of a later version than h.
-func (t *Tier) laterThan(h *tiers.Holding, buf []holder) []holder {
-	buf = t.locate(h.Path, 0, buf)
+func (o *older) laterThan(h *tiers.Holding, buf []holder) []holder {
+	buf = o.t.locate(h.Path, 0, buf)
 	if len(buf) == 0 || buf[0].Seq <= h.Seq || buf[0].Dir() {
 		return nil
 	}
 	return buf
 }
 
-// dropOlder drops those of found of which a peer has a later version with other bytes.
-func (t *Tier) dropOlder(found []tiers.Holding) {
+// drop drops those of found of which a peer has a later version with other bytes.
+func (o *older) drop(found []tiers.Holding) {
+	t := o.t
 	var buf [8]holder
 	for i := range found {
 		h := &found[i]
-		holders := t.laterThan(h, buf[:0])
+		holders := o.laterThan(h, buf[:0])
 		if len(holders) == 0 || t.ctx.Err() != nil {
 			continue
 		}
 		later := &holders[0]
 		if later.Size == h.Size {
 			key := version{later.Hash, h.Seq}
-			if t.older.same[key] == later.Seq {
+			if o.same[key] == later.Seq {
 				continue
 			}
-			same, err := t.sameBytes(h, later)
+			same, err := o.sameBytes(h, later)
 			if err != nil {
 				continue // one of them is gone, or cannot be asked: try the next time
 			}
 			if same {
-				if len(t.older.same) >= maxSame {
-					clear(t.older.same)
+				if len(o.same) >= maxSame {
+					clear(o.same)
 				}
-				t.older.same[key] = later.Seq
+				o.same[key] = later.Seq
 				continue
 			}
 		}
@@ -100,7 +107,8 @@ func (t *Tier) dropOlder(found []tiers.Holding) {
 var errOnlySum = errors.New("only its checksum is wanted")
 
 // sameBytes compares the checksums of this node's version and of a peer's.
-func (t *Tier) sameBytes(h *tiers.Holding, later *holder) (bool, error) {
+func (o *older) sameBytes(h *tiers.Holding, later *holder) (bool, error) {
+	t := o.t
 	ctx, cancel := context.WithTimeout(t.ctx, t.opts.Timeout)
 	defer cancel()
 	var theirs block.Checksum

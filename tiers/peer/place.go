@@ -26,7 +26,7 @@ type candidate struct {
 // candidates returns the peers that can take copies now, the preferred segment marked.
 func (t *Tier) candidates() []candidate {
 	now := t.now()
-	wanted := t.segmentNames(now)
+	wanted := t.segment.names(now)
 	var list []candidate
 	reason := "no such live peer"
 	for _, p := range t.node.peers() {
@@ -52,7 +52,7 @@ func (t *Tier) candidates() []candidate {
 			list = append(list, c)
 		}
 	}
-	t.warnSegment(wanted, reason)
+	t.segment.warn(wanted, reason)
 	return list
 }
 
@@ -114,9 +114,11 @@ func uniform(block, peer uint64) float64 {
 // resolveEvery is how long the addresses of the preferred segment's host are valid.
 const resolveEvery = 30 * time.Second
 
-// segmentState is the state of the preferred segment. Its lock is a leaf.
-type segmentState struct {
-	mu struct {
+// segment finds the member that is the preferred segment. Its lock is a leaf.
+type segment struct {
+	t      *Tier
+	lookup func(ctx context.Context, host string) ([]string, error) // of addresses
+	mu     struct {
 		sync.Mutex
 		missing   bool     // at the last request, and a warning was logged
 		addrs     []string // host:port, if its host is a network name
@@ -125,11 +127,13 @@ type segmentState struct {
 	}
 }
 
-// segmentNames returns the names and addresses of the preferred segment; none if none is set. A
+func newSegment(t *Tier) *segment { return &segment{t: t, lookup: net.DefaultResolver.LookupHost} }
+
+// names returns the names and addresses of the preferred segment; none if none is set. A
 // host is resolved in the background. Until that is done, and while it fails, the earlier addresses
 // count.
-func (t *Tier) segmentNames(now time.Time) []string {
-	want := t.opts.PreferredSegment
+func (s *segment) names(now time.Time) []string {
+	want := s.t.opts.PreferredSegment
 	if want == "" {
 		return nil
 	}
@@ -138,27 +142,26 @@ func (t *Tier) segmentNames(now time.Time) []string {
 	if err != nil || net.ParseIP(host) != nil {
 		return names
 	}
-	s := &t.segment
 	s.mu.Lock()
 	names = append(names, s.mu.addrs...)
 	begin := !s.mu.resolving && (s.mu.resolved.IsZero() || now.Sub(s.mu.resolved) > resolveEvery)
 	s.mu.resolving = s.mu.resolving || begin
 	s.mu.Unlock()
 	if begin {
-		t.background(func() { t.resolveSegment(host, port) }) // ends after the timeout, or with t.ctx
+		s.t.background(func() { s.resolve(host, port) }) // ends after the timeout, or with t.ctx
 	}
 	return names
 }
 
-// resolveSegment finds the addresses of the preferred segment's host.
-func (t *Tier) resolveSegment(host, port string) {
+// resolve finds the addresses of the preferred segment's host.
+func (s *segment) resolve(host, port string) {
+	t := s.t
 	ctx, cancel := context.WithTimeout(t.ctx, t.opts.Timeout)
 	defer cancel()
-	ips, err := t.lookup(ctx, host)
+	ips, err := s.lookup(ctx, host)
 	if err != nil {
 		t.log.Debug("preferred segment", zap.String("host", host), zap.Error(err))
 	}
-	s := &t.segment
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.resolving, s.mu.resolved = false, t.now()
@@ -171,13 +174,12 @@ func (t *Tier) resolveSegment(host, port string) {
 	}
 }
 
-// warnSegment logs one warning that the preferred segment cannot take copies, until it can. reason
+// warn logs one warning that the preferred segment cannot take copies, until it can. reason
 // is "" if it can.
-func (t *Tier) warnSegment(wanted []string, reason string) {
-	if len(wanted) == 0 || reason != "" && t.isSelf(wanted) {
+func (s *segment) warn(wanted []string, reason string) {
+	if len(wanted) == 0 || reason != "" && s.isSelf(wanted) {
 		return // this node has its blocks anyway
 	}
-	s := &t.segment
 	s.mu.Lock()
 	if s.mu.resolved.IsZero() && s.mu.resolving {
 		s.mu.Unlock()
@@ -187,14 +189,14 @@ func (t *Tier) warnSegment(wanted []string, reason string) {
 	s.mu.missing = reason != ""
 	s.mu.Unlock()
 	if warn {
-		t.log.Warn("preferred segment cannot be used: copies go to other peers",
-			zap.String("segment", t.opts.PreferredSegment), zap.String("reason", reason))
+		s.t.log.Warn("preferred segment cannot be used: copies go to other peers",
+			zap.String("segment", s.t.opts.PreferredSegment), zap.String("reason", reason))
 	}
 }
 
 // isSelf reports whether one of the names is this node's name or address.
-func (t *Tier) isSelf(names []string) bool {
-	for _, m := range t.node.Members() {
+func (s *segment) isSelf(names []string) bool {
+	for _, m := range s.t.node.Members() {
 		if m.Self {
 			return isNamed(&m, names)
 		}

@@ -29,6 +29,14 @@ const (
 	maxBusy = time.Second
 )
 
+// storeJob is one Store under way. One goroutine runs it.
+type storeJob struct {
+	t      *Tier
+	job    *driver.Job
+	res    *driver.Result
+	blocks []*copying
+}
+
 // copying is one block of a store. It is owned by the goroutine of its job.
 type copying struct {
 	tr      *driver.Transfer
@@ -50,20 +58,19 @@ type copying struct {
 // Store implements driver.Tier. The peers that take copies fetch them from this node, so the files
 // of the job are read only if the checksum is not known.
 func (t *Tier) Store(job *driver.Job) {
-	res := newResult(job)
-	list := make([]*copying, len(job.Blocks))
+	s := &storeJob{t: t, job: job, res: newResult(job), blocks: make([]*copying, len(job.Blocks))}
 	for i := range job.Blocks {
 		tr := &job.Blocks[i]
-		c := &copying{tr: tr, out: &res.Outcomes[i], path: tr.Key.Path(), need: t.opts.Replicas}
+		c := &copying{tr: tr, out: &s.res.Outcomes[i], path: tr.Key.Path(), need: t.opts.Replicas}
 		c.hash = location.HashPath(c.path)
-		list[i] = c
+		s.blocks[i] = c
 	}
 	// From here on a look-up finds them pending.
-	for _, c := range list {
+	for _, c := range s.blocks {
 		c.storing = t.storing.begin(c.path, c.tr.Attrs.Seq)
 	}
-	if !t.begin(func() { t.runStore(job, res, list) }) {
-		for _, c := range list {
+	if !t.begin(s.run) {
+		for _, c := range s.blocks {
 			if c.storing != nil {
 				t.storing.end(c.path, c.storing)
 			}
@@ -72,42 +79,44 @@ func (t *Tier) Store(job *driver.Job) {
 	}
 }
 
-func (t *Tier) runStore(job *driver.Job, res *driver.Result, list []*copying) {
+func (s *storeJob) run() {
+	t := s.t
 	select {
 	case t.offers <- struct{}{}:
-		t.storeAll(list)
+		s.offerAll()
 		<-t.offers
 	case <-t.ctx.Done():
-		for _, c := range list {
-			t.concludeStore(c)
+		for _, c := range s.blocks {
+			s.conclude(c)
 		}
 	}
-	for _, c := range list {
+	for _, c := range s.blocks {
 		if c.storing != nil {
-			t.endStore(c)
+			s.end(c)
 		}
 	}
-	job.Done(res)
+	s.job.Done(s.res)
 }
 
-// storeAll gives each block its outcome.
-func (t *Tier) storeAll(list []*copying) {
-	ctx, cancel := context.WithTimeout(t.ctx, t.storeTime(len(list)))
+// offerAll gives each block its outcome.
+func (s *storeJob) offerAll() {
+	t := s.t
+	ctx, cancel := context.WithTimeout(t.ctx, s.timeLimit(len(s.blocks)))
 	defer cancel()
 	all := t.candidates()
 	var open []*copying
-	for _, c := range list {
+	for _, c := range s.blocks {
 		switch {
 		case c.storing == nil:
-			t.skip(c, block.ErrPending)
-		case t.prepare(c, all):
+			s.skip(c, block.ErrPending)
+		case s.prepare(c, all):
 			open = append(open, c)
 		}
 	}
 	rest := minBusy
 	for ctx.Err() == nil {
 		if groups := nextRound(open); len(groups) > 0 {
-			t.offer(ctx, groups)
+			s.offer(ctx, groups)
 			continue
 		}
 		if !askAgain(open) {
@@ -125,18 +134,19 @@ func (t *Tier) storeAll(list []*copying) {
 		if ctx.Err() != nil && len(c.order)+len(c.busy) > 0 && c.new < c.need {
 			c.unavailable = true // no time to ask the others
 		}
-		t.concludeStore(c)
+		s.conclude(c)
 	}
 }
 
-// storeTime bounds a store of n blocks. Peers fetch several at a time, each within the time of a
+// timeLimit bounds a store of n blocks. Peers fetch several at a time, each within the time of a
 // fetch.
-func (t *Tier) storeTime(n int) time.Duration {
-	return t.opts.Timeout * time.Duration(2+n/maxTakes)
+func (s *storeJob) timeLimit(n int) time.Duration {
+	return s.t.opts.Timeout * time.Duration(2+n/maxTakes)
 }
 
 // prepare checks one block before any peer is asked. False: it has its outcome.
-func (t *Tier) prepare(c *copying, all []candidate) bool {
+func (s *storeJob) prepare(c *copying, all []candidate) bool {
+	t := s.t
 	tr := c.tr
 	err := block.CheckPath(c.path)
 	if err == nil && (tr.Size < 0 || tr.Size > location.MaxSize || tr.Attrs.Seq == 0) {
@@ -147,17 +157,17 @@ func (t *Tier) prepare(c *copying, all []candidate) bool {
 		return false
 	}
 	if t.node.buried(c.hash) > tr.Attrs.Seq {
-		t.skip(c, block.ErrNotFound)
+		s.skip(c, block.ErrNotFound)
 		return false
 	}
 	var buf [8]holder
 	held := t.locate(c.path, tr.Attrs.Seq, buf[:0])
 	c.had = len(held)
 	if c.need -= c.had; c.need > 0 {
-		c.order = t.order(c, held, all)
+		c.order = s.order(c, held, all)
 	}
 	if len(c.order) == 0 { // then the file need not be read
-		t.concludeStore(c)
+		s.conclude(c)
 		return false
 	}
 	if c.sum, err = sumOf(tr); err != nil {
@@ -193,7 +203,8 @@ func sumOf(tr *driver.Transfer) (block.Checksum, error) {
 }
 
 // order returns the peers to ask to take a block, best first.
-func (t *Tier) order(c *copying, held []holder, all []candidate) []candidate {
+func (s *storeJob) order(c *copying, held []holder, all []candidate) []candidate {
+	t := s.t
 	now := t.now()
 	can := slices.DeleteFunc(slices.Clone(all), func(k candidate) bool {
 		name := k.peer.Name()
@@ -232,7 +243,7 @@ func askAgain(open []*copying) (some bool) {
 }
 
 // offer asks each peer, all at once, to take its blocks, and records their answers.
-func (t *Tier) offer(ctx context.Context, groups map[member][]*copying) {
+func (s *storeJob) offer(ctx context.Context, groups map[member][]*copying) {
 	type answer struct {
 		peer member
 		list []*copying
@@ -255,7 +266,7 @@ func (t *Tier) offer(ctx context.Context, groups map[member][]*copying) {
 			if i < len(a.out) {
 				o = a.out[i]
 			}
-			t.noteAnswer(c, a.peer, o)
+			s.noteAnswer(c, a.peer, o)
 		}
 	}
 }
@@ -274,7 +285,8 @@ func infoOf(c *copying) cluster.BlockInfo {
 }
 
 // noteAnswer records a peer's answer to an offer.
-func (t *Tier) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
+func (s *storeJob) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
+	t := s.t
 	switch {
 	case o.Status == cluster.StoreDone, o.Status == cluster.StoreHad:
 		if o.Status == cluster.StoreDone {
@@ -310,8 +322,9 @@ func (t *Tier) hintStored(c *copying, p member) {
 	}}}, now)
 }
 
-// concludeStore gives a block that was offered its outcome.
-func (t *Tier) concludeStore(c *copying) {
+// conclude gives a block that was offered its outcome.
+func (s *storeJob) conclude(c *copying) {
+	t := s.t
 	key := c.tr.Key
 	switch {
 	case c.new > 0:
@@ -321,22 +334,23 @@ func (t *Tier) concludeStore(c *copying) {
 	case t.ctx.Err() != nil:
 		c.out.Err = t.fail("store", key, block.ErrClosed)
 	case c.superseded, errors.Is(c.err, block.ErrNotFound):
-		t.skip(c, block.ErrNotFound)
+		s.skip(c, block.ErrNotFound)
 	case c.unavailable:
 		c.out.Err = t.fail("store", key, block.ErrUnavailable)
 	case c.err != nil:
 		c.out.Err = t.fail("store", key, kindOf(c.err))
 	default: // no peer to take it, or none that would
-		t.skip(c, block.ErrNoSpace)
+		s.skip(c, block.ErrNoSpace)
 	}
 }
 
-// endStore ends the pending state of a block.
-func (t *Tier) endStore(c *copying) {
+// end ends the pending state of a block.
+func (s *storeJob) end(c *copying) {
+	t := s.t
 	if t.storing.end(c.path, c.storing) {
 		t.hints.bury(c.path, c.tr.Attrs.Seq+1)
 		*c.out = driver.Outcome{Key: c.tr.Key}
-		t.skip(c, block.ErrNotFound)
+		s.skip(c, block.ErrNotFound)
 	}
 	switch {
 	case c.out.Status == driver.Stored:
@@ -347,8 +361,8 @@ func (t *Tier) endStore(c *copying) {
 	}
 }
 
-func (t *Tier) skip(c *copying, why error) {
-	c.out.Status, c.out.Err = driver.Skipped, t.fail("store", c.tr.Key, why)
+func (s *storeJob) skip(c *copying, why error) {
+	c.out.Status, c.out.Err = driver.Skipped, s.t.fail("store", c.tr.Key, why)
 }
 
 // kinds are the errors that a peer may answer with.

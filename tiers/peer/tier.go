@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,14 +32,13 @@ type Tier struct {
 	declined *badTable // peers that take no copies
 	storing  storingTable
 	watches  watchTable
-	older    older
+	older    *older
 	room     *byteRoom
 	speed    speeds
 	silent   silences
-	segment  segmentState
-	lookup   func(ctx context.Context, host string) ([]string, error) // of addresses
-	takes    chan struct{}                                            // capacity: how many offers are taken at a time
-	offers   chan struct{}                                            // capacity: how many stores are under way at a time
+	segment  *segment
+	takes    chan struct{} // capacity: how many offers are taken at a time
+	offers   chan struct{} // capacity: how many stores are under way at a time
 	counters counters
 	private  atomic.Bool // a block was withheld for its mode
 
@@ -92,10 +90,9 @@ func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
 		hints: newHintTable(), bad: newBadTable(), gone: newBadTable(), declined: newBadTable(), room: newByteRoom(o.MaxInFlightBytes),
-		lookup: net.DefaultResolver.LookupHost,
-		takes:  make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
+		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
-	t.older = older{wake: make(chan struct{}, 1), same: map[version]uint64{}}
+	t.older, t.segment = newOlder(t), newSegment(t)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.watches.init()
 	o.Lost.tier.Store(t)
@@ -144,7 +141,7 @@ func (t *Tier) start(e engine, log events) error {
 	t.engine = e
 	from := log.Next() // earlier changes are in every snapshot
 	t.wg.Go(func() { t.publish(log, from) })
-	t.wg.Go(t.runOlder)
+	t.wg.Go(t.older.run)
 	t.mu.Unlock()
 	return t.node.Start(&backend{t})
 }
