@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
@@ -13,7 +14,7 @@ func BenchmarkLocate(b *testing.B) {
 	n := &Node{index: location.New(location.Options{})}
 	zone := ""
 	for i := range 2 {
-		p := &Peer{n: n, bulk: newBreaker(1, 1)}
+		p := &Peer{n: n, bulk: breaker.New(1, 1)}
 		p.zone.Store(&zone)
 		p.session.Store(&session{target: &target{}})
 		slot, _ := peerSlots{p}.TakeSlot()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -87,8 +88,8 @@ func TestNoCalls(t *testing.T) {
 		data := pattern(3, 10_000)
 		a.put("g/x", 5, data)
 		p := b.located(t, "g/x", 1)[0].Peer
-		for range breakerThreshold {
-			p.control.failed()
+		for range breaker.Threshold {
+			p.control.Failed()
 		}
 		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
 		if path == PathRDMA && !errors.Is(err, rdma.ErrUnavailable) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
@@ -109,7 +110,7 @@ func TestHurriedRead(t *testing.T) {
 		data := pattern(3, 10_000)
 		a.put("g/x", 5, data)
 		p := b.located(t, "g/x", 1)[0].Peer
-		p.fabric.min, p.fabric.max = time.Hour, time.Hour
+		p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
 		link := p.live().link.Load()
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, _ rdma.RemoteRegion, _ func(rdma.RemoteRegion) error) error {

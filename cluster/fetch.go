@@ -70,7 +70,7 @@ func refuse(blocks []*Fetch, err error) {
 func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 	only := p.n.o.Path == PathRDMA
 	l := s.link.Load()
-	if l != nil && p.control.closed.Load() {
+	if l != nil && p.control.Closed() {
 		rest := p.readLink(ctx, s, l, blocks)
 		if len(rest) == 0 {
 			return
@@ -95,7 +95,7 @@ func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 	switch {
 	case len(blocks) == 0:
 		return
-	case !p.bulk.closed.Load():
+	case !p.bulk.Closed():
 		refuse(blocks, p.tooOften())
 		return
 	}

@@ -95,7 +95,7 @@ func TestFetch(t *testing.T) {
 					a.fakeBackend.mu.Lock()
 					a.mangle = tc.mangle
 					a.fakeBackend.mu.Unlock()
-					p.bulk.reset()
+					p.bulk.Reset()
 					got, _, err := fetchOne(t, t.Context(), p, tc.ref)
 					if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 						t.Fatalf("got %v, want %v", err, tc.want)
@@ -217,7 +217,7 @@ func TestFetchDeadline(t *testing.T) {
 			a.fakeBackend.mu.Unlock()
 			p := b.located(t, "g/x", 1)[0].Peer
 			// Hold probes back, but for the one that is made at once, so that the breaker is seen open.
-			p.bulk.min, p.bulk.max = time.Hour, time.Hour
+			p.bulk.Min, p.bulk.Max = time.Hour, time.Hour
 			eventually(t, "it failed as often as it may", func() bool { // one whose time is over before it begins is no failure
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
@@ -231,7 +231,7 @@ func TestFetchDeadline(t *testing.T) {
 			}
 			if strings.HasSuffix(way.name, "lease") { // that probe lends nothing, so it gets an answer
 				eventually(t, "the first probe closes the breaker", p.Usable)
-				if !p.bulk.failed() {
+				if !p.bulk.Failed() {
 					t.Fatal("on probation one failure does not open it")
 				}
 			}
@@ -246,7 +246,7 @@ func TestFetchDeadline(t *testing.T) {
 			}
 			close(gate)
 			eventually(t, "the probe closes the breaker", func() bool {
-				p.bulk.kick()
+				p.bulk.Kick()
 				return p.Usable()
 			})
 			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {

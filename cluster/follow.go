@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -49,7 +50,7 @@ func (p *Peer) follow(s *session) {
 		if s.begin != nil {
 			return
 		}
-		timer := time.NewTimer(jitter(backoff))
+		timer := time.NewTimer(breaker.Jitter(backoff))
 		select {
 		case <-timer.C:
 		case <-s.ctx.Done():
@@ -96,9 +97,9 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 		return false, err
 	}
 	s.answered()
-	p.control.kick()
-	p.bulk.kick()
-	p.fabric.kick()
+	p.control.Kick()
+	p.bulk.Kick()
+	p.fabric.Kick()
 	p.setFeed(feedFollowing)
 	for {
 		b, err := stream.Recv()
@@ -115,7 +116,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)
 		}
 		if b.GetBegin() || b.GetEnd() {
-			d := jitter(p.n.o.tuning.resync)
+			d := breaker.Jitter(p.n.o.tuning.resync)
 			resync.Reset(d)
 			if b.GetEnd() {
 				p.resyncAt = time.Now().Add(d)

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -39,7 +40,7 @@ type graveMarks struct {
 // away during a removal learns of it from any node that knows it.
 func (n *Node) exchangeGraves() {
 	for {
-		timer := time.NewTimer(jitter(n.o.tuning.exchange))
+		timer := time.NewTimer(breaker.Jitter(n.o.tuning.exchange))
 		select {
 		case <-timer.C:
 		case <-n.ctx.Done():
@@ -51,7 +52,7 @@ func (n *Node) exchangeGraves() {
 			continue
 		}
 		p := peers[rand.IntN(len(peers))]
-		if s := p.live(); s != nil && p.control.closed.Load() {
+		if s := p.live(); s != nil && p.control.Closed() {
 			p.exchange(s)
 		}
 	}
@@ -62,7 +63,7 @@ func (n *Node) exchangeGraves() {
 func (p *Peer) exchangeFirst(s *session) {
 	t := &p.n.o.tuning
 	for backoff := t.retryMin; !p.exchange(s); backoff = min(2*backoff, t.retryMax) {
-		timer := time.NewTimer(jitter(backoff))
+		timer := time.NewTimer(breaker.Jitter(backoff))
 		select {
 		case <-timer.C:
 		case <-s.ctx.Done():

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -102,14 +103,14 @@ func TestTwins(t *testing.T) {
 		}
 	}
 	p := a.newPeer("b")
-	for range 2 * breakerThreshold {
+	for range 2 * breaker.Threshold {
 		err := callError(t.Context(), status.Error(codes.Canceled, "overtaken"))
 		if !errors.Is(err, rdma.ErrUnavailable) {
 			t.Fatal(err)
 		}
 		p.outcome(p.control, err)
 	}
-	if p.control.state() != "closed" || p.failures.Load() != 0 {
+	if p.control.State() != "closed" || p.failures.Load() != 0 {
 		t.Error("a call that the peer ended counts as a failure of it")
 	}
 }

@@ -67,7 +67,7 @@ func (p *Peer) watchLink(s *session) {
 		p.without(s, noRDMAThere, nil)
 		return
 	}
-	p.fabric.reset()
+	p.fabric.Reset()
 	defer func() {
 		if l := s.link.Swap(nil); l != nil {
 			p.closeLink(l)
@@ -77,7 +77,7 @@ func (p *Peer) watchLink(s *session) {
 		if l := p.makeLink(s); l != nil && !p.keepLink(s, l) {
 			return
 		}
-		if !p.fabric.wait(s.ctx) {
+		if !p.fabric.Wait(s.ctx) {
 			return
 		}
 	}
@@ -348,7 +348,7 @@ func (p *Peer) fetchable() (*session, error) {
 
 // readable reports whether there is a link, and whether the breaker lets calls for leases
 // through now.
-func (p *Peer) readable(s *session) bool { return s.link.Load() != nil && p.control.closed.Load() }
+func (p *Peer) readable(s *session) bool { return s.link.Load() != nil && p.control.Closed() }
 
 // noLink returns the error of a fetch that only a link could make.
 func (p *Peer) noLink() error {
@@ -360,5 +360,5 @@ func (p *Peer) noLink() error {
 // Usable reports whether the peer is live and answers fetches now.
 func (p *Peer) Usable() bool {
 	s := p.live()
-	return s != nil && (p.readable(s) || p.n.o.Path != PathRDMA && p.bulk.closed.Load())
+	return s != nil && (p.readable(s) || p.n.o.Path != PathRDMA && p.bulk.Closed())
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/gossip"
 )
 
@@ -246,7 +247,7 @@ func (p *Peer) Member() Member {
 		Features: FeatureNames(s.offered()), Missing: FeatureNames(p.n.wanted() &^ s.features),
 		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since, Path: path, PathReason: reason,
 		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
-		Breaker: worseState(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
+		Breaker: breaker.Worse(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,
 	}
 }

@@ -127,7 +127,9 @@ func TestLocateOrder(t *testing.T) {
 		p := a.newPeer(name)
 		p.zone.Store(&zone)
 		p.inflight.Store(inflight)
-		p.bulk.closed.Store(!open)
+		for open && p.bulk.Closed() {
+			p.bulk.Failed()
+		}
 		p.session.Store(&session{target: &target{}})
 		slot, _ := peerSlots{p}.TakeSlot()
 		a.index.SetLive(slot, true)

@@ -285,7 +285,7 @@ func (r *oneSided) failed(kind string, err error) {
 // done settles a block that came or that the caller refused.
 func (r *oneSided) done(g *fetching, err error) {
 	if err == nil {
-		r.p.fabric.ok()
+		r.p.fabric.OK()
 		r.p.n.counters.fabricFetches.Add(1)
 		r.p.n.counters.fabricBytes.Add(uint64(g.info.Size))
 	}

@@ -67,7 +67,7 @@ func TestLinkFaults(t *testing.T) {
 				data := pattern(3, 10_000)
 				a.put("g/x", 5, data)
 				p := b.located(t, "g/x", 1)[0].Peer
-				p.fabric.min, p.fabric.max = time.Hour, time.Hour // so that the link is seen lost
+				p.fabric.Min, p.fabric.Max = time.Hour, time.Hour // so that the link is seen lost
 				hook := tc.break_(n)
 				fabricOf(b).set(func(f *testFabric) { f.read = hook })
 				got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
@@ -84,7 +84,7 @@ func TestLinkFaults(t *testing.T) {
 				b.Node.o.tuning.stall = patience // nobody reads now
 				before := b.Stats().FabricFetches
 				eventually(t, "the link is made anew", func() bool {
-					p.fabric.kick()
+					p.fabric.Kick()
 					return p.Member().Path == pathRDMA
 				})
 				if got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || !bytes.Equal(got, data) {
@@ -126,7 +126,7 @@ func TestLinkLogsOnce(t *testing.T) {
 		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the link is made anew", func() bool { p.fabric.kick(); return p.Member().Path == pathRDMA })
+		eventually(t, "the link is made anew", func() bool { p.fabric.Kick(); return p.Member().Path == pathRDMA })
 	}
 	if b.Stats().FabricFallbacks != 3 {
 		t.Errorf("stats %+v", b.Stats())
@@ -144,7 +144,7 @@ func TestLeaseExpires(t *testing.T) {
 	data := pattern(3, 10_000)
 	a.put("g/x", 5, data)
 	p := b.located(t, "g/x", 1)[0].Peer
-	p.fabric.min, p.fabric.max = time.Hour, time.Hour
+	p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
 	for _, late := range []bool{false, true} { // whether the read ends well after that
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
@@ -164,7 +164,7 @@ func TestLeaseExpires(t *testing.T) {
 		if m := p.Member(); m.Path != pathTCP || !strings.Contains(m.PathReason, errExpired.Error()) {
 			t.Errorf("late %v: %+v", late, m)
 		}
-		eventually(t, "the link is made anew", func() bool { p.fabric.kick(); return p.Member().Path == pathRDMA })
+		eventually(t, "the link is made anew", func() bool { p.fabric.Kick(); return p.Member().Path == pathRDMA })
 	}
 	returned(t, a)
 }
@@ -352,7 +352,7 @@ func TestBadLeases(t *testing.T) {
 			data := pattern(3, 9_999)
 			a.put("g/x", 5, data)
 			p := b.located(t, "g/x", 1)[0].Peer
-			p.fabric.min, p.fabric.max = time.Hour, time.Hour
+			p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
 			got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
 			if !errors.Is(err, tc.want) || tc.want == nil && (err != nil || !bytes.Equal(got, data)) {
 				t.Errorf("got %v, want %v", err, tc.want)
@@ -374,7 +374,7 @@ func TestCallerGivesUp(t *testing.T) {
 		_, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
 		a.put("g/x", 5, pattern(3, 10_000))
 		p := b.located(t, "g/x", 1)[0].Peer
-		p.fabric.min, p.fabric.max = time.Hour, time.Hour
+		p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
 		ctx, cancel := context.WithCancel(t.Context())
 		want := context.Canceled
 		if !canceled {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
@@ -28,9 +29,9 @@ type Peer struct {
 
 	// One channel may work while another does not: each has its own addresses and perhaps its
 	// own firewall.
-	control *breaker // of calls
-	bulk    *breaker // of fetches over the transport
-	fabric  *breaker // of the link: only its back-off; there is no link while it is open
+	control *breaker.Breaker // of calls
+	bulk    *breaker.Breaker // of fetches over the transport
+	fabric  *breaker.Breaker // of the link: only its back-off; there is no link while it is open
 
 	follower *feed.Follower // used by run alone
 	far      bool           // used by run alone: the log has been told of versions from the future
@@ -112,8 +113,8 @@ func (n *Node) newPeer(name string) *Peer {
 	t := &n.o.tuning
 	p := &Peer{
 		n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
-		control: newBreaker(t.breakerMin, t.breakerMax), bulk: newBreaker(t.breakerMin, t.breakerMax),
-		fabric: newBreaker(t.breakerMin, t.breakerMax),
+		control: breaker.New(t.breakerMin, t.breakerMax), bulk: breaker.New(t.breakerMin, t.breakerMax),
+		fabric: breaker.New(t.breakerMin, t.breakerMax),
 	}
 	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
 	p.follower.Limit(func() uint64 { return LatestVersion(time.Now()) }, p.tooFar)
@@ -193,7 +194,7 @@ func (p *Peer) run() {
 		s, err := p.open(t)
 		if err != nil {
 			// The address makes no sense, or the transport is closed.
-			p.failed(p.control, err, p.control.failed)
+			p.failed(p.control, err, p.control.Failed)
 			p.n.log.Warn("peer cannot be talked to", zap.String("peer", p.name), zap.Error(err))
 			<-t.ctx.Done() // gossip tells another address, or the node closes
 			continue
@@ -202,7 +203,7 @@ func (p *Peer) run() {
 			backoff = p.n.o.tuning.retryMin
 			continue
 		}
-		timer := time.NewTimer(jitter(backoff))
+		timer := time.NewTimer(breaker.Jitter(backoff))
 		select {
 		case <-timer.C:
 			backoff = min(2*backoff, p.n.o.tuning.retryMax)
@@ -219,12 +220,12 @@ func (p *Peer) talk(s *session) bool {
 	var wg sync.WaitGroup
 	// These goroutines end with the session. talk waits for them below.
 	s.begin = func() {
-		p.control.reset()
-		p.bulk.reset()
+		p.control.Reset()
+		p.bulk.Reset()
 		p.session.Store(s)
 		p.follower.SetLive(true)
-		wg.Go(func() { p.control.run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
-		wg.Go(func() { p.bulk.run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
+		wg.Go(func() { p.control.Run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
+		wg.Go(func() { p.bulk.Run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
 		wg.Go(func() { p.exchangeFirst(s) })
 		if p.n.fabric != nil {
 			wg.Go(func() { p.watchLink(s) })
@@ -329,23 +330,23 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 }
 
 // outcome tells a breaker the result of a call to the peer.
-func (p *Peer) outcome(b *breaker, err error) {
+func (p *Peer) outcome(b *breaker.Breaker, err error) {
 	switch {
 	case errors.Is(err, errEnded):
 	case errors.Is(err, context.DeadlineExceeded) && b == p.bulk:
-		p.failed(b, err, b.silent)
+		p.failed(b, err, b.Silent)
 	case errors.Is(err, rdma.ErrUnavailable), errors.Is(err, rdma.ErrProtocol), errors.Is(err, context.DeadlineExceeded):
-		p.failed(b, err, b.failed)
+		p.failed(b, err, b.Failed)
 	case errors.Is(err, context.Canceled), errors.Is(err, rdma.ErrClosed):
 		// The caller or this node gave up.
 	default:
-		b.ok()
+		b.OK()
 	}
 }
 
 // failed counts a failure of the peer. tell tells the breaker and reports whether that opened
 // it.
-func (p *Peer) failed(b *breaker, err error, tell func() bool) {
+func (p *Peer) failed(b *breaker.Breaker, err error, tell func() bool) {
 	p.failures.Add(1)
 	p.mu.Lock()
 	p.mu.lastError = err.Error()
@@ -371,15 +372,15 @@ func (p *Peer) Can(f Feature) bool {
 
 // Callable reports whether the peer is live and the breaker lets calls through now. It says
 // nothing about fetches.
-func (p *Peer) Callable() bool { return p.live() != nil && p.control.closed.Load() }
+func (p *Peer) Callable() bool { return p.live() != nil && p.control.Closed() }
 
 // usable returns the session if the peer is live and b lets calls through.
-func (p *Peer) usable(b *breaker) (*session, error) {
+func (p *Peer) usable(b *breaker.Breaker) (*session, error) {
 	s := p.live()
 	switch {
 	case s == nil:
 		return nil, fmt.Errorf("%w: %s is not live", rdma.ErrUnavailable, p.name)
-	case !b.closed.Load():
+	case !b.Closed():
 		return nil, p.tooOften()
 	}
 	return s, nil
@@ -388,6 +389,14 @@ func (p *Peer) usable(b *breaker) (*session, error) {
 // tooOften returns the error of a call that a breaker refuses.
 func (p *Peer) tooOften() error {
 	return fmt.Errorf("%w: %s failed too often, breaker open", rdma.ErrUnavailable, p.name)
+}
+
+// notify puts an element into a channel of capacity one, unless the channel is full.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 var _ gossip.Events = events{}

@@ -1,4 +1,4 @@
-package cluster
+package breaker
 
 import (
 	"context"
@@ -15,27 +15,27 @@ func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		b := newBreaker(time.Second, 30*time.Second)
+		b := New(time.Second, 30*time.Second)
 		var mu sync.Mutex // guards these
 		answer := errors.New("dead")
 		var probes []time.Time
 		go func() { // ends with ctx; synctest waits for it
-			b.run(ctx, func(context.Context) error {
+			b.Run(ctx, func(context.Context) error {
 				mu.Lock()
 				defer mu.Unlock()
 				probes = append(probes, time.Now())
 				return answer
 			})
 		}()
-		b.failed()
-		b.failed()
-		b.ok() // not in a row
-		b.failed()
-		if b.failed() || b.state() != "closed" {
+		b.Failed()
+		b.Failed()
+		b.OK() // not in a row
+		b.Failed()
+		if b.Failed() || b.State() != "closed" {
 			t.Fatal("open after two failures in a row")
 		}
 		opened := time.Now()
-		if !b.failed() || b.state() != "open" || b.closed.Load() {
+		if !b.Failed() || b.State() != "open" || b.Closed() {
 			t.Fatal("not open after three")
 		}
 		time.Sleep(5 * time.Minute) // reason: the fake clock
@@ -48,12 +48,12 @@ func TestBreaker(t *testing.T) {
 			}
 			last, want = at, min(2*want, 30*time.Second)
 		}
-		if len(probes) < 10 || b.state() != "open" {
-			t.Fatalf("%d probes, %s", len(probes), b.state())
+		if len(probes) < 10 || b.State() != "open" {
+			t.Fatalf("%d probes, %s", len(probes), b.State())
 		}
 		mu.Unlock()
-		b.ok() // of a call from before
-		if b.state() != "open" {
+		b.OK() // of a call from before
+		if b.State() != "open" {
 			t.Fatal("closed by a late success")
 		}
 		mu.Lock()
@@ -61,13 +61,13 @@ func TestBreaker(t *testing.T) {
 		mu.Unlock()
 		time.Sleep(time.Minute) // reason: the fake clock
 		synctest.Wait()
-		if b.state() != "closed" {
+		if b.State() != "closed" {
 			t.Fatal("a probe that succeeds does not close it")
 		}
 		mu.Lock()
 		n := len(probes)
 		mu.Unlock()
-		if !b.failed() {
+		if !b.Failed() {
 			t.Fatal("not open after one failure on probation")
 		}
 		opened = time.Now()
@@ -78,14 +78,14 @@ func TestBreaker(t *testing.T) {
 		if d := probes[n].Sub(opened); d < 20*time.Second {
 			t.Errorf("on probation the back-off is %v: it began anew", d)
 		}
-		b.ok()
-		b.failed()
-		if b.failed() {
+		b.OK()
+		b.Failed()
+		if b.Failed() {
 			t.Error("a success does not end the probation")
 		}
-		b.failed()
-		b.reset()
-		if b.state() != "closed" || b.failed() {
+		b.Failed()
+		b.Reset()
+		if b.State() != "closed" || b.Failed() {
 			t.Error("reset does not begin anew")
 		}
 	})

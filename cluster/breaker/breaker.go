@@ -1,4 +1,8 @@
-package cluster
+// Package breaker keeps callers from waiting for a peer that does not answer.
+//
+// A Breaker is told how calls end. After some failures it lets no call through until a probe
+// succeeds; its own goroutine makes the probes, so no caller waits for one.
+package breaker
 
 import (
 	"context"
@@ -8,12 +12,13 @@ import (
 	"time"
 )
 
-// breakerThreshold is how many failures in a row open a breaker.
-const breakerThreshold = 3
+// Threshold is how many failures in a row open a breaker.
+const Threshold = 3
 
-// breaker keeps readers from waiting for a peer that does not answer.
+// Breaker counts the failures of one kind of call to one peer. Its methods may be called in
+// parallel and do not block, other than Run and Wait.
 //
-//	closed     calls go through. breakerThreshold failures in a row open the breaker. One
+//	closed     calls go through. Threshold failures in a row open the breaker. One
 //	           call to which nothing came opens it too; the first probe then follows at once.
 //	open       no call goes through. After a back-off the breaker is half-open.
 //	half-open  one probe is under way, made by a goroutine that no reader waits for
@@ -22,8 +27,8 @@ const breakerThreshold = 3
 // it on probation: the next failure opens it at once. The back-off becomes short again only
 // after a reader's own call succeeds. So a peer that answers only probes costs one deadline
 // now and then, not three.
-type breaker struct {
-	min, max time.Duration // of the back-off
+type Breaker struct {
+	Min, Max time.Duration // of the back-off
 
 	closed atomic.Bool   // readers look at this
 	open   chan struct{} // has one element after the breaker opened
@@ -38,15 +43,19 @@ type breaker struct {
 	}
 }
 
-func newBreaker(min, max time.Duration) *breaker {
-	b := &breaker{min: min, max: max, open: make(chan struct{}, 1), kicked: make(chan struct{}, 1)}
+// New returns a closed breaker whose back-off is between min and max.
+func New(min, max time.Duration) *Breaker {
+	b := &Breaker{Min: min, Max: max, open: make(chan struct{}, 1), kicked: make(chan struct{}, 1)}
 	b.closed.Store(true)
 	return b
 }
 
-// ok records that the peer answered a call. An open breaker ignores that: the call may have
+// Closed reports whether calls go through now.
+func (b *Breaker) Closed() bool { return b.closed.Load() }
+
+// OK records that the peer answered a call. An open breaker ignores that: the call may have
 // begun long ago.
-func (b *breaker) ok() {
+func (b *Breaker) OK() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed.Load() {
@@ -54,13 +63,13 @@ func (b *breaker) ok() {
 	}
 }
 
-// failed records that the peer did not answer a call, or answered nonsense. It reports whether
+// Failed records that the peer did not answer a call, or answered nonsense. It reports whether
 // that opened the breaker.
-func (b *breaker) failed() bool {
+func (b *Breaker) Failed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.failures++
-	if b.mu.failures < breakerThreshold || !b.closed.Load() {
+	if b.mu.failures < Threshold || !b.closed.Load() {
 		return false
 	}
 	b.closed.Store(false)
@@ -68,29 +77,29 @@ func (b *breaker) failed() bool {
 	return true
 }
 
-// silent is failed for a call to which nothing came. The next caller would wait just as long.
-func (b *breaker) silent() bool {
+// Silent is Failed for a call to which nothing came. The next caller would wait just as long.
+func (b *Breaker) Silent() bool {
 	b.mu.Lock()
 	if b.closed.Load() {
-		b.mu.failures, b.mu.atOnce = breakerThreshold, true
+		b.mu.failures, b.mu.atOnce = Threshold, true
 	}
 	b.mu.Unlock()
-	return b.failed()
+	return b.Failed()
 }
 
-// kick has the peer probed at once if the breaker is open.
-func (b *breaker) kick() { notify(b.kicked) }
+// Kick has the peer probed at once if the breaker is open.
+func (b *Breaker) Kick() { notify(b.kicked) }
 
-// reset closes the breaker: another process has taken the place of the peer that failed.
-func (b *breaker) reset() {
+// Reset closes the breaker: another process has taken the place of the peer that failed.
+func (b *Breaker) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.failures, b.mu.backoff = 0, 0
 	b.closed.Store(true)
 }
 
-// state returns the breaker's state for Member.Breaker.
-func (b *breaker) state() string {
+// State returns "closed", "open" or "half-open".
+func (b *Breaker) State() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -102,17 +111,17 @@ func (b *breaker) state() string {
 	return "open"
 }
 
-// worseState returns the worse state of two breakers.
-func worseState(a, b *breaker) string {
-	x, y := a.state(), b.state()
+// Worse returns the worse state of two breakers.
+func Worse(a, b *Breaker) string {
+	x, y := a.State(), b.State()
 	if x == "closed" || x == "half-open" && y == "open" {
 		return y
 	}
 	return x
 }
 
-// run makes probes while the breaker is open, until ctx ends.
-func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
+// Run makes probes while the breaker is open, until ctx ends.
+func (b *Breaker) Run(ctx context.Context, probe func(context.Context) error) {
 	for {
 		select {
 		case <-b.open:
@@ -120,11 +129,11 @@ func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 			return
 		}
 		for !b.closed.Load() {
-			if !b.wait(ctx) {
+			if !b.Wait(ctx) {
 				return
 			}
 			if b.closed.Load() {
-				break // reset has closed the breaker
+				break // Reset has closed the breaker
 			}
 			b.setProbing(true)
 			err := probe(ctx)
@@ -136,8 +145,8 @@ func (b *breaker) run(ctx context.Context, probe func(context.Context) error) {
 	}
 }
 
-// wait waits for the back-off or for a kick. It returns false if ctx has ended.
-func (b *breaker) wait(ctx context.Context) bool {
+// Wait waits for the back-off or for a kick. It returns false if ctx has ended.
+func (b *Breaker) Wait(ctx context.Context) bool {
 	select {
 	case <-b.kicked: // left over from an earlier state
 	default:
@@ -145,7 +154,7 @@ func (b *breaker) wait(ctx context.Context) bool {
 	if b.takeAtOnce() {
 		return ctx.Err() == nil
 	}
-	t := time.NewTimer(jitter(b.next()))
+	t := time.NewTimer(Jitter(b.next()))
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -156,7 +165,7 @@ func (b *breaker) wait(ctx context.Context) bool {
 	return true
 }
 
-func (b *breaker) takeAtOnce() bool {
+func (b *Breaker) takeAtOnce() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was := b.mu.atOnce
@@ -165,30 +174,30 @@ func (b *breaker) takeAtOnce() bool {
 }
 
 // next returns the back-off, and doubles it for the next time.
-func (b *breaker) next() time.Duration {
+func (b *Breaker) next() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.backoff = min(max(2*b.mu.backoff, b.min), b.max)
+	b.mu.backoff = min(max(2*b.mu.backoff, b.Min), b.Max)
 	return b.mu.backoff
 }
 
-func (b *breaker) setProbing(on bool) {
+func (b *Breaker) setProbing(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.probing = on
 }
 
 // probation closes the breaker so that one failure opens it again.
-func (b *breaker) probation() {
+func (b *Breaker) probation() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.failures = breakerThreshold - 1
+	b.mu.failures = Threshold - 1
 	b.closed.Store(true)
 }
 
-// jitter returns a random time between 0.75 d and 1.25 d. Nodes that fail together then do not
+// Jitter returns a random time between 0.75 d and 1.25 d. Nodes that fail together then do not
 // retry together.
-func jitter(d time.Duration) time.Duration {
+func Jitter(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1)
 }
 
