@@ -7,13 +7,11 @@ import (
 	"io"
 	"strings"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 )
-
-// maxStatBytes bounds the paths of one Stat.
-const maxStatBytes = 256 << 10
 
 // call makes one call to the peer under a deadline and tells the breaker of the result. If the
 // session ends, its connection is closed and call fails with rdma.ErrUnavailable.
@@ -54,15 +52,15 @@ func (p *Peer) Store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 // offersOf returns how many of the first blocks fit into one call: at least one.
 func offersOf(blocks []BlockInfo) int {
 	bytes, fields := 0, 0
-	for i := range min(len(blocks), maxOffers) {
+	for i := range min(len(blocks), control.MaxOffers) {
 		dirs := len(blocks[i].Dirs)
 		bytes += len(blocks[i].Path) + 128 + 20*dirs
 		fields += 12 + 4*dirs
-		if i > 0 && (bytes > maxMessage || fields > maxStoreFields) {
+		if i > 0 && (bytes > control.MaxMessage || fields > control.MaxStoreFields) {
 			return i
 		}
 	}
-	return min(len(blocks), maxOffers)
+	return min(len(blocks), control.MaxOffers)
 }
 
 func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
@@ -80,7 +78,7 @@ func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	err := p.call(ctx, FeatureStore, func(ctx context.Context, s *session) error {
 		reply, err := s.control.Store(ctx, req)
 		if err != nil {
-			return callError(ctx, err)
+			return control.Error(ctx, err)
 		}
 		if len(reply.GetResults()) != len(blocks) {
 			return fmt.Errorf("%w: %d answers to %d offers", rdma.ErrProtocol, len(reply.GetResults()), len(blocks))
@@ -118,11 +116,11 @@ var errStop = errors.New("enough")
 // List calls fn for each name that the peer holds in a directory, until fn returns false.
 func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
 	err := p.call(ctx, FeatureList, func(ctx context.Context, s *session) error {
-		ctx, cancel := context.WithTimeout(ctx, maxCallTime) // the peer refuses longer deadlines
+		ctx, cancel := context.WithTimeout(ctx, control.MaxCallTime) // the peer refuses longer deadlines
 		defer cancel()
 		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})
 		if err != nil {
-			return callError(ctx, err)
+			return control.Error(ctx, err)
 		}
 		for {
 			reply, err := stream.Recv()
@@ -130,7 +128,7 @@ func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
 				return nil
 			}
 			if err != nil {
-				return callError(ctx, err)
+				return control.Error(ctx, err)
 			}
 			if err := eachName(dir, reply, fn); err != nil {
 				return err
@@ -172,7 +170,7 @@ func (p *Peer) Stat(ctx context.Context, paths []string) ([]*BlockInfo, error) {
 	for len(paths) > 0 {
 		req, size := &wire.StatRequest{}, 0
 		for _, path := range paths {
-			if size += len(path); len(req.Paths) == maxStat || size > maxStatBytes && len(req.Paths) > 0 {
+			if size += len(path); len(req.Paths) == control.MaxStat || size > control.MaxStatBytes && len(req.Paths) > 0 {
 				break
 			}
 			req.Paths = append(req.Paths, []byte(path))
@@ -192,7 +190,7 @@ func (p *Peer) stat(ctx context.Context, paths []string, req *wire.StatRequest) 
 	err := p.call(ctx, 0, func(ctx context.Context, s *session) error {
 		reply, err := s.control.Stat(ctx, req)
 		if err != nil {
-			return callError(ctx, err)
+			return control.Error(ctx, err)
 		}
 		if len(reply.GetResults()) != len(paths) {
 			return fmt.Errorf("%w: %d answers to %d paths", rdma.ErrProtocol, len(reply.GetResults()), len(paths))

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -19,7 +20,7 @@ func TestStore(t *testing.T) {
 	nodes := cluster(t, "a", "b")
 	a, b := nodes[0], nodes[1]
 	var offers []BlockInfo
-	for i := range maxOffers + 6 {
+	for i := range control.MaxOffers + 6 {
 		offers = append(offers, a.put(fmt.Sprintf("g/%d", i), 5, pattern(i, 2000)))
 	}
 	offers = append(offers, BlockInfo{Path: "g/none", Seq: 5, Mode: 0o100600})
@@ -39,7 +40,7 @@ func TestStore(t *testing.T) {
 	if data, info, err := fetchOne(t, t.Context(), p, BlockRef{"g/3", 5}); err != nil || string(data) != string(pattern(3, 2000)) || info.Seq != 5 {
 		t.Errorf("the copy: %+v %v", info, err)
 	}
-	if s := b.Stats().Stored; s != maxOffers+6 {
+	if s := b.Stats().Stored; s != control.MaxOffers+6 {
 		t.Errorf("%d counted", s)
 	}
 
@@ -140,7 +141,7 @@ func TestListStat(t *testing.T) {
 		t.Errorf("an empty directory: %d, %v", calls, err)
 	}
 	var paths []string
-	for i := range maxStat + 10 {
+	for i := range control.MaxStat + 10 {
 		paths = append(paths, fmt.Sprintf("g/d/%d", i))
 	}
 	list, err := p.Stat(t.Context(), paths)
@@ -209,7 +210,7 @@ func TestLeaseEnds(t *testing.T) {
 		t.Helper()
 		for n > 0 {
 			req := &wire.LeaseRequest{}
-			for range min(n, maxOffers) {
+			for range min(n, control.MaxOffers) {
 				req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte("g/x"), Seq: 5})
 			}
 			n -= len(req.Blocks)

@@ -1,13 +1,10 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvfs/kvfs/cluster/location"
@@ -165,51 +162,4 @@ func kindFromWire(kind uint32) error {
 		return block.ErrUnavailable // a kind that only a newer version knows
 	}
 	return kinds[kind-1]
-}
-
-// errEnded says that the peer is alive and ended the call itself, because another call
-// replaced it.
-var errEnded = errors.New("ended by the peer")
-
-// callError converts the error of a call to one of the kinds of package rdma, or returns the
-// error of ctx.
-func callError(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	kind := rdma.ErrUnavailable
-	switch status.Code(err) {
-	case codes.DeadlineExceeded:
-		return context.DeadlineExceeded
-	case codes.Canceled:
-		return fmt.Errorf("%w: %w: %w", kind, errEnded, err)
-	case codes.NotFound:
-		kind = rdma.ErrGone
-	case codes.Aborted:
-		kind = rdma.ErrBusy
-	case codes.InvalidArgument, codes.Internal, codes.ResourceExhausted, codes.DataLoss, codes.Unimplemented, codes.OutOfRange:
-		kind = rdma.ErrProtocol
-	}
-	return fmt.Errorf("%w: %w", kind, err)
-}
-
-// statusError converts an error of this node to the status that the peer gets.
-func statusError(err error) error {
-	code := codes.Unavailable
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, rdma.ErrGone):
-		code = codes.NotFound
-	case errors.Is(err, rdma.ErrBusy):
-		code = codes.Aborted
-	case errors.Is(err, context.DeadlineExceeded):
-		code = codes.DeadlineExceeded
-	case errors.Is(err, context.Canceled):
-		code = codes.Canceled
-	}
-	return status.Error(code, err.Error())
 }

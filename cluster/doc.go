@@ -4,7 +4,7 @@
 //
 //	gossip    which nodes are there, and what each tells of itself (its meta)
 //	feed      what each node holds, replicated to all others into one location index
-//	control   gRPC (package wire): feeds, graves, listings, leases, offers of copies
+//	control   gRPC (packages wire and control): feeds, graves, listings, leases, offers of copies
 //	bulk      rdma.Transport: the bytes of blocks
 //	fabric    an optional second rdma.Transport that reads the memory of peers one-sided
 //	breaker   three for each peer: for control, for bulk and for the fabric
@@ -115,9 +115,7 @@
 // With gossip keys and TLS, a stranger can open connections, up to the limit. They are closed
 // after the time for a handshake, or later if no call is made on them. Any call needs a
 // certificate of the cluster's CA. A call of the service Control needs the certificate of the
-// node that it names. Both are checked before a message is decoded. A message is bounded in
-// bytes and in elements, close to what nodes really send. Calls are bounded in time, and over
-// all connections in number and in the memory of their messages (admit.go, incoming.go).
+// node that it names. Calls are bounded in number, in time and in memory (package control).
 // Without keys or TLS, any machine that reaches the addresses is a peer. Open refuses such
 // addresses unless they are loopback or Options.Insecure is set. Stats counts all that is
 // turned away.

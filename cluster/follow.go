@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -90,7 +91,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 		return false, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
 	}
 	if err != nil {
-		err = callError(s.ctx, err)
+		err = control.Error(s.ctx, err)
 		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
 			s.answered() // it answered that it has no feed for this node; other calls may still work
 		}
@@ -110,7 +111,7 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 			return progress, errResync
 		}
 		if err != nil {
-			return progress, callError(s.ctx, err)
+			return progress, control.Error(s.ctx, err)
 		}
 		if err := p.apply(b); err != nil {
 			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)

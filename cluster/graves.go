@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -18,11 +19,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Limits of one message of an exchange.
-const (
-	maxGraves     = 1024
-	maxGraveBytes = 256 << 10
-)
+// maxGraveBytes bounds the paths of one message of an exchange.
+const maxGraveBytes = 256 << 10
 
 // maxGraveTime bounds the time of one exchange: a million graves over a slow link.
 const maxGraveTime = time.Minute
@@ -106,10 +104,10 @@ func (p *Peer) exchangeOnce(s *session) (again bool, err error) {
 	m := &p.marks
 	stream, err := s.control.Remove(ctx)
 	if err != nil {
-		return false, callError(s.ctx, err)
+		return false, control.Error(s.ctx, err)
 	}
 	if err := stream.Send(&wire.Graves{Epoch: m.epoch, Since: m.pulled}); err != nil && !errors.Is(err, io.EOF) {
-		return false, callError(s.ctx, err)
+		return false, control.Error(s.ctx, err)
 	}
 	// The peer sends all of its graves before it reads, so this node sends and receives at the
 	// same time. Sending ends with ctx at the latest.
@@ -127,7 +125,7 @@ func (p *Peer) exchangeOnce(s *session) (again bool, err error) {
 		err = e
 	}
 	if err != nil {
-		return false, callError(s.ctx, err)
+		return false, control.Error(s.ctx, err)
 	}
 	again = m.epoch != epoch && m.pushed != 0
 	if again {
@@ -174,7 +172,7 @@ func (n *Node) sendGraves(since int64, mark *int64, send func(*wire.Graves) erro
 		*mark = max(*mark, g.Learned)
 		msg.Graves = append(msg.Graves, &wire.Grave{Path: []byte(g.Path), Dir: g.Dir, Seq: g.Seq, At: g.At})
 		size += len(g.Path)
-		return len(msg.Graves) < maxGraves && size < maxGraveBytes || flush()
+		return len(msg.Graves) < control.MaxGraves && size < maxGraveBytes || flush()
 	})
 	flush()
 	return err
@@ -186,7 +184,7 @@ func (n *Node) takeGraves(msg *wire.Graves) {
 	for _, g := range msg.GetGraves() {
 		path := string(g.GetPath())
 		if _, err := block.ParseKey(path); err != nil {
-			n.counters.malformed.Add(1)
+			n.counters.Malformed.Add(1)
 			continue
 		}
 		if g.GetSeq() > latest {
@@ -227,7 +225,7 @@ func (v *service) Remove(stream wire.Control_RemoveServer) error {
 	for msg := first; ; {
 		n.takeGraves(msg)
 		if ctx.Err() != nil {
-			return statusError(ctx.Err())
+			return control.Status(ctx.Err())
 		}
 		if msg, err = stream.Recv(); errors.Is(err, io.EOF) {
 			return nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
 )
@@ -72,7 +73,7 @@ func TestRemovalWhileAway(t *testing.T) {
 // anew to another incarnation.
 func TestExchange(t *testing.T) {
 	a := start(t, "a", nil)
-	const n = 2*maxGraves + 10
+	const n = 2*control.MaxGraves + 10
 	now := uint64(time.Now().UnixNano())
 	for i := range n {
 		path := fmt.Sprintf("g/a%d", i)

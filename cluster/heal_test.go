@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -104,7 +105,7 @@ func TestTwins(t *testing.T) {
 	}
 	p := a.newPeer("b")
 	for range 2 * breaker.Threshold {
-		err := callError(t.Context(), status.Error(codes.Canceled, "overtaken"))
+		err := control.Error(t.Context(), status.Error(codes.Canceled, "overtaken"))
 		if !errors.Is(err, rdma.ErrUnavailable) {
 			t.Fatal(err)
 		}

@@ -18,7 +18,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
@@ -34,6 +36,12 @@ const patience = time.Minute
 // withPatience returns a context with the deadline that a call needs.
 func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, patience)
+}
+
+// dial makes a connection to the control channel of another node.
+func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
+	channel := n.channel()
+	return control.Dial(name, addr, &channel)
 }
 
 // eventually waits until ok returns true.

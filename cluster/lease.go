@@ -10,14 +10,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
 
 // Limits of leases. Each lease holds a file open and keeps a block from being evicted.
 const (
-	maxLeases     = 2048 // of all peers
-	maxConnLeases = 512  // on one connection: maxFetchRequests of maxFetchItems
+	maxLeases     = 2048                // of all peers
+	maxConnLeases = control.MaxReleases // on one connection: maxFetchRequests of maxFetchItems
 
 	fabricBytes = 1 << 30 // default of Options.FabricBytes
 	pageBytes   = 4096    // memory is registered in whole pages
@@ -25,7 +26,7 @@ const (
 
 // lease is a block that a peer may read one-sided.
 type lease struct {
-	conn    *serverConn
+	conn    *control.Conn
 	region  rdma.Region
 	loan    rdma.Loan
 	bytes   int64 // its part of leaseTable.mu.bytes
@@ -47,7 +48,7 @@ type leaseTable struct {
 	mu struct {
 		sync.Mutex
 		byID   map[uint64]*lease
-		ofConn map[*serverConn]int
+		ofConn map[*control.Conn]int
 		held   int   // leases, and places reserved for future ones
 		bytes  int64 // registered with the fabric, or reserved for that
 	}
@@ -73,11 +74,11 @@ func (t *leaseTable) addBytes(n int64) {
 }
 
 // reserve takes a place for a lease of a connection. It returns false if there is none.
-func (t *leaseTable) reserve(c *serverConn) bool {
+func (t *leaseTable) reserve(c *control.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.byID == nil {
-		t.mu.byID, t.mu.ofConn = map[uint64]*lease{}, map[*serverConn]int{}
+		t.mu.byID, t.mu.ofConn = map[uint64]*lease{}, map[*control.Conn]int{}
 	}
 	if t.mu.held >= maxLeases || t.mu.ofConn[c] >= maxConnLeases {
 		return false
@@ -87,13 +88,13 @@ func (t *leaseTable) reserve(c *serverConn) bool {
 	return true
 }
 
-func (t *leaseTable) unreserve(c *serverConn) {
+func (t *leaseTable) unreserve(c *control.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unreserveLocked(c)
 }
 
-func (t *leaseTable) unreserveLocked(c *serverConn) {
+func (t *leaseTable) unreserveLocked(c *control.Conn) {
 	t.mu.held--
 	if t.mu.ofConn[c]--; t.mu.ofConn[c] <= 0 {
 		delete(t.mu.ofConn, c)
@@ -129,7 +130,7 @@ func (t *leaseTable) take(fn func(l *lease) bool) []*lease {
 }
 
 // takeID removes one lease of a connection. It returns nil if there is none.
-func (t *leaseTable) takeID(c *serverConn, id uint64) *lease {
+func (t *leaseTable) takeID(c *control.Conn, id uint64) *lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.mu.byID[id]
@@ -142,7 +143,7 @@ func (t *leaseTable) takeID(c *serverConn, id uint64) *lease {
 }
 
 // abandon ends the leases of a closed connection.
-func (t *leaseTable) abandon(c *serverConn) {
+func (t *leaseTable) abandon(c *control.Conn) {
 	list := t.take(func(l *lease) bool { return l.conn == c })
 	if len(list) == 0 {
 		return
@@ -192,10 +193,10 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetBlocks()) > maxOffers {
-		return nil, status.Errorf(codes.InvalidArgument, "%d blocks, %d is the limit", len(req.GetBlocks()), maxOffers)
+	if len(req.GetBlocks()) > control.MaxOffers {
+		return nil, status.Errorf(codes.InvalidArgument, "%d blocks, %d is the limit", len(req.GetBlocks()), control.MaxOffers)
 	}
-	conn := connOf(ctx)
+	conn := control.ConnOf(ctx)
 	if conn == nil {
 		return nil, status.Error(codes.InvalidArgument, "a lease needs a network connection")
 	}
@@ -224,16 +225,16 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	wg.Wait()
 	if err := ctx.Err(); err != nil {
 		v.n.endLeases(conn, reply) // nobody reads this answer
-		return nil, statusError(err)
+		return nil, control.Status(err)
 	}
-	if conn.closed.Load() {
+	if conn.Closed() {
 		v.n.endLeases(conn, reply) // abandon may have run before these leases existed
 	}
 	return reply, nil
 }
 
 // lend makes one lease.
-func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *BlockRef, byFabric bool) *wire.LeaseResult {
+func (n *Node) lend(ctx context.Context, b Backend, conn *control.Conn, ref *BlockRef, byFabric bool) *wire.LeaseResult {
 	busy := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_BUSY}
 	tooMany, unregistered := busy, busy
 	if byFabric { // the transport needs no lease
@@ -241,7 +242,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 		unregistered = &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_UNREGISTERED}
 	}
 	if !n.leases.reserve(conn) {
-		n.counters.tooMany.Add(1)
+		n.counters.TooMany.Add(1)
 		return tooMany
 	}
 	info, loan, err := b.Lend(ctx, ref)
@@ -263,7 +264,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 		if bytes = n.leases.reserveBytes(loan.Size, n.o.FabricBytes); bytes == 0 {
 			loan.Close()
 			n.leases.unreserve(conn)
-			n.counters.tooMany.Add(1)
+			n.counters.TooMany.Add(1)
 			return tooMany
 		}
 	}
@@ -281,7 +282,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *serverConn, ref *Block
 	return granted
 }
 
-func (n *Node) endLeases(conn *serverConn, reply *wire.LeaseReply) {
+func (n *Node) endLeases(conn *control.Conn, reply *wire.LeaseReply) {
 	for _, r := range reply.GetResults() {
 		if l := n.leases.takeID(conn, r.GetLease()); l != nil {
 			n.leases.end(l)
@@ -291,7 +292,7 @@ func (n *Node) endLeases(conn *serverConn, reply *wire.LeaseReply) {
 
 // Release implements wire.ControlServer.
 func (v *service) Release(ctx context.Context, req *wire.ReleaseRequest) (*wire.ReleaseReply, error) {
-	conn := connOf(ctx)
+	conn := control.ConnOf(ctx)
 	for _, id := range req.GetLeases() {
 		if l := v.n.leases.takeID(conn, id); l != nil {
 			v.n.leases.end(l)
@@ -308,7 +309,7 @@ func (n *Node) Lend(ctx context.Context, name []byte) (rdma.Loan, error) {
 	}
 	ref, err := parseName(name)
 	if err != nil {
-		n.counters.malformed.Add(1)
+		n.counters.Malformed.Add(1)
 		return rdma.Loan{}, rdma.ErrGone
 	}
 	info, loan, err := (*b).Lend(ctx, &ref)

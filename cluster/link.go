@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -124,7 +125,7 @@ func (p *Peer) makeLink(s *session) *link {
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
 	reply, err := s.control.Describe(ctx, &wire.DescribeRequest{})
-	if err = callError(ctx, err); err == nil {
+	if err = control.Error(ctx, err); err == nil {
 		err = checkDescription(reply)
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
 )
 
@@ -66,7 +67,7 @@ func (e events) Left(g gossip.Node, failed bool) {
 
 // seen processes a node that is present now.
 func (n *Node) seen(g gossip.Node) {
-	if g.Name == n.o.Gossip.Name || g.Name == "" || len(g.Name) > maxNodeName {
+	if g.Name == n.o.Gossip.Name || g.Name == "" || len(g.Name) > control.MaxName {
 		return
 	}
 	m, err := decodeMeta(g.Meta)
@@ -113,7 +114,7 @@ func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (miss
 	p := n.mu.peers[g.Name]
 	if p == nil {
 		if len(n.mu.peers) >= maxPeers {
-			n.counters.tooMany.Add(1)
+			n.counters.TooMany.Add(1)
 			return 0, false
 		}
 		p = n.newPeer(g.Name)
@@ -158,6 +159,22 @@ func (p *Peer) stateIs() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.state
+}
+
+// refusal returns why the node of that name is refused as a peer, or "" if it is not.
+func (n *Node) refusal(name string) string {
+	n.mu.Lock()
+	p := n.mu.peers[name]
+	n.mu.Unlock()
+	if p == nil {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.state != stateRefused {
+		return ""
+	}
+	return p.mu.reason
 }
 
 // setMeta stores the meta of a refused peer, for Members.

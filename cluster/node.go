@@ -12,33 +12,29 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// maxNodeName bounds a node's name, in bytes.
-const maxNodeName = 128
-
 // Node is this node's part in the cluster. Its methods may be called in parallel.
 type Node struct {
 	// Constant after Open.
-	o        Options
-	log      *zap.Logger
-	require  Feature
-	epoch    uint64
-	index    *location.Index
-	feed     *feed.Log
-	gossip   *gossip.Gossip
-	listener *listener
-	server   *grpc.Server
-	self     meta // except total and free, which belong to the goroutine of the capacity after Start
-	opened   time.Time
-	told     Feature // self.features as other nodes are told
-	fabric   *fabric // nil: not used
+	o       Options
+	log     *zap.Logger
+	require Feature
+	epoch   uint64
+	index   *location.Index
+	feed    *feed.Log
+	gossip  *gossip.Gossip
+	server  *control.Server
+	self    meta // except total and free, which belong to the goroutine of the capacity after Start
+	opened  time.Time
+	told    Feature // self.features as other nodes are told
+	fabric  *fabric // nil: not used
 
 	fabricErr error // why there is no fabric although there should be one
 
@@ -50,7 +46,6 @@ type Node struct {
 	slots     slotTable
 	leases    leaseTable
 	subs      subscribers
-	calls     callTable
 	graveFile *graveFile
 	storing   chan struct{} // has one element for each Store that is being served
 	counters  counters
@@ -111,13 +106,14 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("control address: %w", err)
 	}
-	n.listener = newListener(l, n)
-	n.server = n.newServer()
+	channel := n.channel()
+	channel.Closed, channel.Counters = n.leases.abandon, &n.counters.Counters
+	n.server = control.NewServer(l, &service{n: n}, channel)
 	defer func() {
 		if err == nil {
 			return
 		}
-		err = errors.Join(err, n.listener.Close(), n.fabric.closeProbe())
+		err = errors.Join(err, n.server.Close(), n.fabric.closeProbe())
 		n.cancel() // gossip waits for an event handler, which waits for this context
 		if n.gossip != nil {
 			err = errors.Join(err, n.gossip.Close())
@@ -160,6 +156,13 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	}
 	close(n.ready)
 	return nil
+}
+
+// channel returns the options of the control channel.
+func (n *Node) channel() control.Options {
+	return control.Options{
+		Name: n.o.Gossip.Name, TLS: n.o.TLS, CallTimeout: n.o.CallTimeout, Stranger: n.o.tuning.stranger, Refusal: n.refusal,
+	}
 }
 
 // announce tells the capacity by gossip.
@@ -214,7 +217,7 @@ func (n *Node) Fatal() <-chan error { return n.fatal }
 
 // serve serves the control channel.
 func (n *Node) serve() {
-	if err := n.server.Serve(n.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := n.server.Serve(); err != nil {
 		n.log.Error("control channel ended", zap.Error(err))
 	}
 }
@@ -301,8 +304,7 @@ func (n *Node) Close() error {
 	// The server waits for its handlers. Their contexts end with it. A backend that fetches
 	// for a handler ends with the sessions.
 	err := n.gossip.Close()
-	n.server.Stop()
-	err = errors.Join(err, n.listener.Close())
+	err = errors.Join(err, n.server.Close())
 	n.wg.Wait()
 	n.leases.closeAll()
 	err = errors.Join(err, n.graveFile.close(), n.fabric.closeProbe())

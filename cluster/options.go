@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"go.uber.org/zap"
 )
 
@@ -64,8 +65,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Gossip.Name == "" {
 		bad = append(bad, errors.New("no node name"))
 	}
-	if len(o.Gossip.Name) > maxNodeName {
-		bad = append(bad, fmt.Errorf("node name of %d bytes, %d is the limit", len(o.Gossip.Name), maxNodeName))
+	if len(o.Gossip.Name) > control.MaxName {
+		bad = append(bad, fmt.Errorf("node name of %d bytes, %d is the limit", len(o.Gossip.Name), control.MaxName))
 	}
 	if o.Gossip.Bind == "" {
 		bad = append(bad, errors.New("no address to bind"))

@@ -13,6 +13,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
@@ -271,7 +272,8 @@ func (p *Peer) idle() bool {
 
 // open makes a session. It does not wait for the network.
 func (p *Peer) open(t *target) (*session, error) {
-	conn, err := p.n.dial(p.name, t.meta.control)
+	channel := p.n.channel()
+	conn, err := control.Dial(p.name, t.meta.control, &channel)
 	if err != nil {
 		return nil, fmt.Errorf("control address %s: %w", t.meta.control, err)
 	}
@@ -296,7 +298,7 @@ func (p *Peer) probe(ctx context.Context, s *session) error {
 	defer cancel()
 	s.conn.ResetConnectBackoff()
 	_, err := s.health.Check(ctx, &healthpb.HealthCheckRequest{})
-	return callError(ctx, err)
+	return control.Error(ctx, err)
 }
 
 // probeRef names a block that does not exist. A peer that answers "gone" is alive.
@@ -332,7 +334,7 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 // outcome tells a breaker the result of a call to the peer.
 func (p *Peer) outcome(b *breaker.Breaker, err error) {
 	switch {
-	case errors.Is(err, errEnded):
+	case errors.Is(err, control.ErrEnded):
 	case errors.Is(err, context.DeadlineExceeded) && b == p.bulk:
 		p.failed(b, err, b.Silent)
 	case errors.Is(err, rdma.ErrUnavailable), errors.Is(err, rdma.ErrProtocol), errors.Is(err, context.DeadlineExceeded):

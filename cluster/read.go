@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -35,7 +36,7 @@ func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric b
 		req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte(f.Path), Seq: f.Seq})
 	}
 	reply, err := s.control.Lease(ctx, req)
-	if err = callError(ctx, err); err != nil {
+	if err = control.Error(ctx, err); err != nil {
 		return nil, err
 	}
 	if len(reply.GetResults()) != len(all) {

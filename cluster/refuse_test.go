@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -58,7 +59,7 @@ func TestRefused(t *testing.T) {
 			}
 			defer conn.Close()
 			_, err = wire.NewControlClient(conn).Stat(t.Context(), &wire.StatRequest{})
-			if !errors.Is(callError(t.Context(), err), rdma.ErrUnavailable) || a.Stats().Denied == 0 {
+			if !errors.Is(control.Error(t.Context(), err), rdma.ErrUnavailable) || a.Stats().Denied == 0 {
 				t.Errorf("a call of a refused node: %v", err)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -17,8 +18,6 @@ import (
 
 // Limits of the calls.
 const (
-	maxStat    = 4096 // paths of a Stat
-	maxOffers  = 64   // blocks of a Store or Lease
 	maxStoring = 16   // Stores served at a time
 	listPage   = 1000 // names of a ListReply
 	maxFeeds   = 4    // Subscribes of one peer served at a time
@@ -94,7 +93,7 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	n := v.n
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	name, s := callerName(ctx), &subscriber{cancel}
+	name, s := control.Caller(ctx), &subscriber{cancel}
 	n.subs.enter(name, s)
 	defer n.subs.leave(name, s)
 	var from feed.Position
@@ -104,7 +103,7 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	if err := stream.SendHeader(metadata.MD{}); err != nil { // tells the peer that the call has been accepted
 		return err
 	}
-	return statusError(n.feed.Serve(ctx, from, n.snapshot, func(b *feed.Batch) error {
+	return control.Status(n.feed.Serve(ctx, from, n.snapshot, func(b *feed.Batch) error {
 		return stream.Send(&wire.Batch{
 			Epoch: b.Position.Epoch, Next: b.Position.Next, Begin: b.Begin, End: b.End,
 			Records: b.Records, Count: uint32(b.Count),
@@ -121,13 +120,13 @@ func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) er
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(stream.Context(), maxCallTime)
+	ctx, cancel := context.WithTimeout(stream.Context(), control.MaxCallTime)
 	defer cancel()
 	after := string(req.GetAfter())
 	for more := true; more; {
 		var names []Name
 		if names, more, err = b.List(ctx, string(req.GetDir()), after, listPage); err != nil {
-			return statusError(err)
+			return control.Status(err)
 		}
 		if len(names) == 0 {
 			return nil
@@ -152,8 +151,8 @@ func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatRepl
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetPaths()) > maxStat {
-		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(req.GetPaths()), maxStat)
+	if len(req.GetPaths()) > control.MaxStat {
+		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(req.GetPaths()), control.MaxStat)
 	}
 	paths := make([]string, len(req.GetPaths()))
 	for i, p := range req.GetPaths() {
@@ -180,8 +179,8 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetOffers()) > maxOffers {
-		return nil, status.Errorf(codes.InvalidArgument, "%d offers, %d is the limit", len(req.GetOffers()), maxOffers)
+	if len(req.GetOffers()) > control.MaxOffers {
+		return nil, status.Errorf(codes.InvalidArgument, "%d offers, %d is the limit", len(req.GetOffers()), control.MaxOffers)
 	}
 	offers := make([]BlockInfo, 0, len(req.GetOffers()))
 	for _, w := range req.GetOffers() {
@@ -195,17 +194,17 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 		}
 		offers = append(offers, info)
 	}
-	from := n.peer(callerName(ctx))
+	from := n.peer(control.Caller(ctx))
 	if from == nil {
-		n.counters.denied.Add(1)
+		n.counters.Denied.Add(1)
 		return nil, status.Error(codes.Unavailable, "the caller is not known as a live peer")
 	}
 	select {
 	case n.storing <- struct{}{}:
 		defer func() { <-n.storing }()
 	default:
-		n.counters.tooMany.Add(1)
-		return nil, statusError(rdma.ErrBusy)
+		n.counters.TooMany.Add(1)
+		return nil, control.Status(rdma.ErrBusy)
 	}
 	reply := &wire.StoreReply{}
 	for _, o := range b.Store(ctx, from, offers) {

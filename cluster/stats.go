@@ -3,6 +3,7 @@ package cluster
 import (
 	"sync/atomic"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
 )
@@ -44,10 +45,11 @@ type Stats struct {
 
 // counters are the totals of Stats.
 type counters struct {
-	strangers, tooMany, unknown, malformed, denied, badMeta, refused, farVersion atomic.Uint64
-	gravesSent, gravesTaken, exchanges                                           atomic.Uint64
-	leaseGrants, leaseExpired, lent, stored                                      atomic.Uint64
-	fabricFetches, fabricBytes, fabricFallbacks                                  atomic.Uint64
+	control.Counters
+	badMeta, refused, farVersion                atomic.Uint64
+	gravesSent, gravesTaken, exchanges          atomic.Uint64
+	leaseGrants, leaseExpired, lent, stored     atomic.Uint64
+	fabricFetches, fabricBytes, fabricFallbacks atomic.Uint64
 }
 
 // Stats returns the totals and current numbers of this node.
@@ -65,9 +67,9 @@ func (n *Node) Stats() Stats {
 	}
 	return Stats{
 		Gossip: n.gossip.Stats(), Index: n.index.Stats(),
-		Live: live, Known: len(peers), Serving: n.subs.count(), Leases: n.leases.count(), Conns: n.listener.open(),
-		Strangers: c.strangers.Load(), TooMany: c.tooMany.Load(), Unknown: c.unknown.Load(), Malformed: c.malformed.Load(),
-		Denied: c.denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
+		Live: live, Known: len(peers), Serving: n.subs.count(), Leases: n.leases.count(), Conns: n.server.Conns(),
+		Strangers: c.Strangers.Load(), TooMany: c.TooMany.Load(), Unknown: c.Unknown.Load(), Malformed: c.Malformed.Load(),
+		Denied: c.Denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
 		GravesSent: c.gravesSent.Load(), GravesTaken: c.gravesTaken.Load(), Exchanges: c.exchanges.Load(),
 		LeaseGrants: c.leaseGrants.Load(), LeaseExpired: c.leaseExpired.Load(), Lent: c.lent.Load(), Stored: c.stored.Load(),
 		FabricPeers: linked, FabricFetches: c.fabricFetches.Load(), FabricBytes: c.fabricBytes.Load(),

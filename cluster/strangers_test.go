@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cluster/wire"
@@ -132,8 +132,8 @@ func TestStrangeCalls(t *testing.T) {
 	defer conn.Close()
 	ctx, cancel := withPatience(t.Context())
 	defer cancel()
-	named := (&Node{o: Options{}}).introduceAs(ctx, "x")
-	control := wire.NewControlClient(conn)
+	named := control.Introduce(ctx, "x")
+	client := wire.NewControlClient(conn)
 	for _, tc := range []struct {
 		name string
 		call func() error
@@ -143,38 +143,38 @@ func TestStrangeCalls(t *testing.T) {
 			return conn.Invoke(named, "/kvfs.control.v1.Control/Format", &emptypb.Empty{}, &emptypb.Empty{})
 		}, codes.Unimplemented},
 		{"unknown service", func() error { return conn.Invoke(named, "/x.Y/Z", &emptypb.Empty{}, &emptypb.Empty{}) }, codes.Unimplemented},
-		{"no name", func() error { _, err := control.Stat(t.Context(), &wire.StatRequest{}); return err }, codes.Unauthenticated},
+		{"no name", func() error { _, err := client.Stat(t.Context(), &wire.StatRequest{}); return err }, codes.Unauthenticated},
 		{"empty name", func() error {
-			_, err := control.Stat((&Node{}).introduceAs(t.Context(), ""), &wire.StatRequest{})
+			_, err := client.Stat(control.Introduce(t.Context(), ""), &wire.StatRequest{})
 			return err
 		}, codes.Unauthenticated},
 		{"too large", func() error {
-			_, err := control.Stat(named, &wire.StatRequest{Paths: [][]byte{make([]byte, maxMessage+1)}})
+			_, err := client.Stat(named, &wire.StatRequest{Paths: [][]byte{make([]byte, control.MaxMessage+1)}})
 			return err
 		}, codes.ResourceExhausted},
 		{"too many paths", func() error {
-			_, err := control.Stat(named, &wire.StatRequest{Paths: make([][]byte, maxStat+1)})
+			_, err := client.Stat(named, &wire.StatRequest{Paths: make([][]byte, control.MaxStat+1)})
 			return err
 		}, codes.InvalidArgument},
 		{"too many leases", func() error {
-			_, err := control.Lease(named, &wire.LeaseRequest{Blocks: make([]*wire.BlockRef, maxOffers+1)})
+			_, err := client.Lease(named, &wire.LeaseRequest{Blocks: make([]*wire.BlockRef, control.MaxOffers+1)})
 			return err
 		}, codes.InvalidArgument},
 		{"lease of nothing", func() error {
-			_, err := control.Lease(named, &wire.LeaseRequest{Blocks: []*wire.BlockRef{{}}})
+			_, err := client.Lease(named, &wire.LeaseRequest{Blocks: []*wire.BlockRef{{}}})
 			return err
 		}, codes.InvalidArgument},
-		{"store of a stranger", func() error { _, err := control.Store(named, &wire.StoreRequest{}); return err }, codes.Unavailable},
+		{"store of a stranger", func() error { _, err := client.Store(named, &wire.StoreRequest{}); return err }, codes.Unavailable},
 		{"store of no path", func() error {
-			_, err := control.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{}}})
+			_, err := client.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{}}})
 			return err
 		}, codes.InvalidArgument},
 		{"store of no size", func() error {
-			_, err := control.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{Path: []byte("g/x"), Size: -1}}})
+			_, err := client.Store(named, &wire.StoreRequest{Offers: []*wire.BlockInfo{{Path: []byte("g/x"), Size: -1}}})
 			return err
 		}, codes.InvalidArgument},
 		{"store of too much", func() error {
-			_, err := control.Store(named, &wire.StoreRequest{Offers: make([]*wire.BlockInfo, maxOffers+1)})
+			_, err := client.Store(named, &wire.StoreRequest{Offers: make([]*wire.BlockInfo, control.MaxOffers+1)})
 			return err
 		}, codes.InvalidArgument},
 		{"health", func() error {
@@ -198,19 +198,13 @@ func TestStrangeCalls(t *testing.T) {
 		}
 	}
 	// Release of what somebody else has leased, or nobody, does nothing.
-	if _, err := control.Release(named, &wire.ReleaseRequest{Leases: []uint64{0, 1, 2}}); err != nil {
+	if _, err := client.Release(named, &wire.ReleaseRequest{Leases: []uint64{0, 1, 2}}); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "all is counted", func() bool {
 		s := a.Stats()
 		return s.Unknown == 2 && s.Denied == 3 && s.Malformed == 7 && s.Strangers == 0
 	})
-}
-
-// introduceAs adds a name to a call.
-func (n *Node) introduceAs(ctx context.Context, name string) context.Context {
-	n.o.Gossip.Name = name
-	return n.introduce(ctx)
 }
 
 // certs makes a CA with certificates of nodes, and loads one.
@@ -266,7 +260,7 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := withPatience(t.Context())
-		_, err = wire.NewControlClient(conn).Stat((&Node{}).introduceAs(ctx, tc.as), &wire.StatRequest{})
+		_, err = wire.NewControlClient(conn).Stat(control.Introduce(ctx, tc.as), &wire.StatRequest{})
 		cancel()
 		if status.Code(err) != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)

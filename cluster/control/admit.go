@@ -1,4 +1,4 @@
-package cluster
+package control
 
 import (
 	"context"
@@ -103,18 +103,18 @@ func asStreams(d grpc.ServiceDesc) *grpc.ServiceDesc {
 
 // admitStream checks the caller and takes a place for the call. It does both before the
 // message is decoded.
-func (n *Node) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx, err := n.admit(ss.Context(), info.FullMethod)
+func (v *Server) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, err := v.admit(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
-	leave := n.calls.enter(info.FullMethod)
+	leave := v.calls.enter(info.FullMethod)
 	if leave == nil {
-		n.counters.tooMany.Add(1)
+		v.o.Counters.TooMany.Add(1)
 		return status.Error(codes.Aborted, "too many calls")
 	}
 	defer leave()
-	s := &admittedStream{ServerStream: ss, ctx: ctx, n: n}
+	s := &admittedStream{ServerStream: ss, ctx: ctx, v: v}
 	defer s.discharge()
 	return next(srv, s)
 }
@@ -124,7 +124,7 @@ func (n *Node) admitStream(srv any, ss grpc.ServerStream, info *grpc.StreamServe
 type admittedStream struct {
 	grpc.ServerStream
 	ctx     context.Context
-	n       *Node
+	v       *Server
 	charged int64 // for the latest message, in bytes
 }
 
@@ -134,12 +134,12 @@ func (s *admittedStream) Context() context.Context { return s.ctx }
 // RecvMsg implements grpc.ServerStream.
 func (s *admittedStream) RecvMsg(m any) error {
 	s.discharge()
-	in := &incoming{message: m, calls: &s.n.calls}
+	in := &incoming{message: m, calls: &s.v.calls}
 	err := s.ServerStream.RecvMsg(in)
 	s.charged = in.charged
 	if in.refused != nil {
 		if status.Code(in.refused) == codes.Aborted {
-			s.n.counters.tooMany.Add(1)
+			s.v.o.Counters.TooMany.Add(1)
 		}
 		return in.refused
 	}
@@ -147,14 +147,14 @@ func (s *admittedStream) RecvMsg(m any) error {
 }
 
 func (s *admittedStream) discharge() {
-	s.n.calls.charge(-s.charged)
+	s.v.calls.charge(-s.charged)
 	s.charged = 0
 }
 
 type callerKey struct{}
 
-// callerName returns the name of the node that makes a call. admit has verified the name.
-func callerName(ctx context.Context) string {
+// Caller returns the name of the node that makes a call, or "". The name is verified.
+func Caller(ctx context.Context) string {
 	name, _ := ctx.Value(callerKey{}).(string)
 	return name
 }
@@ -162,8 +162,8 @@ func callerName(ctx context.Context) string {
 // admit checks the caller. Any certificate of the CA allows health and reflection. All other
 // calls need the name of the calling node. That name must match the certificate, and the node
 // must not be refused as a peer.
-func (n *Node) admit(ctx context.Context, method string) (context.Context, error) {
-	conn := connOf(ctx)
+func (v *Server) admit(ctx context.Context, method string) (context.Context, error) {
+	conn := ConnOf(ctx)
 	if !ofControl(method) {
 		if conn != nil {
 			conn.friend.Store(true)
@@ -171,23 +171,18 @@ func (n *Node) admit(ctx context.Context, method string) (context.Context, error
 		return ctx, nil
 	}
 	names := metadata.ValueFromIncomingContext(ctx, nodeKey)
-	if len(names) != 1 || names[0] == "" || len(names[0]) > maxNodeName {
-		n.counters.denied.Add(1)
+	if len(names) != 1 || names[0] == "" || len(names[0]) > MaxName {
+		v.o.Counters.Denied.Add(1)
 		return nil, status.Error(codes.Unauthenticated, "the call does not say which node makes it")
 	}
 	name := names[0]
-	if err := n.checkCertificate(ctx, name); err != nil {
-		n.counters.denied.Add(1)
+	if err := v.checkCertificate(ctx, name); err != nil {
+		v.o.Counters.Denied.Add(1)
 		return nil, status.Error(codes.PermissionDenied, err.Error())
 	}
-	n.mu.Lock()
-	p := n.mu.peers[name]
-	n.mu.Unlock()
-	if p != nil {
-		if reason := p.refusal(); reason != "" {
-			n.counters.denied.Add(1)
-			return nil, status.Error(codes.FailedPrecondition, "node "+name+" is refused: "+reason)
-		}
+	if reason := v.o.Refusal(name); reason != "" {
+		v.o.Counters.Denied.Add(1)
+		return nil, status.Error(codes.FailedPrecondition, "node "+name+" is refused: "+reason)
 	}
 	if conn != nil {
 		conn.friend.Store(true)
@@ -199,8 +194,8 @@ func (n *Node) admit(ctx context.Context, method string) (context.Context, error
 }
 
 // checkCertificate fails if the certificate belongs to another node than the caller names.
-func (n *Node) checkCertificate(ctx context.Context, name string) error {
-	if n.o.TLS == nil {
+func (v *Server) checkCertificate(ctx context.Context, name string) error {
+	if v.o.TLS == nil {
 		return nil
 	}
 	p, _ := peer.FromContext(ctx)
@@ -215,16 +210,6 @@ func (n *Node) checkCertificate(ctx context.Context, name string) error {
 		return fmt.Errorf("the certificate is not that of node %s: %w", name, err)
 	}
 	return nil
-}
-
-// refusal returns why the peer is refused, or "" if it is not.
-func (p *Peer) refusal() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.state != stateRefused {
-		return ""
-	}
-	return p.mu.reason
 }
 
 // bounded refuses calls without a deadline and calls with a distant one. A silent caller would

@@ -1,4 +1,4 @@
-package cluster
+package control
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 const maxConns = 4096
 
 // listener bounds the connections of the control channel and keeps track of each. A call marks
-// a connection as a peer's, and the leases of a connection end with it.
+// a connection as a peer's, and Options.Closed hears of its end.
 type listener struct {
 	net.Listener
-	n     *Node
+	v     *Server
 	conns atomic.Int64
 	once  sync.Once
 	err   error
 }
 
-func newListener(l net.Listener, n *Node) *listener { return &listener{Listener: l, n: n} }
+func newListener(l net.Listener, v *Server) *listener { return &listener{Listener: l, v: v} }
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
@@ -33,18 +33,18 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.conns.Add(1) <= maxConns {
-			s := &serverConn{Conn: c, l: l}
+			s := &Conn{Conn: c, l: l}
 			// A peer calls soon after it connects. A stranger may only keep the connection open.
 			s.limit = time.AfterFunc(time.Hour, func() {
 				if !s.friend.Load() {
 					s.Close()
 				}
 			})
-			s.limit.Reset(l.n.o.tuning.stranger) // not before limit is set
+			s.limit.Reset(l.v.o.Stranger) // not before limit is set
 			return s, nil
 		}
 		l.conns.Add(-1)
-		l.n.counters.tooMany.Add(1)
+		l.v.o.Counters.TooMany.Add(1)
 		c.Close()
 	}
 }
@@ -57,8 +57,8 @@ func (l *listener) Close() error {
 
 func (l *listener) open() int { return int(l.conns.Load()) }
 
-// serverConn is one connection of the control channel.
-type serverConn struct {
+// Conn is one connection of a Server.
+type Conn struct {
 	net.Conn
 	l      *listener
 	friend atomic.Bool // a peer made a call on it
@@ -68,29 +68,32 @@ type serverConn struct {
 }
 
 // Close implements net.Conn.
-func (c *serverConn) Close() error {
+func (c *Conn) Close() error {
 	c.once.Do(func() {
 		c.limit.Stop()
 		c.closed.Store(true)
 		c.l.conns.Add(-1)
 		if !c.friend.Load() {
-			c.l.n.counters.strangers.Add(1)
+			c.l.v.o.Counters.Strangers.Add(1)
 		}
-		c.l.n.leases.abandon(c)
+		c.l.v.o.Closed(c)
 	})
 	return c.Conn.Close()
 }
 
+// Closed reports whether the connection has been closed.
+func (c *Conn) Closed() bool { return c.closed.Load() }
+
 // RemoteAddr implements net.Conn. A call finds its connection by this address.
-func (c *serverConn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
+func (c *Conn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
 type connAddr struct {
 	net.Addr
-	conn *serverConn
+	conn *Conn
 }
 
-// connOf returns the connection of a call, or nil if the call did not come over the network.
-func connOf(ctx context.Context) *serverConn {
+// ConnOf returns the connection of a call, or nil if the call did not come over the network.
+func ConnOf(ctx context.Context) *Conn {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
 		return nil

@@ -1,4 +1,4 @@
-package cluster
+package control
 
 import (
 	"errors"
@@ -19,9 +19,6 @@ import (
 // BlockInfo of an offer.
 const fieldCost = 256
 
-// maxStoreFields bounds the fields of the offers of one Store.
-const maxStoreFields = 16 << 10
-
 // messageLimit bounds one kind of message, close to what nodes really send. Raise it if a
 // message gets a new field.
 type messageLimit struct{ bytes, fields int }
@@ -30,15 +27,15 @@ type messageLimit struct{ bytes, fields int }
 func limitOf(m proto.Message) messageLimit {
 	switch m.(type) {
 	case *wire.StatRequest:
-		return messageLimit{maxStatBytes + block.MaxPath + 8*maxStat, maxStat + 16}
+		return messageLimit{MaxStatBytes + block.MaxPath + 8*MaxStat, MaxStat + 16}
 	case *wire.LeaseRequest:
-		return messageLimit{maxOffers * (block.MaxPath + 64), 4*maxOffers + 16}
+		return messageLimit{MaxOffers * (block.MaxPath + 64), 4*MaxOffers + 16}
 	case *wire.ReleaseRequest:
-		return messageLimit{16 * maxConnLeases, maxConnLeases + 16}
+		return messageLimit{16 * MaxReleases, MaxReleases + 16}
 	case *wire.StoreRequest:
-		return messageLimit{maxMessage, maxStoreFields}
+		return messageLimit{MaxMessage, MaxStoreFields}
 	case *wire.Graves:
-		return messageLimit{maxMessage, 8*maxGraves + 16}
+		return messageLimit{MaxMessage, 8*MaxGraves + 16}
 	case *wire.ListRequest:
 		return messageLimit{2*block.MaxPath + 64, 16}
 	}
