@@ -70,7 +70,7 @@
 // comes back: each snapshot of a feed contains the graves, and two nodes exchange new graves
 // when they meet, and with random peers every half minute (Remove). The exchange is
 // incremental: each side keeps the other's mark. A file keeps the graves for the node's next
-// process (gravefile.go).
+// process (package grave).
 //
 // # A join
 //

@@ -12,14 +12,10 @@ import (
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
-
-// maxAhead is how far in the future a version number may lie to be believed. This node gives
-// its own later versions higher numbers, so one broken clock would shift the numbers of all
-// nodes.
-const maxAhead = 24 * time.Hour
 
 // The states of a feed, for Member.Feed.
 const (
@@ -165,10 +161,6 @@ func (n *Node) bury(path string, dir bool, seq uint64) {
 	}
 }
 
-// LatestVersion returns the highest version number that is believed at the time now. Higher
-// numbers of blocks or graves come from a broken clock or a broken peer.
-func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixNano()) }
-
 // tooFar counts a record of the peer whose version number is not believed.
 func (p *Peer) tooFar() {
 	p.n.counters.farVersion.Add(1)
@@ -181,7 +173,7 @@ func (p *Peer) tooFar() {
 
 // observe passes a version number to the backend, unless it is not believed.
 func (n *Node) observe(seq uint64) {
-	if seq > LatestVersion(time.Now()) {
+	if seq > location.LatestVersion(time.Now()) {
 		n.counters.farVersion.Add(1)
 		return
 	}

@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestGravesKept shows that what a node knows of removals is known to its next process, also if
@@ -75,39 +73,5 @@ func TestGravesKept(t *testing.T) {
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "something else\n" {
 		t.Errorf("it was written to: %q, %v", b, err)
-	}
-}
-
-// TestGraveFileBounded shows that the file is written anew when most of it counts no more.
-func TestGraveFileBounded(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "graves")
-	a := start(t, "a", func(o *Options) { o.GraveFile, o.Location.MaxGraves = file, 100 })
-	path := "g/" + strings.Repeat("d/", block.MaxPath/4) + "x"
-	size := func() int64 {
-		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return info.Size()
-	}
-	seq := uint64(time.Now().UnixNano())
-	largest, shrunk := int64(0), false
-	for i := range 20_000 {
-		p := fmt.Sprintf("%s%d", path, i)
-		a.Append(feed.Record{Op: feed.Bury, Hash: location.HashPath(p), Seq: seq + uint64(i), Path: p, Mode: 0o100000, Time: int64(seq) + int64(i)})
-		if i%100 == 0 {
-			now := size()
-			largest, shrunk = max(largest, now), shrunk || now < largest
-		}
-	}
-	eventually(t, "it is written anew", func() bool {
-		seq += 1 << 20
-		a.Append(feed.Record{Op: feed.Bury, Hash: 1, Seq: seq, Path: path, Mode: 0o100000, Time: int64(seq)})
-		now := size()
-		largest, shrunk = max(largest, now), shrunk || now < largest
-		return shrunk
-	})
-	if largest > 3*graveSlack {
-		t.Errorf("%d bytes for 100 graves", largest)
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/cluster/wire"
 )
 
 // TestRemoval shows that a removal reaches everybody, makes them drop older copies, and
@@ -132,23 +131,18 @@ func TestExchangeOnReturn(t *testing.T) {
 	}
 }
 
-// TestTakeGraves shows that graves without sense change nothing.
-func TestTakeGraves(t *testing.T) {
+// TestObserve shows that the backend hears of versions that other nodes made, but not of one from
+// the day after tomorrow.
+func TestObserve(t *testing.T) {
 	a := start(t, "a", nil)
-	far := uint64(time.Now().Add(48 * time.Hour).UnixNano())
-	a.takeGraves(&wire.Graves{Graves: []*wire.Grave{
-		{Path: []byte("../x"), Seq: 5}, {Path: nil, Seq: 5}, {Path: []byte(".kvfs/x"), Seq: 5}, nil,
-		{Path: []byte("g/far"), Seq: far},
-		{Path: []byte("g/near"), Seq: 5},
-	}})
-	if s := a.Stats(); s.Malformed != 4 || s.FarVersion != 1 || s.GravesTaken != 1 || s.Index.Graves != 1 {
+	a.graves.Taken("g/near", false, 5)
+	a.observe(uint64(time.Now().Add(48 * time.Hour).UnixNano()))
+	if a.observed != 5 || a.Stats().FarVersion != 1 {
+		t.Errorf("observed %d, %d too far", a.observed, a.Stats().FarVersion)
+	}
+	a.graves.Bad(true)
+	a.graves.Bad(false)
+	if s := a.Stats(); s.FarVersion != 2 || s.Malformed != 1 || s.GravesTaken != 1 {
 		t.Errorf("%+v", s)
-	}
-	if a.observed != 5 {
-		t.Errorf("observed %d", a.observed)
-	}
-	a.observe(far)
-	if a.observed != 5 {
-		t.Error("a version from the day after tomorrow was observed")
 	}
 }

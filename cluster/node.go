@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/grave"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -46,7 +47,8 @@ type Node struct {
 	slots     slotTable
 	leases    leaseTable
 	subs      subscribers
-	graveFile *graveFile
+	graveFile *grave.File
+	graves    grave.Exchange
 	storing   chan struct{} // has one element for each Store that is being served
 	counters  counters
 	backend   atomic.Pointer[Backend] // nil before Start
@@ -92,11 +94,27 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// openIndex makes the index and enters the graves of this node's last process.
+// openIndex makes the index, and what brings its graves to others and to the next process.
 func (n *Node) openIndex() {
-	n.graveFile = &graveFile{n: n, path: n.o.GraveFile, wake: make(chan struct{}, 1)}
-	n.o.Location.Buried = n.graveFile.told
+	n.graveFile = grave.NewFile(n.o.GraveFile)
+	n.o.Location.Buried = n.graveFile.Told
 	n.index = location.New(n.o.Location)
+	n.graves = grave.Exchange{
+		Index: n.index, Epoch: n.epoch,
+		Sent: func(count int) { n.counters.gravesSent.Add(uint64(count)) },
+		Taken: func(path string, dir bool, seq uint64) {
+			n.counters.gravesTaken.Add(1)
+			n.observe(seq)
+			n.bury(path, dir, seq)
+		},
+		Bad: func(far bool) {
+			if far {
+				n.counters.farVersion.Add(1)
+			} else {
+				n.counters.Malformed.Add(1)
+			}
+		},
+	}
 }
 
 // listen opens the control address and gossip, and sets the addresses that peers are told.
@@ -307,7 +325,7 @@ func (n *Node) Close() error {
 	err = errors.Join(err, n.server.Close())
 	n.wg.Wait()
 	n.leases.closeAll()
-	err = errors.Join(err, n.graveFile.close(), n.fabric.closeProbe())
+	err = errors.Join(err, n.graveFile.Close(), n.fabric.closeProbe())
 	if n.o.Fabric != nil {
 		err = errors.Join(err, n.o.Fabric.Close())
 	}

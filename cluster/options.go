@@ -6,8 +6,9 @@ import (
 	"net"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/control"
 	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cluster/control"
 )
 
 // minStranger is the least time that a new connection has for its first call.

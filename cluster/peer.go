@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/grave"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -37,7 +38,7 @@ type Peer struct {
 	follower *feed.Follower // used by run alone
 	far      bool           // used by run alone: the log has been told of versions from the future
 	resyncAt time.Time      // used by run alone: when the feed is to begin with a snapshot again
-	marks    graveMarks     // of the exchange of graves
+	marks    *grave.Marks
 
 	wake    chan struct{} // has one element if target has changed
 	session atomic.Pointer[session]
@@ -113,12 +114,12 @@ type session struct {
 func (n *Node) newPeer(name string) *Peer {
 	t := &n.o.tuning
 	p := &Peer{
-		n: n, name: name, marks: graveMarks{turn: make(chan struct{}, 1)}, wake: make(chan struct{}, 1),
+		n: n, name: name, marks: grave.NewMarks(), wake: make(chan struct{}, 1),
 		control: breaker.New(t.breakerMin, t.breakerMax), bulk: breaker.New(t.breakerMin, t.breakerMax),
 		fabric: breaker.New(t.breakerMin, t.breakerMax),
 	}
 	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
-	p.follower.Limit(func() uint64 { return LatestVersion(time.Now()) }, p.tooFar)
+	p.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, p.tooFar)
 	return p
 }
 

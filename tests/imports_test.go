@@ -47,7 +47,8 @@ var table = map[string]row{
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
-	"cluster":          {2, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control"}},
+	"cluster":          {3, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave"}},
+	"cluster/grave":    {2, []string{"tiers/block", "rdma", "cluster/control", "cluster/location", "cluster/wire"}},
 	"cluster/control":  {1, []string{"tiers/block", "rdma", "cluster/pki", "cluster/wire"}},
 	"cluster/breaker":  {0, nil},
 	"cluster/location": {0, []string{}},
@@ -116,7 +117,7 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"go.yaml.in/yaml/v3":                 {"cmd/kvfs", "cmd/kvfs/config"},
 	"google.golang.org/grpc":             {"cluster", "cluster/control", "cluster/wire"},
-	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/wire"},
+	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/grave", "cluster/wire"},
 	"go.uber.org/zap":                    {},
 	"golang.org/x/sys":                   {},
 }

@@ -10,6 +10,14 @@ import (
 // and in every version.
 func HashPath(path string) uint64 { return xxhash.Sum64String(path) }
 
+// maxAhead is how far in the future a version number may lie to be believed. A node gives its own
+// later versions higher numbers, so one broken clock would shift the numbers of all nodes.
+const maxAhead = 24 * time.Hour
+
+// LatestVersion returns the highest version number that is believed at the time now. Higher
+// numbers of blocks or graves come from a broken clock or a broken peer.
+func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixNano()) }
+
 // Slot is the number of a holder in this process: a node's feed, as long as it is followed.
 type Slot uint16
 

@@ -116,7 +116,7 @@ func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *dri
 	if dir != "" {
 		path = dir + "/" + n.Name
 	}
-	if n.Seq == 0 || n.Seq > cluster.LatestVersion(t.now()) || n.Seq < t.node.buried(location.HashPath(path)) {
+	if n.Seq == 0 || n.Seq > location.LatestVersion(t.now()) || n.Seq < t.node.buried(location.HashPath(path)) {
 		return true
 	}
 	return fn(n.Name, &driver.Located{Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID, Mtime: n.Mtime})

@@ -1,7 +1,8 @@
-package cluster
+package grave
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"time"
 
-	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvfs/kvfs/cluster/location"
@@ -18,27 +18,27 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// The file of graves begins with graveMagic. Records follow: the length of a wire.Grave and
+// The file begins with magic. Records follow: the length of a wire.Grave and
 // its CRC-32C, each 4 bytes, little endian, then the wire.Grave. The last whole record ends
 // the file.
 const (
-	graveMagic    = "kvfs-graves 1\n"
-	graveHead     = 8
-	maxGraveFrame = block.MaxPath + 64 // bytes of a record without length and CRC
+	magic     = "kvfs-graves 1\n"
+	headBytes = 8
+	maxFrame  = block.MaxPath + 64 // bytes of a record without length and CRC
 
-	// graveSlack is how many bytes the file may grow beyond the needed ones before it is
+	// slack is how many bytes the file may grow beyond the needed ones before it is
 	// rewritten.
-	graveSlack = 4 << 20
-	// graveSync is the shortest time between two syncs of the file.
-	graveSync = time.Second
+	slack = 4 << 20
+	// syncEvery is the shortest time between two syncs of the file.
+	syncEvery = time.Second
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// graveFile keeps the graves of a node for its next process. Open uses it first, then the
-// goroutine of keepGraves, then Close. All of them use wake.
-type graveFile struct {
-	n       *Node
+// File keeps the graves of a node for its next process. Its methods are called one after the other,
+// other than Told.
+type File struct {
+	index   *location.Index
 	path    string
 	file    *os.File
 	wake    chan struct{} // capacity 1: the file lacks a grave
@@ -48,34 +48,30 @@ type graveFile struct {
 	dirty   bool          // has bytes that are not synced
 }
 
-// openGraves enters the graves of the file into the index and opens the file for new ones.
-// Without a file the node still works, but its next process does not know the removals.
-func (n *Node) openGraves() {
-	if n.o.GraveFile == "" {
-		return
-	}
-	if err := n.graveFile.open(); err != nil {
-		n.log.Warn("file of removals cannot be used: a restart of this node forgets them", zap.String("file", n.o.GraveFile), zap.Error(err))
-	}
-}
+// NewFile returns the file at path, which is not opened yet.
+func NewFile(path string) *File { return &File{path: path, wake: make(chan struct{}, 1)} }
 
-// told reports a new grave. It does not block.
-func (g *graveFile) told() {
+// Told reports a new grave in the index. It does not block, and may be called in parallel with
+// everything.
+func (g *File) Told() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (g *graveFile) open() error {
+// Open enters the graves of the file into index and opens the file for new ones. It makes a file
+// that is not there. After an error the File does nothing.
+func (g *File) Open(index *location.Index) error {
+	g.index = index
 	f, err := os.OpenFile(g.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
 	whole, err := g.read(bufio.NewReaderSize(f, 1<<16))
 	if err == nil && whole == 0 {
-		_, err = f.WriteAt([]byte(graveMagic), 0)
-		whole = int64(len(graveMagic))
+		_, err = f.WriteAt([]byte(magic), 0)
+		whole = int64(len(magic))
 	}
 	if err == nil {
 		err = f.Truncate(whole) // a process ended while it was writing the rest
@@ -87,30 +83,30 @@ func (g *graveFile) open() error {
 		return errors.Join(err, f.Close())
 	}
 	g.file, g.written, g.needed = f, whole, whole
-	g.n.index.Graves(0, func(l location.Grave) bool { g.mark = max(g.mark, l.Learned); return true })
+	g.index.Graves(0, func(l location.Grave) bool { g.mark = max(g.mark, l.Learned); return true })
 	return nil
 }
 
 // read enters the graves of the file into the index. It returns how many bytes of the file are
 // whole records; 0 for a new file.
-func (g *graveFile) read(r io.Reader) (whole int64, err error) {
-	magic := make([]byte, len(graveMagic))
-	switch _, err := io.ReadFull(r, magic); {
+func (g *File) read(r io.Reader) (whole int64, err error) {
+	begin := make([]byte, len(magic))
+	switch _, err := io.ReadFull(r, begin); {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return 0, nil
 	case err != nil:
 		return 0, err
-	case string(magic) != graveMagic:
+	case string(begin) != magic:
 		return 0, fmt.Errorf("%s: not a file of removals, or one of another version", g.path)
 	}
-	whole = int64(len(graveMagic))
-	head, frame := make([]byte, graveHead), make([]byte, maxGraveFrame)
+	whole = int64(len(magic))
+	head, frame := make([]byte, headBytes), make([]byte, maxFrame)
 	for {
 		if _, err := io.ReadFull(r, head); err != nil {
 			break
 		}
 		size := binary.LittleEndian.Uint32(head)
-		if size > maxGraveFrame {
+		if size > maxFrame {
 			break
 		}
 		if _, err := io.ReadFull(r, frame[:size]); err != nil {
@@ -123,35 +119,25 @@ func (g *graveFile) read(r io.Reader) (whole int64, err error) {
 		if proto.Unmarshal(frame[:size], &w) == nil {
 			g.enter(&w)
 		}
-		whole += graveHead + int64(size)
+		whole += headBytes + int64(size)
 	}
 	return whole, nil
 }
 
-func (g *graveFile) enter(w *wire.Grave) {
+func (g *File) enter(w *wire.Grave) {
 	path := string(w.GetPath())
-	if _, err := block.ParseKey(path); err == nil && w.GetSeq() <= LatestVersion(time.Now()) {
-		g.n.index.Bury(location.HashPath(path), w.GetSeq(), w.GetDir(), path, w.GetAt())
+	if _, err := block.ParseKey(path); err == nil && w.GetSeq() <= location.LatestVersion(time.Now()) {
+		g.index.Bury(location.HashPath(path), w.GetSeq(), w.GetDir(), path, w.GetAt())
 	}
 }
 
-// buryAgain has the backend drop what the graves of the file make void: its devices may have
-// brought it back.
-func (n *Node) buryAgain() {
-	n.index.Graves(0, func(g location.Grave) bool {
-		n.observe(g.Seq)
-		n.bury(g.Path, g.Dir, g.Seq)
-		return true
-	})
-}
-
-// keepGraves writes new graves to the file until the node closes.
-func (n *Node) keepGraves() {
-	g := n.graveFile
+// Keep writes new graves to the file until ctx ends. It fails if the file cannot be written; then
+// the File does nothing any more.
+func (g *File) Keep(ctx context.Context) error {
 	if g.file == nil {
-		return
+		return nil
 	}
-	tick := time.NewTicker(graveSync)
+	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
 	var err error
 	for err == nil {
@@ -160,24 +146,24 @@ func (n *Node) keepGraves() {
 			err = g.append()
 		case <-tick.C:
 			err = g.sync()
-		case <-n.ctx.Done():
-			return // close writes the rest
+		case <-ctx.Done():
+			return nil // Close writes the rest
 		}
 	}
-	n.log.Error("file of removals cannot be written any more: a restart of this node forgets them", zap.String("file", g.path),
-		zap.Error(errors.Join(err, g.file.Close())))
+	err = errors.Join(err, g.file.Close())
 	g.file = nil
+	return err
 }
 
-// close writes the graves that the file lacks. Nothing may use the file after it.
-func (g *graveFile) close() error {
+// Close writes the graves that the file lacks. Nothing may use the File after it.
+func (g *File) Close() error {
 	if g.file == nil {
 		return nil
 	}
 	return errors.Join(g.append(), g.sync(), g.file.Close())
 }
 
-func (g *graveFile) sync() error {
+func (g *File) sync() error {
 	if !g.dirty {
 		return nil
 	}
@@ -187,22 +173,22 @@ func (g *graveFile) sync() error {
 
 // append writes the graves that the file lacks. It rewrites the file if that has become much
 // longer than needed.
-func (g *graveFile) append() error {
-	if g.written > 2*g.needed+graveSlack {
+func (g *File) append() error {
+	if g.written > 2*g.needed+slack {
 		return g.rewrite()
 	}
 	return g.write(g.file, g.mark)
 }
 
 // rewrite replaces the file by one with only the graves that still count.
-func (g *graveFile) rewrite() (err error) {
+func (g *File) rewrite() (err error) {
 	tmp := g.path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(graveMagic)
-	g.written = int64(len(graveMagic))
+	_, err = f.WriteString(magic)
+	g.written = int64(len(magic))
 	if err == nil {
 		err = g.write(f, 0)
 	}
@@ -221,20 +207,20 @@ func (g *graveFile) rewrite() (err error) {
 }
 
 // write writes the graves learned at or after the time since.
-func (g *graveFile) write(f *os.File, since int64) error {
+func (g *File) write(f *os.File, since int64) error {
 	w := bufio.NewWriterSize(f, 1<<16)
 	var err error
-	g.n.index.Graves(since, func(l location.Grave) bool {
+	g.index.Graves(since, func(l location.Grave) bool {
 		var frame []byte
 		if frame, err = proto.Marshal(&wire.Grave{Path: []byte(l.Path), Dir: l.Dir, Seq: l.Seq, At: l.At}); err != nil {
 			return false
 		}
-		var head [graveHead]byte
+		var head [headBytes]byte
 		binary.LittleEndian.PutUint32(head[:], uint32(len(frame)))
 		binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(frame, castagnoli))
 		w.Write(head[:]) // Flush returns its error
 		w.Write(frame)
-		g.written += graveHead + int64(len(frame))
+		g.written += headBytes + int64(len(frame))
 		g.mark, g.dirty = max(g.mark, l.Learned), true
 		return true
 	})
