@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
+	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -162,8 +163,8 @@ func (c *hurried) Deadline() (time.Time, bool) {
 // be leased again.
 func TestLeaseBytes(t *testing.T) {
 	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, func(o *Options) { o.FabricBytes = 3 * pageBytes })
-		small, large := pattern(3, 2*pageBytes+1), pattern(4, 3*pageBytes+1)
+		_, a, b := fabricPair(t, path, func(o *Options) { o.FabricBytes = 3 * lease.PageBytes })
+		small, large := pattern(3, 2*lease.PageBytes+1), pattern(4, 3*lease.PageBytes+1)
 		a.put("g/small", 5, small)
 		a.put("g/large", 5, large)
 		p := b.located(t, "g/large", 1)[0].Peer

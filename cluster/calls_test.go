@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -206,7 +207,7 @@ func TestLeaseEnds(t *testing.T) {
 	a.put("g/x", 5, pattern(1, 100))
 	one, hangUp := leaseClient(t, a, b)
 	two, _ := leaseClient(t, a, b)
-	lease := func(c wire.ControlClient, n int) (ids []uint64, busy int) {
+	grant := func(c wire.ControlClient, n int) (ids []uint64, busy int) {
 		t.Helper()
 		for n > 0 {
 			req := &wire.LeaseRequest{}
@@ -232,7 +233,7 @@ func TestLeaseEnds(t *testing.T) {
 		t.Helper()
 		eventually(t, what, func() bool { return a.Stats().Leases == 0 && a.loans() == 0 })
 	}
-	if ids, _ := lease(few, 3); len(ids) != 3 {
+	if ids, _ := grant(few, 3); len(ids) != 3 {
 		t.Errorf("%d leases", len(ids))
 	}
 	gone(brief, "leases expire")
@@ -240,8 +241,8 @@ func TestLeaseEnds(t *testing.T) {
 		t.Errorf("%d expired", brief.Stats().LeaseExpired)
 	}
 
-	ids, busy := lease(one, maxConnLeases+5)
-	if len(ids) != maxConnLeases || busy != 5 {
+	ids, busy := grant(one, lease.MaxConn+5)
+	if len(ids) != lease.MaxConn || busy != 5 {
 		t.Errorf("%d leases, %d refused", len(ids), busy)
 	}
 	if _, err := two.Release(t.Context(), &wire.ReleaseRequest{Leases: ids}); err != nil || a.Stats().Leases != len(ids) {
@@ -252,7 +253,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 	hangUp()
 	gone(a, "leases end with the connection")
-	lease(two, 5)
+	grant(two, 5)
 	if n := a.Stats().Leases; n != 5 {
 		t.Errorf("%d leases", n)
 	}

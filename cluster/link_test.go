@@ -144,9 +144,8 @@ func fabricPair(t *testing.T, path Path, change func(o *Options)) (n *inproc.Net
 func returned(t *testing.T, a *testNode) {
 	t.Helper()
 	eventually(t, "leases are given back", func() bool {
-		a.leases.mu.Lock()
-		defer a.leases.mu.Unlock()
-		return a.loans() == 0 && a.leases.mu.held == 0 && a.leases.mu.bytes == 0
+		leases, bytes := a.leases.Held()
+		return a.loans() == 0 && leases == 0 && bytes == 0
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/grave"
+	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -45,7 +46,7 @@ type Node struct {
 	wg     sync.WaitGroup // all goroutines
 
 	slots     slotTable
-	leases    leaseTable
+	leases    lease.Table
 	subs      subscribers
 	graveFile *grave.File
 	graves    grave.Exchange
@@ -125,7 +126,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		return fmt.Errorf("control address: %w", err)
 	}
 	channel := n.channel()
-	channel.Closed, channel.Counters = n.leases.abandon, &n.counters.Counters
+	channel.Closed, channel.Counters = func(c *control.Conn) { n.leases.Abandon(c) }, &n.counters.Counters
 	n.server = control.NewServer(l, &service{n: n}, channel)
 	defer func() {
 		if err == nil {
@@ -324,7 +325,7 @@ func (n *Node) Close() error {
 	err := n.gossip.Close()
 	err = errors.Join(err, n.server.Close())
 	n.wg.Wait()
-	n.leases.closeAll()
+	n.leases.Close()
 	err = errors.Join(err, n.graveFile.Close(), n.fabric.closeProbe())
 	if n.o.Fabric != nil {
 		err = errors.Join(err, n.o.Fabric.Close())

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -291,12 +292,10 @@ func TestTooManyLeases(t *testing.T) {
 		data := pattern(3, 10_000)
 		a.put("g/x", 5, data)
 		p := b.located(t, "g/x", 1)[0].Peer
-		take := func(n int) {
-			a.leases.mu.Lock()
-			defer a.leases.mu.Unlock()
-			a.leases.mu.held += n
+		var taken []*lease.Place
+		for i := range lease.Max {
+			taken = append(taken, a.leases.Reserve(i))
 		}
-		take(maxLeases)
 		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
 		if path == PathRDMA && !errors.Is(err, rdma.ErrBusy) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
 			t.Errorf("path %d: %v", path, err)
@@ -304,7 +303,9 @@ func TestTooManyLeases(t *testing.T) {
 		if m := p.Member(); m.Path != pathRDMA || m.Failures != 0 || b.logs.FilterMessageSnippet("without RDMA").Len() != 0 {
 			t.Errorf("path %d: %+v", path, m)
 		}
-		take(-maxLeases)
+		for _, place := range taken {
+			place.Cancel()
+		}
 		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || b.Stats().FabricFetches != 1 {
 			t.Errorf("path %d: %v", path, err)
 		}

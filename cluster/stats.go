@@ -57,6 +57,7 @@ func (n *Node) Stats() Stats {
 	c := &n.counters
 	peers := n.allPeers()
 	live, linked := 0, 0
+	leases, _ := n.leases.Held()
 	for _, p := range peers {
 		if s := p.live(); s != nil {
 			live++
@@ -67,7 +68,7 @@ func (n *Node) Stats() Stats {
 	}
 	return Stats{
 		Gossip: n.gossip.Stats(), Index: n.index.Stats(),
-		Live: live, Known: len(peers), Serving: n.subs.count(), Leases: n.leases.count(), Conns: n.server.Conns(),
+		Live: live, Known: len(peers), Serving: n.subs.count(), Leases: leases, Conns: n.server.Conns(),
 		Strangers: c.Strangers.Load(), TooMany: c.TooMany.Load(), Unknown: c.Unknown.Load(), Malformed: c.Malformed.Load(),
 		Denied: c.Denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
 		GravesSent: c.gravesSent.Load(), GravesTaken: c.gravesTaken.Load(), Exchanges: c.exchanges.Load(),

@@ -11,7 +11,7 @@ const (
 	MaxStatBytes   = 256 << 10   // bytes of these paths
 	MaxOffers      = 64          // blocks of a Store or Lease
 	MaxStoreFields = 16 << 10    // fields of the offers of one Store
-	MaxReleases    = 512         // leases of a Release
+	MaxReleases    = 512         // leases of a Release: those of one connection
 	MaxGraves      = 1024        // of one message
 	MaxMessage     = 320 << 10   // bytes of a message that comes with a call; graves are the largest
 	MaxCallTime    = time.Minute // of a call that this node makes, other than Subscribe
