@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -15,7 +16,7 @@ import (
 
 // call makes one call to the peer under a deadline and tells the breaker of the result. If the
 // session ends, its connection is closed and call fails with rdma.ErrUnavailable.
-func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Context, s *session) error) error {
+func (p *Peer) call(ctx context.Context, needs meta.Feature, fn func(ctx context.Context, s *session) error) error {
 	s, err := p.usable(p.control)
 	if err != nil {
 		return err
@@ -24,7 +25,7 @@ func (p *Peer) call(ctx context.Context, needs Feature, fn func(ctx context.Cont
 		return ctx.Err() // the peer did not cause this
 	}
 	if s.features&needs != needs {
-		return fmt.Errorf("%w: %s lacks the feature %v", rdma.ErrUnavailable, p.name, FeatureNames(needs&^s.features))
+		return fmt.Errorf("%w: %s lacks the feature %v", rdma.ErrUnavailable, p.name, meta.FeatureNames(needs&^s.features))
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -65,7 +66,7 @@ func offersOf(blocks []BlockInfo) int {
 
 func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	outcomes := make([]StoreOutcome, len(blocks))
-	if s := p.live(); s != nil && s.features&FeatureStore == 0 {
+	if s := p.live(); s != nil && s.features&meta.FeatureStore == 0 {
 		for i := range outcomes {
 			outcomes[i] = StoreOutcome{StoreRefused, fmt.Errorf("%s takes no copies: %w", p.name, block.ErrReadOnly)}
 		}
@@ -75,7 +76,7 @@ func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	for i := range blocks {
 		req.Offers = append(req.Offers, toWire(&blocks[i], true))
 	}
-	err := p.call(ctx, FeatureStore, func(ctx context.Context, s *session) error {
+	err := p.call(ctx, meta.FeatureStore, func(ctx context.Context, s *session) error {
 		reply, err := s.control.Store(ctx, req)
 		if err != nil {
 			return control.Error(ctx, err)
@@ -115,7 +116,7 @@ var errStop = errors.New("enough")
 
 // List calls fn for each name that the peer holds in a directory, until fn returns false.
 func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
-	err := p.call(ctx, FeatureList, func(ctx context.Context, s *session) error {
+	err := p.call(ctx, meta.FeatureList, func(ctx context.Context, s *session) error {
 		ctx, cancel := context.WithTimeout(ctx, control.MaxCallTime) // the peer refuses longer deadlines
 		defer cancel()
 		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})

@@ -188,7 +188,7 @@ func TestKinds(t *testing.T) {
 // leaseClient returns a control client of b to a, on a connection of its own.
 func leaseClient(t *testing.T, a, b *testNode) (wire.ControlClient, func()) {
 	t.Helper()
-	conn, err := b.dial("a", a.self.control)
+	conn, err := b.dial("a", a.self.Control)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ type Options struct {
 	Zone     string
 	Capacity func() (total, free int64) // bytes that this node contributes; called every few seconds
 	Version  string                     // of the program; for messages
-	Require  []string                   // names of features (see Feature) that every peer must have; a peer without one is refused
+	Require  []string                   // names of features (see meta.FeatureNames) that every peer must have; a peer without one is refused
 	NoCopies bool                       // this node takes no copies at present, so peers offer it none
 
 	Location location.Options // the caller sets Lost

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -35,7 +36,7 @@ type fabric struct {
 // openFabric sets up the fabric that the options name. If its memory cannot be registered, the
 // node works without it and fabricErr says why. With PathRDMA that is an error.
 func (n *Node) openFabric() error {
-	if n.o.Fabric == nil || n.o.Path == PathTCP || n.o.tuning.mask&FeatureRDMA != 0 {
+	if n.o.Fabric == nil || n.o.Path == PathTCP || n.o.tuning.mask&meta.FeatureRDMA != 0 {
 		return nil
 	}
 	f := &fabric{transport: n.o.Fabric, proto: n.o.Fabric.Caps().Proto}
@@ -110,7 +111,7 @@ func memoryFile(name string) (*os.File, error) {
 func (v *service) Describe(context.Context, *wire.DescribeRequest) (*wire.DescribeReply, error) {
 	f := v.n.fabric
 	if f == nil {
-		return nil, v.n.lacks(FeatureRDMA)
+		return nil, v.n.lacks(meta.FeatureRDMA)
 	}
 	r := f.region.Remote()
 	return &wire.DescribeReply{

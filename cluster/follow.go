@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -69,8 +70,8 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 	defer cancel()
 	resync := time.AfterFunc(p.n.o.tuning.resync, cancel)
 	defer resync.Stop()
-	req := &wire.SubscribeRequest{Features: uint64(p.n.self.features)}
-	if d := time.Until(p.resyncAt); d > 0 && s.features&FeatureResume != 0 {
+	req := &wire.SubscribeRequest{Features: uint64(p.n.self.Features)}
+	if d := time.Until(p.resyncAt); d > 0 && s.features&meta.FeatureResume != 0 {
 		resync.Reset(d)
 		at := p.follower.Position()
 		req.Epoch, req.Next = at.Epoch, at.Next
@@ -156,7 +157,7 @@ func (n *Node) buried(r *feed.Record) {
 
 // bury passes a grave to the backend.
 func (n *Node) bury(path string, dir bool, seq uint64) {
-	if b := n.backend.Load(); b != nil && n.self.features&FeatureBury != 0 {
+	if b := n.backend.Load(); b != nil && n.self.Features&meta.FeatureBury != 0 {
 		(*b).Bury(path, dir, seq)
 	}
 }

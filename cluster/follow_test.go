@@ -43,8 +43,8 @@ func TestRestart(t *testing.T) {
 // answers again.
 func TestControlDead(t *testing.T) {
 	a := prepare(t, "a", nil)
-	p := newProxy(t, a.self.control)
-	a.self.control = p.l.Addr().String()
+	p := newProxy(t, a.self.Control)
+	a.self.Control = p.l.Addr().String()
 	if err := a.announce(1, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -149,8 +149,8 @@ func (p *proxy) setDead(dead bool) {
 // snapshot, and without what is known being hidden.
 func TestFeedBreak(t *testing.T) {
 	a := prepare(t, "a", nil)
-	p := newProxy(t, a.self.control)
-	a.self.control = p.l.Addr().String()
+	p := newProxy(t, a.self.Control)
+	a.self.Control = p.l.Addr().String()
 	if err := a.announce(1, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestSlowSubscriber(t *testing.T) {
 	a := start(t, "a", nil)
 	stranger := &Node{o: a.o}
 	stranger.o.Gossip.Name = "slow"
-	conn, err := stranger.dial("a", a.self.control)
+	conn, err := stranger.dial("a", a.self.Control)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -17,7 +18,7 @@ import (
 // exchange sends the peer the graves that it may not know, and takes the graves of the peer.
 // It returns false on failure. It tells the breaker nothing: the feed does that.
 func (p *Peer) exchange(s *session) bool {
-	if s.features&FeatureBury == 0 {
+	if s.features&meta.FeatureBury == 0 {
 		return true
 	}
 	n, err := p.n.graves.With(s.ctx, s.control, p.marks)
@@ -30,8 +31,8 @@ func (p *Peer) exchange(s *session) bool {
 
 // Remove implements wire.ControlServer.
 func (v *service) Remove(stream wire.Control_RemoveServer) error {
-	if v.n.self.features&FeatureBury == 0 {
-		return v.n.lacks(FeatureBury)
+	if v.n.self.Features&meta.FeatureBury == 0 {
+		return v.n.lacks(meta.FeatureBury)
 	}
 	return v.n.graves.Serve(stream)
 }
@@ -109,7 +110,7 @@ func (n *Node) snapshot(ctx context.Context, fn func(r *feed.Record) error) erro
 		return rdma.ErrBusy
 	}
 	tell := fn
-	if n.self.features&FeatureMemory == 0 {
+	if n.self.Features&meta.FeatureMemory == 0 {
 		tell = func(r *feed.Record) error {
 			masked := *r
 			masked.Memory = false

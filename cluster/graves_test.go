@@ -114,14 +114,14 @@ func TestExchangeOnReturn(t *testing.T) {
 		path := "g/" + n.o.Gossip.Name
 		n.index.Bury(location.HashPath(path), 9, false, path, time.Now().UnixNano())
 	}
-	p := newProxy(t, b.self.control)
+	p := newProxy(t, b.self.Control)
 	m := b.self
-	m.control = p.l.Addr().String()
-	meta, err := m.encode()
+	m.Control = p.l.Addr().String()
+	encoded, err := m.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.gossip.SetMeta(meta); err != nil { // a meets b anew, at another address
+	if err := b.gossip.SetMeta(encoded); err != nil { // a meets b anew, at another address
 		t.Fatal(err)
 	}
 	eventually(t, "a knows b's", func() bool { return a.buriedSeq("g/b") == 9 })

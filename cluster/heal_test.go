@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
@@ -72,7 +73,7 @@ func TestTwins(t *testing.T) {
 	for range 2 {
 		twin := &Node{o: a.o}
 		twin.o.Gossip.Name = "twin"
-		conn, err := twin.dial("a", a.self.control)
+		conn, err := twin.dial("a", a.self.Control)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,13 +147,13 @@ func TestNoCopies(t *testing.T) {
 	a := start(t, "a", func(o *Options) { o.NoCopies = true })
 	b := start(t, "b", func(o *Options) { o.Require = []string{"store"} }, a)
 	together(t, a, b)
-	if b.PeerBy("a").Can(FeatureStore) || !b.PeerBy("a").Can(FeatureGet|FeatureList) {
+	if b.PeerBy("a").Can(meta.FeatureStore) || !b.PeerBy("a").Can(meta.FeatureGet|meta.FeatureList) {
 		t.Error("b thinks that a takes copies")
 	}
-	if !a.PeerBy("b").Can(FeatureStore) {
+	if !a.PeerBy("b").Can(meta.FeatureStore) {
 		t.Error("a cannot offer copies")
 	}
-	if m, _ := b.member("a"); len(m.Missing) != 0 || len(m.Features) != len(featureNames)-2 {
+	if m, _ := b.member("a"); len(m.Missing) != 0 || len(m.Features) != len(meta.FeatureNames(meta.AllFeatures))-2 {
 		t.Errorf("%+v", m)
 	}
 	if n := b.logs.FilterMessageSnippet("lacks a feature").Len(); n != 0 {
@@ -209,7 +210,7 @@ func TestEndless(t *testing.T) {
 	a := start(t, "a", nil)
 	other := &Node{o: a.o}
 	other.o.Gossip.Name = "b"
-	conn, err := other.dial("a", a.self.control)
+	conn, err := other.dial("a", a.self.Control)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +249,7 @@ func TestEndless(t *testing.T) {
 func TestRefusedQuiet(t *testing.T) {
 	a := prepare(t, "a", nil)
 	p := a.newPeer("b")
-	p.setTarget(stateAlive, "", "x:1", &meta{})
+	p.setTarget(stateAlive, "", "x:1", &meta.Meta{})
 	<-p.wake
 	p.setTarget(stateRefused, "old", "x:1", nil)
 	<-p.wake
@@ -256,7 +257,7 @@ func TestRefusedQuiet(t *testing.T) {
 	if len(p.wake) != 0 {
 		t.Error("woken though nothing changed")
 	}
-	p.setTarget(stateAlive, "", "x:1", &meta{})
+	p.setTarget(stateAlive, "", "x:1", &meta.Meta{})
 	if len(p.wake) != 1 {
 		t.Error("not woken by its return")
 	}

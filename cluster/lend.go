@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -51,7 +52,7 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 		}
 	}
 	if req.GetFabric() && v.n.fabric == nil {
-		return nil, v.n.lacks(FeatureRDMA)
+		return nil, v.n.lacks(meta.FeatureRDMA)
 	}
 	// The backend may read some blocks from a device, so several are lent at a time.
 	reply := &wire.LeaseReply{

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -64,7 +65,7 @@ const (
 // watchLink makes the link of a session, and makes it again after a failure, until the session
 // ends. It closes the link on return; its caller waits for it.
 func (p *Peer) watchLink(s *session) {
-	if s.features&FeatureRDMA == 0 {
+	if s.features&meta.FeatureRDMA == 0 {
 		p.without(s, noRDMAThere, nil)
 		return
 	}
@@ -222,7 +223,7 @@ func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
 // checkDescription fails if an answer to Describe makes no sense.
 func checkDescription(r *wire.DescribeReply) error {
 	switch {
-	case r.GetFabricProto() == "" || len(r.GetFabricProto()) > maxMetaText || !printable(r.GetFabricProto()):
+	case r.GetFabricProto() == "" || len(r.GetFabricProto()) > meta.MaxText || !meta.Printable(r.GetFabricProto()):
 		return fmt.Errorf("%w: fabric of the kind %.100q", rdma.ErrProtocol, r.GetFabricProto())
 	case r.GetFabricAddr() == "" || len(r.GetFabricAddr()) > maxFabricAddr:
 		return fmt.Errorf("%w: fabric address of %d bytes", rdma.ErrProtocol, len(r.GetFabricAddr()))

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -238,7 +239,7 @@ func TestNoLink(t *testing.T) {
 		remote func(r rdma.RemoteRegion) rdma.RemoteRegion
 	}{
 		{name: "no fabric", holder: func(o *Options) { o.Fabric.Close(); o.Fabric, o.Path = nil, PathAuto }, reason: noRDMAThere},
-		{name: "older", holder: func(o *Options) { o.tuning.mask, o.Path = FeatureRDMA, PathAuto }, reason: noRDMAThere},
+		{name: "older", holder: func(o *Options) { o.tuning.mask, o.Path = meta.FeatureRDMA, PathAuto }, reason: noRDMAThere},
 		{name: "switched off", holder: func(o *Options) { o.Path = PathTCP }, reason: noRDMAThere},
 		{name: "another provider", holder: func(o *Options) { o.Fabric.(*testFabric).proto = "other" }, reason: anotherProvider + `: "other" there, "test fabric" here`},
 		{name: "other bytes", break_: func(a *testNode) { a.fabric.sum++ }, reason: probeFailed + ": protocol violation"},
@@ -304,7 +305,7 @@ func checkNoLink(t *testing.T, a, b *testNode, path Path, reason string) {
 	} else if err != nil || !bytes.Equal(got, data) || !p.Usable() || a.Stats().Lent != 1 {
 		t.Errorf("not fetched by TCP: %v, %d lent", err, a.Stats().Lent)
 	}
-	for s, more := p.live(), 2; more > 0 && s.features&FeatureRDMA != 0; more-- { // failures of the same kind
+	for s, more := p.live(), 2; more > 0 && s.features&meta.FeatureRDMA != 0; more-- { // failures of the same kind
 		if p.makeLink(s) != nil {
 			t.Error("there is a link after all")
 		}
@@ -332,7 +333,7 @@ func TestPathTCP(t *testing.T) {
 		t.Error(err)
 	}
 	m := linked(t, b, "a", pathTCP)
-	if m.PathReason != "" || p.Can(FeatureRDMA) || fabricOf(b).count() != 0 || b.logs.FilterMessageSnippet("RDMA").Len() != 0 {
+	if m.PathReason != "" || p.Can(meta.FeatureRDMA) || fabricOf(b).count() != 0 || b.logs.FilterMessageSnippet("RDMA").Len() != 0 {
 		t.Errorf("%+v", m)
 	}
 	if _, err := p.live().control.Describe(t.Context(), nil); err == nil {
@@ -385,8 +386,8 @@ func TestFabricOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name == "does not matter" && (n.self.features&FeatureRDMA != 0 || n.FabricErr() == nil || good.logs.FilterMessageSnippet("no RDMA").Len() != 1) {
-				t.Errorf("features %v, %v", FeatureNames(n.self.features), n.FabricErr())
+			if name == "does not matter" && (n.self.Features&meta.FeatureRDMA != 0 || n.FabricErr() == nil || good.logs.FilterMessageSnippet("no RDMA").Len() != 1) {
+				t.Errorf("features %v, %v", meta.FeatureNames(n.self.Features), n.FabricErr())
 			}
 			n.Close()
 		})

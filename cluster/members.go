@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/meta"
 )
 
 // maxPeers bounds the nodes that are remembered, live or not. Gossip has the same limit.
@@ -70,11 +71,11 @@ func (n *Node) seen(g gossip.Node) {
 	if g.Name == n.o.Gossip.Name || g.Name == "" || len(g.Name) > control.MaxName {
 		return
 	}
-	m, err := decodeMeta(g.Meta)
-	target, state, reason, lacks := &m, stateAlive, "", Feature(0)
+	m, err := meta.Decode(g.Meta)
+	target, state, reason, lacks := &m, stateAlive, "", meta.Feature(0)
 	if err != nil {
 		reason = err.Error()
-		if !errors.Is(err, errNoMeta) {
+		if !errors.Is(err, meta.ErrNone) {
 			n.counters.badMeta.Add(1)
 		}
 	} else {
@@ -84,10 +85,10 @@ func (n *Node) seen(g gossip.Node) {
 		target, state = nil, stateRefused
 	}
 	missing, changed := n.enter(g, &m, target, state, reason)
-	if !changed && missing == 0 || errors.Is(err, errNoMeta) {
+	if !changed && missing == 0 || errors.Is(err, meta.ErrNone) {
 		return
 	}
-	about := []zap.Field{zap.String("peer", g.Name), zap.String("version", m.version), zap.String("addr", g.Addr)}
+	about := []zap.Field{zap.String("peer", g.Name), zap.String("version", m.Version), zap.String("addr", g.Addr)}
 	if target == nil {
 		n.counters.refused.Add(1)
 		n.log.Warn("peer refused", append(about, zap.String("reason", reason))...)
@@ -97,7 +98,7 @@ func (n *Node) seen(g gossip.Node) {
 	if changed {
 		n.log.Info("peer joined", about...)
 	}
-	for _, feature := range FeatureNames(missing) {
+	for _, feature := range meta.FeatureNames(missing) {
 		n.log.Warn("peer lacks a feature, which is not used with it: upgrade the peer",
 			append([]zap.Field{zap.String("feature", feature)}, about...)...)
 	}
@@ -105,7 +106,7 @@ func (n *Node) seen(g gossip.Node) {
 
 // enter stores what gossip tells of a node. It returns the missing features of which the log
 // has not been told, and whether the state of the node has changed.
-func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (missing Feature, changed bool) {
+func (n *Node) enter(g gossip.Node, m, target *meta.Meta, state, reason string) (missing meta.Feature, changed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.closed {
@@ -132,12 +133,12 @@ func (n *Node) enter(g gossip.Node, m, target *meta, state, reason string) (miss
 }
 
 // die reports to Fatal a peer that lacks a required feature, while the node starts.
-func (n *Node) die(name string, m *meta, lacks Feature) {
+func (n *Node) die(name string, m *meta.Meta, lacks meta.Feature) {
 	until := n.initial.Load() // 0: before Start
 	if lacks == 0 || until != 0 && time.Now().UnixNano() > until {
 		return
 	}
-	err := fmt.Errorf("cluster: peer %s (version %s) lacks required feature %s", name, m.version, FeatureNames(lacks)[0])
+	err := fmt.Errorf("cluster: peer %s (version %s) lacks required feature %s", name, m.Version, meta.FeatureNames(lacks)[0])
 	select {
 	case n.fatal <- err:
 	default: // one error is enough
@@ -178,7 +179,7 @@ func (n *Node) refusal(name string) string {
 }
 
 // setMeta stores the meta of a refused peer, for Members.
-func (p *Peer) setMeta(m meta) {
+func (p *Peer) setMeta(m meta.Meta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.meta = m
@@ -223,7 +224,7 @@ func (n *Node) PeerBy(nameOrAddr string) *Peer {
 func (n *Node) BulkNames(addr string) []string {
 	var names []string
 	for _, p := range n.allPeers() {
-		if t := p.target(); t != nil && t.meta.bulk == addr {
+		if t := p.target(); t != nil && t.meta.Bulk == addr {
 			names = append(names, p.name)
 		}
 	}
@@ -233,7 +234,7 @@ func (n *Node) BulkNames(addr string) []string {
 func (p *Peer) hasAddr(addr string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return addr != "" && (addr == p.mu.gossipAddr || addr == p.mu.meta.control || addr == p.mu.meta.bulk)
+	return addr != "" && (addr == p.mu.gossipAddr || addr == p.mu.meta.Control || addr == p.mu.meta.Bulk)
 }
 
 // Members returns all nodes seen lately: this one first, then the others sorted by name.
@@ -241,8 +242,8 @@ func (n *Node) Members() []Member {
 	s := &n.self
 	list := []Member{{
 		Name: n.o.Gossip.Name, State: stateAlive, Self: true, GossipAddr: n.gossip.Self().Addr,
-		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
-		Features: FeatureNames(s.features), TotalBytes: n.total.Load(), FreeBytes: n.free.Load(), Since: n.opened,
+		ControlAddr: s.Control, BulkAddr: s.Bulk, Zone: s.Zone, Version: s.Version, Protocol: int(s.Protocol),
+		Features: meta.FeatureNames(s.Features), TotalBytes: n.total.Load(), FreeBytes: n.free.Load(), Since: n.opened,
 		Breaker: "closed",
 	}}
 	for _, p := range n.allPeers() {
@@ -260,9 +261,9 @@ func (p *Peer) Member() Member {
 	path, reason := p.pathLocked()
 	return Member{
 		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
-		ControlAddr: s.control, BulkAddr: s.bulk, Zone: s.zone, Version: s.version, Protocol: int(s.protocol),
-		Features: FeatureNames(s.offered()), Missing: FeatureNames(p.n.wanted() &^ s.features),
-		TotalBytes: s.total, FreeBytes: s.free, Since: p.mu.since, Path: path, PathReason: reason,
+		ControlAddr: s.Control, BulkAddr: s.Bulk, Zone: s.Zone, Version: s.Version, Protocol: int(s.Protocol),
+		Features: meta.FeatureNames(s.Offered()), Missing: meta.FeatureNames(p.n.wanted() &^ s.Features),
+		TotalBytes: s.Total, FreeBytes: s.Free, Since: p.mu.since, Path: path, PathReason: reason,
 		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
 		Breaker: breaker.Worse(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,

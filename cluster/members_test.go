@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
 )
@@ -37,7 +38,7 @@ func TestMembers(t *testing.T) {
 	}
 	m := list[1]
 	if m.Version != "v1-b" || m.Zone != "z1" || m.Protocol != 1 || m.TotalBytes != 1000 || m.FreeBytes != 500 ||
-		m.GossipAddr != b.gossip.Self().Addr || m.ControlAddr != b.self.control || m.BulkAddr != b.o.Transport.Addr() ||
+		m.GossipAddr != b.gossip.Self().Addr || m.ControlAddr != b.self.Control || m.BulkAddr != b.o.Transport.Addr() ||
 		len(m.Missing) != 0 || m.Breaker != "closed" || m.Since.IsZero() {
 		t.Errorf("b is told as %+v", m)
 	}
@@ -73,7 +74,7 @@ func TestMembers(t *testing.T) {
 		t.Error("found after it left")
 	}
 	p := at[0].Peer
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 1}); !errors.Is(err, rdma.ErrUnavailable) || p.Usable() || p.Can(FeatureGet) {
+	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 1}); !errors.Is(err, rdma.ErrUnavailable) || p.Usable() || p.Can(meta.FeatureGet) {
 		t.Errorf("fetch from who left: %v", err)
 	}
 	if _, err := p.Stat(t.Context(), []string{"x"}); !errors.Is(err, rdma.ErrUnavailable) {
@@ -265,8 +266,8 @@ func TestOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal("insecure:", err)
 	}
-	if host := hostOf(n.self.control); host != "127.0.0.1" || hostOf(n.self.bulk) != host {
-		t.Errorf("advertised %s and %s", n.self.control, n.self.bulk)
+	if host := hostOf(n.self.Control); host != "127.0.0.1" || hostOf(n.self.Bulk) != host {
+		t.Errorf("advertised %s and %s", n.self.Control, n.self.Bulk)
 	}
 	n.Close()
 }
@@ -338,15 +339,4 @@ func ours() int {
 		}
 	}
 	return n
-}
-
-// TestFeatureNames shows that names and bits agree.
-func TestFeatureNames(t *testing.T) {
-	f, err := parseFeatures(FeatureNames(allFeatures))
-	if err != nil || f != allFeatures || len(featureNames) != 7 {
-		t.Errorf("%v %v", f, err)
-	}
-	if s := fmt.Sprint(FeatureNames(FeatureStore | FeatureResume | 1<<40)); s != "[store resume]" {
-		t.Error(s)
-	}
 }

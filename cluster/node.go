@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/grave"
 	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -27,16 +28,16 @@ type Node struct {
 	// Constant after Open.
 	o       Options
 	log     *zap.Logger
-	require Feature
+	require meta.Feature
 	epoch   uint64
 	index   *location.Index
 	feed    *feed.Log
 	gossip  *gossip.Gossip
 	server  *control.Server
-	self    meta // except total and free, which belong to the goroutine of the capacity after Start
+	self    meta.Meta // except total and free, which belong to the goroutine of the capacity after Start
 	opened  time.Time
-	told    Feature // self.features as other nodes are told
-	fabric  *fabric // nil: not used
+	told    meta.Feature // self.features as other nodes are told
+	fabric  *fabric      // nil: not used
 
 	fabricErr error // why there is no fabric although there should be one
 
@@ -81,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		ready: make(chan struct{}),
 	}
 	n.openIndex()
-	n.require, _ = parseFeatures(o.Require) // withDefaults has checked it
+	n.require, _ = meta.ParseFeatures(o.Require) // withDefaults has checked it
 	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.mu.peers = map[string]*Peer{}
@@ -153,22 +154,22 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	}
 	t := &n.o.tuning
 	caps := n.o.Transport.Caps()
-	features := Feature(allFeatures)
+	features := meta.Feature(meta.AllFeatures)
 	if !caps.Get {
-		features &^= FeatureGet
+		features &^= meta.FeatureGet
 	}
 	if n.fabric == nil {
-		features &^= FeatureRDMA
+		features &^= meta.FeatureRDMA
 	}
 	features &^= t.mask
 	n.told = features
 	if n.o.NoCopies {
-		n.told |= noCopies
+		n.told |= meta.NoCopies
 	}
-	n.self = meta{
-		protocol: t.protocol, minProtocol: t.minProtocol, features: features,
-		control: advertised(control, g.Bind, at), bulk: advertised(bulk, g.Bind, at), bulkProto: caps.Proto,
-		zone: n.o.Zone, version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), maxMetaText)], ""),
+	n.self = meta.Meta{
+		Protocol: t.protocol, MinProtocol: t.minProtocol, Features: features,
+		Control: advertised(control, g.Bind, at), Bulk: advertised(bulk, g.Bind, at), BulkProto: caps.Proto,
+		Zone: n.o.Zone, Version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), meta.MaxText)], ""),
 	}
 	if err := n.announce(n.o.Capacity()); err != nil {
 		return err
@@ -187,18 +188,18 @@ func (n *Node) channel() control.Options {
 // announce tells the capacity by gossip.
 func (n *Node) announce(total, free int64) error {
 	m := n.self
-	m.features = n.told
-	m.total = max(total, 0)
-	m.free = min(max(free, 0), m.total)
-	b, err := m.encode()
+	m.Features = n.told
+	m.Total = max(total, 0)
+	m.Free = min(max(free, 0), m.Total)
+	b, err := m.Encode()
 	if err != nil {
 		return err
 	}
 	if err := n.gossip.SetMeta(b); err != nil {
 		return err
 	}
-	n.total.Store(m.total)
-	n.free.Store(m.free)
+	n.total.Store(m.Total)
+	n.free.Store(m.Free)
 	return nil
 }
 
@@ -271,7 +272,7 @@ func (n *Node) Append(records ...feed.Record) {
 		if r.Op == feed.Bury {
 			n.index.Bury(r.Hash, r.Seq, dirMode(r.Mode), r.Path, r.Time)
 		}
-		if n.self.features&FeatureMemory == 0 {
+		if n.self.Features&meta.FeatureMemory == 0 {
 			r.Memory = false
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/meta"
 )
 
 // minStranger is the least time that a new connection has for its first call.
@@ -33,7 +34,7 @@ type tuning struct {
 	stranger               time.Duration // after which a connection without a call is closed
 	initial                time.Duration // time after Start in which a peer without a required feature is fatal
 
-	mask                  Feature // features that this node is to lack
+	mask                  meta.Feature // features that this node is to lack
 	protocol, minProtocol uint32
 }
 
@@ -54,7 +55,7 @@ func (t tuning) withDefaults() tuning {
 		}
 	}
 	if t.protocol == 0 {
-		t.protocol, t.minProtocol = protocolVersion, protocolMinVersion
+		t.protocol, t.minProtocol = meta.Protocol, meta.MinProtocol
 	}
 	return t
 }
@@ -89,7 +90,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.CallTimeout < 0 {
 		bad = append(bad, fmt.Errorf("call timeout %v: negative", o.CallTimeout))
 	}
-	if _, err := parseFeatures(o.Require); err != nil {
+	if _, err := meta.ParseFeatures(o.Require); err != nil {
 		bad = append(bad, err)
 	}
 	if o.ControlBind == "" {

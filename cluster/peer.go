@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/grave"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -53,9 +54,9 @@ type Peer struct {
 		state, reason string
 		since         time.Time
 		gossipAddr    string
-		meta          meta
+		meta          meta.Meta
 		target        *target         // nil: this node must not talk to the peer
-		warned        Feature         // features of which the log has been told
+		warned        meta.Feature    // features of which the log has been told
 		warnedFor     string          // the version for which it was told
 		slots         []location.Slot // given to the follower
 		feed          string
@@ -83,7 +84,7 @@ func (s *session) answered() {
 
 // target is one way to reach a peer. It is valid until gossip tells something else.
 type target struct {
-	meta   meta
+	meta   meta.Meta
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  atomic.Bool // readers look at this rather than at ctx
@@ -98,7 +99,7 @@ func (t *target) end() {
 // session.
 type session struct {
 	*target
-	features Feature // that both sides have
+	features meta.Feature // that both sides have
 	conn     *grpc.ClientConn
 	control  wire.ControlClient
 	health   healthpb.HealthClient
@@ -134,7 +135,7 @@ func (p *Peer) live() *session {
 // setTarget stores what gossip tells of the peer. m is nil if this node must not talk to it. A
 // session that no longer fits ends at once. setTarget returns the missing features of which
 // the log is to be told. n.mu is held.
-func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Feature) {
+func (p *Peer) setTarget(state, reason string, addr string, m *meta.Meta) (missing meta.Feature) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.state != state {
@@ -147,13 +148,13 @@ func (p *Peer) setTarget(state, reason string, addr string, m *meta) (missing Fe
 	old := p.mu.target
 	if m != nil {
 		p.mu.meta = *m
-		p.zone.Store(&m.zone)
-		if p.mu.warnedFor != m.version {
-			p.mu.warned, p.mu.warnedFor = 0, m.version
+		p.zone.Store(&m.Zone)
+		if p.mu.warnedFor != m.Version {
+			p.mu.warned, p.mu.warnedFor = 0, m.Version
 		}
-		missing = p.n.wanted() &^ m.features &^ p.mu.warned
+		missing = p.n.wanted() &^ m.Features &^ p.mu.warned
 		p.mu.warned |= missing
-		if old != nil && old.meta.sameLink(m) {
+		if old != nil && old.meta.SameLink(m) {
 			return missing
 		}
 		p.mu.target = &target{meta: *m}
@@ -274,20 +275,20 @@ func (p *Peer) idle() bool {
 // open makes a session. It does not wait for the network.
 func (p *Peer) open(t *target) (*session, error) {
 	channel := p.n.channel()
-	conn, err := control.Dial(p.name, t.meta.control, &channel)
+	conn, err := control.Dial(p.name, t.meta.Control, &channel)
 	if err != nil {
-		return nil, fmt.Errorf("control address %s: %w", t.meta.control, err)
+		return nil, fmt.Errorf("control address %s: %w", t.meta.Control, err)
 	}
-	bulk, err := p.n.o.Transport.Connect(t.meta.bulk)
+	bulk, err := p.n.o.Transport.Connect(t.meta.Bulk)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("bulk address %s: %w", t.meta.bulk, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("bulk address %s: %w", t.meta.Bulk, err), conn.Close())
 	}
 	s := &session{
-		target: t, features: t.meta.offered() & p.n.self.features,
+		target: t, features: t.meta.Offered() & p.n.self.Features,
 		conn: conn, control: wire.NewControlClient(conn), health: healthpb.NewHealthClient(conn), bulk: bulk,
 		lost: make(chan struct{}, 1),
 	}
-	if s.features&FeatureGet != 0 {
+	if s.features&meta.FeatureGet != 0 {
 		s.getter, _ = bulk.(rdma.Getter)
 	}
 	return s, nil
@@ -368,7 +369,7 @@ func (p *Peer) failed(b *breaker.Breaker, err error, tell func() bool) {
 func (p *Peer) Name() string { return p.name }
 
 // Can reports whether the peer is live and both nodes have the feature f.
-func (p *Peer) Can(f Feature) bool {
+func (p *Peer) Can(f meta.Feature) bool {
 	s := p.live()
 	return s != nil && s.features&f == f
 }

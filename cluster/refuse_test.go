@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
@@ -53,7 +54,7 @@ func TestRefused(t *testing.T) {
 			}
 			// The other way it is refused, too: here by its own look at a's meta, so that the
 			// call must be made by hand.
-			conn, err := b.dial("a", a.self.control)
+			conn, err := b.dial("a", a.self.Control)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,19 +93,19 @@ func TestOlderPeer(t *testing.T) {
 		o.Transport = noGetter{tr}
 		o.Version = "v0.1"
 		o.Capacity = func() (int64, int64) { return 100, free.Load() }
-		o.tuning.mask = FeatureStore | FeatureBury | FeatureList | FeatureResume | FeatureMemory
+		o.tuning.mask = meta.FeatureStore | meta.FeatureBury | meta.FeatureList | meta.FeatureResume | meta.FeatureMemory
 	}, a)
 	tr.SetSource(nil) // it really does not know names
 	together(t, a, old)
 
-	warned := FeatureNames(allFeatures &^ FeatureRDMA) // which this node lacks, too
+	warned := meta.FeatureNames(meta.AllFeatures &^ meta.FeatureRDMA) // which this node lacks, too
 	m, _ := a.member("old")
 	if !slices.Equal(m.Missing, warned) || len(m.Features) != 0 || m.State != stateAlive {
 		t.Errorf("member %+v", m)
 	}
 	p := a.PeerBy("old")
-	for _, name := range featureNames {
-		f, _ := parseFeatures([]string{name})
+	for _, name := range meta.FeatureNames(meta.AllFeatures) {
+		f, _ := meta.ParseFeatures([]string{name})
 		if p.Can(f) {
 			t.Errorf("Can(%s)", name)
 		}
@@ -159,7 +160,7 @@ func TestOlderPeer(t *testing.T) {
 // TestRequire shows that a peer that lacks what is required is refused, and that the
 // node says so while it starts (D9); later it goes on without that peer.
 func TestRequire(t *testing.T) {
-	old := start(t, "old", func(o *Options) { o.Version = "v0.1"; o.tuning.mask = FeatureStore })
+	old := start(t, "old", func(o *Options) { o.Version = "v0.1"; o.tuning.mask = meta.FeatureStore })
 	a := start(t, "a", func(o *Options) { o.Require, o.tuning.initial = []string{"bury", "store"}, time.Hour }, old)
 	select {
 	case err := <-a.Fatal():
@@ -175,7 +176,7 @@ func TestRequire(t *testing.T) {
 		t.Errorf("member %+v", m)
 	}
 	late := start(t, "late", func(o *Options) { o.Require = []string{"store"}; o.tuning.initial = time.Nanosecond })
-	again := start(t, "old2", func(o *Options) { o.tuning.mask = FeatureStore }, late)
+	again := start(t, "old2", func(o *Options) { o.tuning.mask = meta.FeatureStore }, late)
 	eventually(t, "late refuses the older node", func() bool { m, _ := late.member("old2"); return m.State == stateRefused })
 	select {
 	case err := <-late.Fatal():
@@ -187,8 +188,8 @@ func TestRequire(t *testing.T) {
 
 // FuzzMeta: no meta panics or makes a member that cannot be shown; what encodes decodes.
 func FuzzMeta(f *testing.F) {
-	good := meta{protocol: 1, minProtocol: 1, features: allFeatures, control: "h:1", bulk: "h:2", bulkProto: "tcp", zone: "z", version: "v", total: 5, free: 4}
-	b, err := good.encode()
+	good := meta.Meta{Protocol: 1, MinProtocol: 1, Features: meta.AllFeatures, Control: "h:1", Bulk: "h:2", BulkProto: "tcp", Zone: "z", Version: "v", Total: 5, Free: 4}
+	b, err := good.Encode()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -204,20 +205,20 @@ func FuzzMeta(f *testing.F) {
 		b, _ := proto.Marshal(m)
 		f.Add(b)
 	}
-	n := &Node{self: meta{protocol: 1, minProtocol: 1, bulkProto: "tcp"}}
+	n := &Node{self: meta.Meta{Protocol: 1, MinProtocol: 1, BulkProto: "tcp"}}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := decodeMeta(b)
+		m, err := meta.Decode(b)
 		if err != nil {
 			return
 		}
 		if reason, _ := n.judge(&m); reason != "" {
 			return
 		}
-		again, err := m.encode()
+		again, err := m.Encode()
 		if err != nil {
 			t.Fatalf("accepted but does not encode: %v", err)
 		}
-		if o, err := decodeMeta(again); err != nil || o != m {
+		if o, err := meta.Decode(again); err != nil || o != m {
 			t.Fatalf("%+v became %+v, %v", m, o, err)
 		}
 	})
@@ -248,7 +249,7 @@ func TestBadMeta(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the reason is another", func() bool { m, _ := a.member("odd"); return m.Reason == "meta: no bulk address" })
-	b, _ = a.self.encode()
+	b, _ = a.self.Encode()
 	if err := g.SetMeta(b); err != nil {
 		t.Fatal(err)
 	}

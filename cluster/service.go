@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -39,8 +40,8 @@ func (v *service) ready() (Backend, error) {
 }
 
 // lacks returns the answer to a call for a feature that this node lacks.
-func (n *Node) lacks(f Feature) error {
-	return status.Errorf(codes.Unimplemented, "this node lacks %v", FeatureNames(f))
+func (n *Node) lacks(f meta.Feature) error {
+	return status.Errorf(codes.Unimplemented, "this node lacks %v", meta.FeatureNames(f))
 }
 
 // subscribers holds the calls that follow the feed. A peer has one call, plus calls of broken
@@ -97,7 +98,7 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	n.subs.enter(name, s)
 	defer n.subs.leave(name, s)
 	var from feed.Position
-	if n.self.features&FeatureResume != 0 {
+	if n.self.Features&meta.FeatureResume != 0 {
 		from = feed.Position{Epoch: req.GetEpoch(), Next: req.GetNext()}
 	}
 	if err := stream.SendHeader(metadata.MD{}); err != nil { // tells the peer that the call has been accepted
@@ -113,8 +114,8 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 
 // List implements wire.ControlServer.
 func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) error {
-	if v.n.self.features&FeatureList == 0 {
-		return v.n.lacks(FeatureList)
+	if v.n.self.Features&meta.FeatureList == 0 {
+		return v.n.lacks(meta.FeatureList)
 	}
 	b, err := v.ready()
 	if err != nil {
@@ -172,8 +173,8 @@ func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatRepl
 // Store implements wire.ControlServer.
 func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.StoreReply, error) {
 	n := v.n
-	if n.self.features&FeatureStore == 0 {
-		return nil, n.lacks(FeatureStore)
+	if n.self.Features&meta.FeatureStore == 0 {
+		return nil, n.lacks(meta.FeatureStore)
 	}
 	b, err := v.ready()
 	if err != nil {

@@ -38,7 +38,7 @@ func TestGarbage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := a.Stats().Strangers
-			conn, err := net.Dial("tcp", a.self.control)
+			conn, err := net.Dial("tcp", a.self.Control)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,15 +70,15 @@ func TestFakeNames(t *testing.T) {
 		}
 	}()
 	fake := a.self
-	fake.control, fake.bulk = closing.Addr().String(), closing.Addr().String()
-	encoded, err := fake.encode()
+	fake.Control, fake.Bulk = closing.Addr().String(), closing.Addr().String()
+	encoded, err := fake.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const names = 100
 	before := ours()
 	for i := range names {
-		a.seen(gossip.Node{Name: fmt.Sprintf("fake-%d", i), Addr: fake.control, Meta: encoded})
+		a.seen(gossip.Node{Name: fmt.Sprintf("fake-%d", i), Addr: fake.Control, Meta: encoded})
 	}
 	eventually(t, "all were tried", func() bool {
 		n := 0
@@ -101,12 +101,12 @@ func TestSilentName(t *testing.T) {
 	}
 	defer silent.Close()
 	fake := a.self
-	fake.control, fake.bulk = silent.Addr().String(), silent.Addr().String()
-	encoded, err := fake.encode()
+	fake.Control, fake.Bulk = silent.Addr().String(), silent.Addr().String()
+	encoded, err := fake.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.seen(gossip.Node{Name: "fake", Addr: fake.control, Meta: encoded})
+	a.seen(gossip.Node{Name: "fake", Addr: fake.Control, Meta: encoded})
 	conn, err := silent.Accept() // it is being tried
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSilentName(t *testing.T) {
 // too much, none of it making a lasting difference; and that health and reflection are there.
 func TestStrangeCalls(t *testing.T) {
 	a := start(t, "a", nil)
-	conn, err := grpc.NewClient("passthrough:///"+a.self.control, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+a.self.Control, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(1<<30)))
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestTLS(t *testing.T) {
 		{"own name", credentials.NewTLS(own.Client("a")), "c", codes.OK},
 	} {
 		before := a.Stats()
-		conn, err := grpc.NewClient("passthrough:///"+a.self.control, grpc.WithTransportCredentials(tc.creds))
+		conn, err := grpc.NewClient("passthrough:///"+a.self.Control, grpc.WithTransportCredentials(tc.creds))
 		if err != nil {
 			t.Fatal(err)
 		}

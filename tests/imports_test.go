@@ -47,7 +47,8 @@ var table = map[string]row{
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
-	"cluster":          {3, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease"}},
+	"cluster":          {3, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/meta"}},
+	"cluster/meta":     {2, []string{"cluster/gossip", "cluster/wire"}},
 	"cluster/lease":    {1, []string{"rdma"}},
 	"cluster/grave":    {2, []string{"tiers/block", "rdma", "cluster/control", "cluster/location", "cluster/wire"}},
 	"cluster/control":  {1, []string{"tiers/block", "rdma", "cluster/pki", "cluster/wire"}},
@@ -70,7 +71,7 @@ var table = map[string]row{
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {6, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
-	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "rdma"}},
+	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
@@ -118,7 +119,7 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"go.yaml.in/yaml/v3":                 {"cmd/kvfs", "cmd/kvfs/config"},
 	"google.golang.org/grpc":             {"cluster", "cluster/control", "cluster/wire"},
-	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/grave", "cluster/wire"},
+	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/grave", "cluster/meta", "cluster/wire"},
 	"go.uber.org/zap":                    {},
 	"golang.org/x/sys":                   {},
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -279,7 +280,7 @@ func (n *stubNode) Close() error {
 type farPeer struct {
 	*memBackend
 	info     cluster.Member
-	features cluster.Feature
+	features meta.Feature
 	unusable atomic.Bool
 	near     cluster.Backend // of the node that asks it to take copies
 
@@ -290,7 +291,7 @@ type farPeer struct {
 	fetchCalls, storeCalls atomic.Int64
 }
 
-const allFeatures = cluster.FeatureGet | cluster.FeatureStore | cluster.FeatureBury | cluster.FeatureList
+const allFeatures = meta.FeatureGet | meta.FeatureStore | meta.FeatureBury | meta.FeatureList
 
 // addPeer adds a peer that announces its blocks at once.
 func (n *stubNode) addPeer(name string) *farPeer {
@@ -321,11 +322,11 @@ func (n *stubNode) remove(p *farPeer) {
 	n.members = slices.DeleteFunc(n.members, func(m member) bool { return m == member(p) })
 }
 
-func (p *farPeer) Name() string               { return p.info.Name }
-func (p *farPeer) Member() cluster.Member     { return p.info }
-func (p *farPeer) Can(f cluster.Feature) bool { return p.features&f == f }
-func (p *farPeer) Usable() bool               { return !p.unusable.Load() }
-func (p *farPeer) Callable() bool             { return !p.unusable.Load() }
+func (p *farPeer) Name() string            { return p.info.Name }
+func (p *farPeer) Member() cluster.Member  { return p.info }
+func (p *farPeer) Can(f meta.Feature) bool { return p.features&f == f }
+func (p *farPeer) Usable() bool            { return !p.unusable.Load() }
+func (p *farPeer) Callable() bool          { return !p.unusable.Load() }
 
 func (p *farPeer) Fetch(ctx context.Context, blocks []*cluster.Fetch) {
 	p.fetchCalls.Add(1)

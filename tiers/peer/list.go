@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -66,7 +67,7 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 func (t *Tier) feedPeers(ctx context.Context, peers chan<- member) {
 	defer close(peers)
 	for _, p := range t.node.peers() {
-		if !p.Can(cluster.FeatureList) {
+		if !p.Can(meta.FeatureList) {
 			continue
 		}
 		select {

@@ -7,6 +7,7 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
 )
@@ -32,7 +33,7 @@ type node interface {
 type member interface {
 	Name() string
 	Member() cluster.Member
-	Can(f cluster.Feature) bool
+	Can(f meta.Feature) bool
 	Usable() bool   // for fetches
 	Callable() bool // for all other calls
 	Fetch(ctx context.Context, blocks []*cluster.Fetch)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 )
 
 // candidate is a peer that may take copies.
@@ -37,7 +38,7 @@ func (t *Tier) candidates() []candidate {
 		}
 		why := ""
 		switch {
-		case !p.Can(cluster.FeatureStore), t.declined.has(badKey{peer: p.Name()}, now):
+		case !p.Can(meta.FeatureStore), t.declined.has(badKey{peer: p.Name()}, now):
 			why = "it takes no copies"
 		case !p.Callable():
 			why = "it does not answer"

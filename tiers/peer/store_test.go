@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -125,7 +126,7 @@ func TestStoreReplicas(t *testing.T) {
 		}, driver.Failed, block.ErrUnavailable, 0},
 		{"none takes copies", 2, 1, func(c *cell) {
 			for _, p := range c.peers {
-				p.features &^= cluster.FeatureStore
+				p.features &^= meta.FeatureStore
 			}
 		}, driver.Skipped, block.ErrNoSpace, 0},
 		{"one refuses", 3, 2, func(c *cell) { c.peers[0].refuse = block.ErrNoSpace }, driver.Stored, nil, 2},
@@ -348,7 +349,7 @@ func TestPreferredSegment(t *testing.T) {
 		warnings int
 	}{
 		{"unknown", func(c *cell, p *farPeer) { c.node.remove(p) }, 1},
-		{"takes nothing", func(c *cell, p *farPeer) { p.features &^= cluster.FeatureStore }, 1},
+		{"takes nothing", func(c *cell, p *farPeer) { p.features &^= meta.FeatureStore }, 1},
 		{"does not answer", func(c *cell, p *farPeer) { p.unusable.Store(true) }, 1},
 		{"refuses", func(c *cell, p *farPeer) { p.refuse = block.ErrNoSpace }, 0},
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -118,7 +119,7 @@ func TestList(t *testing.T) {
 	c.peers[1].add(cluster.BlockInfo{Path: "g/y", Seq: 3}, nil)
 	c.peers[1].add(cluster.BlockInfo{Path: "h/z", Seq: 3}, nil)
 	c.peers[2].add(cluster.BlockInfo{Path: "g/hidden", Seq: 4}, nil)
-	c.peers[2].features &^= cluster.FeatureList
+	c.peers[2].features &^= meta.FeatureList
 	names, err := list(c, 0)
 	if err != nil || !slices.Equal(names, []string{"x@1", "x@2", "y@3"}) {
 		t.Errorf("%v %v", names, err)

@@ -1,4 +1,4 @@
-package cluster
+package meta
 
 import (
 	"fmt"
@@ -19,12 +19,12 @@ const (
 	FeatureMemory                     // tells in its feed which blocks are in memory
 	FeatureRDMA                       // its memory can be read one-sided; see Describe
 
-	allFeatures = 1<<iota - 1
+	AllFeatures = 1<<iota - 1
 )
 
-// noCopies marks a node that has FeatureStore but takes no copies, because it is configured
+// NoCopies marks a node that has FeatureStore but takes no copies, because it is configured
 // so. It is not a feature: nobody warns about it or refuses a node for it.
-const noCopies Feature = 1 << 32
+const NoCopies Feature = 1 << 32
 
 // featureNames has the name of each bit.
 var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma"}
@@ -41,8 +41,8 @@ func FeatureNames(f Feature) []string {
 	return names
 }
 
-// parseFeatures is the inverse of FeatureNames.
-func parseFeatures(names []string) (Feature, error) {
+// ParseFeatures is the inverse of FeatureNames.
+func ParseFeatures(names []string) (Feature, error) {
 	var f Feature
 	for _, name := range names {
 		i := slices.Index(featureNames, name)
