@@ -12,17 +12,13 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// Limits of what a peer tells of its fabric.
-const (
-	maxFabricAddr = 16 << 10 // bytes; it names each network card
-	maxProbe      = 1 << 20  // bytes
-	maxReason     = 500      // characters of an error in Member.PathReason: it may quote an address
-)
+// maxReason bounds the characters of an error in Member.PathReason: it may quote an address.
+const maxReason = 500
 
 // The ways of Member.Path.
 const (
@@ -38,9 +34,7 @@ const (
 //	one    blocks come by the link. The first failed read closes it and wakes watchLink. If
 //	       a read was cut off for lack of time, watchLink tests the link first
 type link struct {
-	peer  rdma.Peer
-	probe *wire.DescribeReply // the peer's description of its probe region
-
+	*remote.Memory
 	doubted chan struct{} // has one element if the link is to be tested
 	partly  atomic.Bool   // not every network card reaches the peer
 }
@@ -109,13 +103,13 @@ func (p *Peer) keepLink(s *session, l *link) bool {
 func (p *Peer) tryLink(s *session, l *link) {
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
-	if err := readProbe(ctx, l.peer, l.probe); err != nil && s.ctx.Err() == nil {
+	if err := l.Test(ctx); err != nil && s.ctx.Err() == nil {
 		p.lose(s, l, probeFailed, err)
 	}
 }
 
 func (p *Peer) closeLink(l *link) {
-	if err := l.peer.Close(); err != nil {
+	if err := l.Close(); err != nil {
 		p.n.log.Debug("closing an RDMA connection", zap.String("peer", p.name), zap.Error(err))
 	}
 }
@@ -127,7 +121,7 @@ func (p *Peer) makeLink(s *session) *link {
 	defer cancel()
 	reply, err := s.control.Describe(ctx, &wire.DescribeRequest{})
 	if err = control.Error(ctx, err); err == nil {
-		err = checkDescription(reply)
+		err = remote.Check(reply)
 	}
 	if err != nil {
 		kind := probeFailed
@@ -137,61 +131,34 @@ func (p *Peer) makeLink(s *session) *link {
 		p.without(s, kind, err)
 		return nil
 	}
-	if own := p.n.fabric.proto; reply.GetFabricProto() != own {
+	if own := p.n.fabric.Proto; reply.GetFabricProto() != own {
 		p.without(s, anotherProvider, fmt.Errorf("%q there, %q here", reply.GetFabricProto(), own))
 		return nil
 	}
-	peer, err := p.n.fabric.transport.Connect(reply.GetFabricAddr())
-	if err == nil {
-		if err = readProbe(ctx, peer, reply); err != nil {
-			err = errors.Join(err, peer.Close())
-		}
-	}
+	memory, err := p.n.fabric.Connect(ctx, reply)
 	if err != nil {
 		p.without(s, probeFailed, err)
 		return nil
 	}
-	l := &link{peer: peer, probe: reply, doubted: make(chan struct{}, 1)}
+	l := &link{Memory: memory, doubted: make(chan struct{}, 1)}
 	p.setPathReason("") // first, since lose may set another
 	s.link.Store(l)
 	p.tryCards(s, l)
 	if p.tells(pathRDMA) {
-		p.n.log.Info("peer is read by RDMA", zap.String("peer", p.name), zap.String("proto", p.n.fabric.proto))
+		p.n.log.Info("peer is read by RDMA", zap.String("peer", p.name), zap.String("proto", p.n.fabric.Proto))
 	}
 	return l
-}
-
-// prober is an rdma.Peer that can be tested over each network card. Some cards may fail to
-// reach it while others work.
-type prober interface {
-	Probe(ctx context.Context) error // joins the error of each card that fails
-}
-
-// mover is an rdma.Peer that counts the bytes read so far, including those of unfinished
-// reads.
-type mover interface {
-	Moved() int64
-}
-
-// moved returns how many bytes have come by the link. told is false if the link does not count
-// them.
-func (l *link) moved() (n int64, told bool) {
-	if m, ok := l.peer.(mover); ok {
-		return m.Moved(), true
-	}
-	return 0, false
 }
 
 // tryCards finds out which cards do not reach a peer that can be read. It sets
 // Member.PathReason and writes to the log.
 func (p *Peer) tryCards(s *session, l *link) {
-	all, ok := l.peer.(prober)
+	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
+	defer cancel()
+	ok, err := l.TestCards(ctx)
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
-	defer cancel()
-	err := all.Probe(ctx)
 	reason := ""
 	if err != nil {
 		reason = fmt.Sprintf("%s: %.*s", someCards, maxReason, strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -218,39 +185,6 @@ func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
 	}
 	p.mu.pathReason = reason
 	return true
-}
-
-// checkDescription fails if an answer to Describe makes no sense.
-func checkDescription(r *wire.DescribeReply) error {
-	switch {
-	case r.GetFabricProto() == "" || len(r.GetFabricProto()) > meta.MaxText || !meta.Printable(r.GetFabricProto()):
-		return fmt.Errorf("%w: fabric of the kind %.100q", rdma.ErrProtocol, r.GetFabricProto())
-	case r.GetFabricAddr() == "" || len(r.GetFabricAddr()) > maxFabricAddr:
-		return fmt.Errorf("%w: fabric address of %d bytes", rdma.ErrProtocol, len(r.GetFabricAddr()))
-	case len(r.GetProbeKey()) == 0 || len(r.GetProbeKey()) > rdma.MaxKey:
-		return fmt.Errorf("%w: probe region with a key of %d bytes", rdma.ErrProtocol, len(r.GetProbeKey()))
-	case r.GetProbeSize() <= 0 || r.GetProbeSize() > maxProbe:
-		return fmt.Errorf("%w: probe region of %d bytes", rdma.ErrProtocol, r.GetProbeSize())
-	}
-	return nil
-}
-
-// readProbe reads the probe region and compares the bytes with those that the peer announced.
-func readProbe(ctx context.Context, peer rdma.Peer, r *wire.DescribeReply) error {
-	file, err := memoryFile("kvfs-probe")
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	sum := block.NewChecksum()
-	region := rdma.RemoteRegion{Key: r.GetProbeKey(), Size: r.GetProbeSize()}
-	if err := peer.Read(ctx, region, 0, r.GetProbeSize(), rdma.Dest{File: file, Hash: sum}); err != nil {
-		return err
-	}
-	if sum.Sum64() != r.GetProbeSum() {
-		return fmt.Errorf("%w: what was read is not what the peer has there", rdma.ErrProtocol)
-	}
-	return nil
 }
 
 // lose ends a link after a failed read, unless it has ended already. Other reads by the link

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -78,11 +79,11 @@ func (p *testLink) Read(ctx context.Context, r rdma.RemoteRegion, off, n int64, 
 	next := func(r rdma.RemoteRegion) error { return p.Peer.Read(ctx, r, off, n, dst) }
 	p.f.mu.Lock()
 	read := p.f.read
-	if r.Size != probeSize {
+	if r.Size != remote.ProbeSize {
 		p.f.reads++
 	}
 	p.f.mu.Unlock()
-	if read != nil && r.Size != probeSize {
+	if read != nil && r.Size != remote.ProbeSize {
 		return read(ctx, r, next)
 	}
 	return next(r)
@@ -242,9 +243,9 @@ func TestNoLink(t *testing.T) {
 		{name: "older", holder: func(o *Options) { o.tuning.mask, o.Path = meta.FeatureRDMA, PathAuto }, reason: noRDMAThere},
 		{name: "switched off", holder: func(o *Options) { o.Path = PathTCP }, reason: noRDMAThere},
 		{name: "another provider", holder: func(o *Options) { o.Fabric.(*testFabric).proto = "other" }, reason: anotherProvider + `: "other" there, "test fabric" here`},
-		{name: "other bytes", break_: func(a *testNode) { a.fabric.sum++ }, reason: probeFailed + ": protocol violation"},
-		{name: "no proto", break_: func(a *testNode) { a.fabric.proto = "" }, reason: probeFailed},
-		{name: "strange proto", break_: func(a *testNode) { a.fabric.proto = "a\nb" }, reason: probeFailed},
+		{name: "other bytes", break_: func(a *testNode) { a.fabric.Sum++ }, reason: probeFailed + ": protocol violation"},
+		{name: "no proto", break_: func(a *testNode) { a.fabric.Proto = "" }, reason: probeFailed},
+		{name: "strange proto", break_: func(a *testNode) { a.fabric.Proto = "a\nb" }, reason: probeFailed},
 		{name: "unknown key", remote: func(r rdma.RemoteRegion) rdma.RemoteRegion { r.Key = []byte("old"); return r }, reason: probeFailed + ": peer a: block gone"},
 		{name: "no key", remote: func(r rdma.RemoteRegion) rdma.RemoteRegion { r.Key = nil; return r }, reason: probeFailed},
 		{name: "long key", remote: func(r rdma.RemoteRegion) rdma.RemoteRegion { r.Key = make([]byte, rdma.MaxKey+1); return r }, reason: probeFailed},

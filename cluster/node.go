@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -36,8 +37,8 @@ type Node struct {
 	server  *control.Server
 	self    meta.Meta // except total and free, which belong to the goroutine of the capacity after Start
 	opened  time.Time
-	told    meta.Feature // self.features as other nodes are told
-	fabric  *fabric      // nil: not used
+	told    meta.Feature   // self.features as other nodes are told
+	fabric  *remote.Fabric // nil: not used
 
 	fabricErr error // why there is no fabric although there should be one
 
@@ -133,7 +134,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		if err == nil {
 			return
 		}
-		err = errors.Join(err, n.server.Close(), n.fabric.closeProbe())
+		err = errors.Join(err, n.server.Close(), n.fabric.Close())
 		n.cancel() // gossip waits for an event handler, which waits for this context
 		if n.gossip != nil {
 			err = errors.Join(err, n.gossip.Close())
@@ -327,7 +328,7 @@ func (n *Node) Close() error {
 	err = errors.Join(err, n.server.Close())
 	n.wg.Wait()
 	n.leases.Close()
-	err = errors.Join(err, n.graveFile.Close(), n.fabric.closeProbe())
+	err = errors.Join(err, n.graveFile.Close(), n.fabric.Close())
 	if n.o.Fabric != nil {
 		err = errors.Join(err, n.o.Fabric.Close())
 	}

@@ -138,7 +138,7 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 	reads, end := context.WithCancelCause(leased)
 	r.reads, r.end = reads, end
 	r.mu.Lock()
-	r.mu.moved, _ = r.l.moved()
+	r.mu.moved, _ = r.l.Moved()
 	r.mu.since = time.Now()
 	if deadline, ok := r.ctx.Deadline(); ok && r.p.n.o.Path != PathRDMA {
 		r.mu.latest = time.Now().Add(time.Until(deadline) / 2) // the transport gets the rest
@@ -157,7 +157,7 @@ func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
 // look ends the reads if nothing has come for limit. Other reads share the link. As long as
 // any bytes come by it, all reads wait.
 func (r *oneSided) look() {
-	moved, told := r.l.moved()
+	moved, told := r.l.Moved()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.reads.Err() != nil {
@@ -249,7 +249,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 // nothing is known to be wrong.
 func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
 	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
-	err = r.l.peer.Read(r.reads, region, 0, size, dst)
+	err = r.l.Read(r.reads, region, 0, size, dst)
 	switch cause := context.Cause(r.reads); {
 	case errors.Is(err, rdma.ErrUnsafe):
 		return readFailed, r.s.unlive(err)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kvfs/kvfs/cluster/lease"
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -324,7 +325,7 @@ func TestBadLeases(t *testing.T) {
 		"long key": {func(a *testNode) {
 			fabricOf(a).set(func(f *testFabric) {
 				f.remote = func(r rdma.RemoteRegion) rdma.RemoteRegion {
-					if r.Size != probeSize {
+					if r.Size != remote.ProbeSize {
 						r.Key = make([]byte, rdma.MaxKey+1)
 					}
 					return r

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -80,7 +81,7 @@ func TestLook(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var moved int64
 			f := &testFabric{moved: func() int64 { return moved }}
-			r := &oneSided{l: &link{peer: &testLink{f: f}}, limit: limit}
+			r := &oneSided{l: &link{Memory: remote.NewMemory(&testLink{f: f}, nil)}, limit: limit}
 			r.reads, r.end = context.WithCancelCause(t.Context())
 			r.mu.timer = time.AfterFunc(limit, r.look)
 			defer r.mu.timer.Stop()

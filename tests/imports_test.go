@@ -47,7 +47,8 @@ var table = map[string]row{
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
-	"cluster":          {3, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/meta"}},
+	"cluster":          {4, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/meta", "cluster/remote"}},
+	"cluster/remote":   {3, []string{"tiers/block", "rdma", "cluster/meta", "cluster/wire"}},
 	"cluster/meta":     {2, []string{"cluster/gossip", "cluster/wire"}},
 	"cluster/lease":    {1, []string{"rdma"}},
 	"cluster/grave":    {2, []string{"tiers/block", "rdma", "cluster/control", "cluster/location", "cluster/wire"}},
@@ -71,7 +72,7 @@ var table = map[string]row{
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {6, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
-	"tiers/peer":     {4, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
+	"tiers/peer":     {5, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
