@@ -17,7 +17,7 @@ func BenchmarkLocate(b *testing.B) {
 		p := &Peer{n: n, bulk: breaker.New(1, 1)}
 		p.zone.Store(&zone)
 		p.session.Store(&session{target: &target{}})
-		slot, _ := peerSlots{p}.TakeSlot()
+		slot, _ := p.feed.TakeSlot()
 		n.index.SetLive(slot, true)
 		for k := range 100_000 {
 			n.index.Put(slot, location.Entry{Hash: location.HashPath(fmt.Sprintf("g/%d", k)), Seq: 1, Size: 1 << 20, Mode: 0o100644, Memory: i == 0})

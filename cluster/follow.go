@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,15 +27,38 @@ const (
 	feedFollowing = "following"
 )
 
-// follow keeps following the peer's feed until the session ends. After a failure it starts
+// following is the feed of a peer, as this node follows it.
+type following struct {
+	p *Peer
+
+	// Used by Peer.run alone.
+	follower *feed.Follower
+	far      bool      // the log has been told of versions from the future
+	resyncAt time.Time // when the feed is to begin with a snapshot again
+
+	mu struct {
+		sync.Mutex
+		state string          // for Member.Feed
+		slots []location.Slot // given to the follower
+	}
+}
+
+func newFollowing(p *Peer) *following {
+	f := &following{p: p}
+	f.follower = feed.NewFollower(p.n.index, f, p.n.buried, p.n.observe)
+	f.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, f.tooFar)
+	return f
+}
+
+// run keeps following the peer's feed until the session ends. After a failure it starts
 // again, after a pause that grows while nothing comes. It gives up if the peer has never
 // answered in this session.
-func (p *Peer) follow(s *session) {
-	t := &p.n.o.tuning
+func (f *following) run(s *session) {
+	p, t := f.p, &f.p.n.o.tuning
 	backoff := t.retryMin
 	for s.ctx.Err() == nil {
-		p.setFeed(feedWaiting)
-		progress, err := p.subscribe(s)
+		f.set(feedWaiting)
+		progress, err := f.subscribe(s)
 		if s.ctx.Err() != nil {
 			return
 		}
@@ -65,40 +90,27 @@ var errResync = errors.New("time for a new snapshot")
 // subscribe follows the feed over one call. It reports whether anything came. From time to
 // time it ends the call, so that the next one brings a new snapshot and corrects any mistake
 // in what is known of the peer.
-func (p *Peer) subscribe(s *session) (progress bool, err error) {
+func (f *following) subscribe(s *session) (progress bool, err error) {
+	p := f.p
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	resync := time.AfterFunc(p.n.o.tuning.resync, cancel)
 	defer resync.Stop()
 	req := &wire.SubscribeRequest{Features: uint64(p.n.self.Features)}
-	if d := time.Until(p.resyncAt); d > 0 && s.features&meta.FeatureResume != 0 {
+	if d := time.Until(f.resyncAt); d > 0 && s.features&meta.FeatureResume != 0 {
 		resync.Reset(d)
-		at := p.follower.Position()
+		at := f.follower.Position()
 		req.Epoch, req.Next = at.Epoch, at.Next
 	}
-	// Only the beginning has a time limit. After it the pings of the connection find out
-	// whether the peer is alive.
-	tooLong := time.AfterFunc(p.n.o.CallTimeout, cancel)
-	defer tooLong.Stop()
-	stream, err := s.control.Subscribe(ctx, req)
-	if err == nil {
-		_, err = stream.Header()
-	}
-	if !tooLong.Stop() && s.ctx.Err() == nil {
-		return false, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
-	}
+	stream, err := f.begin(ctx, cancel, s, req)
 	if err != nil {
-		err = control.Error(s.ctx, err)
-		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
-			s.answered() // it answered that it has no feed for this node; other calls may still work
-		}
 		return false, err
 	}
 	s.answered()
 	p.control.Kick()
 	p.bulk.Kick()
 	p.fabric.Kick()
-	p.setFeed(feedFollowing)
+	f.set(feedFollowing)
 	for {
 		b, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -110,43 +122,107 @@ func (p *Peer) subscribe(s *session) (progress bool, err error) {
 		if err != nil {
 			return progress, control.Error(s.ctx, err)
 		}
-		if err := p.apply(b); err != nil {
+		if err := f.apply(b); err != nil {
 			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)
 		}
 		if b.GetBegin() || b.GetEnd() {
 			d := breaker.Jitter(p.n.o.tuning.resync)
 			resync.Reset(d)
 			if b.GetEnd() {
-				p.resyncAt = time.Now().Add(d)
+				f.resyncAt = time.Now().Add(d)
 			}
 		}
 		progress = true
 	}
 }
 
-// apply processes a batch of the feed.
-func (p *Peer) apply(b *wire.Batch) error {
-	if b.GetBegin() {
-		p.setFeed(feedSnapshot)
+// begin makes the call of a feed. ctx is the call's, and cancel ends it.
+func (f *following) begin(
+	ctx context.Context, cancel func(), s *session, req *wire.SubscribeRequest,
+) (wire.Control_SubscribeClient, error) {
+	// Only the beginning has a time limit. After it the pings of the connection find out
+	// whether the peer is alive.
+	tooLong := time.AfterFunc(f.p.n.o.CallTimeout, cancel)
+	defer tooLong.Stop()
+	stream, err := s.control.Subscribe(ctx, req)
+	if err == nil {
+		_, err = stream.Header()
 	}
-	err := p.follower.Apply(&feed.Batch{
+	if !tooLong.Stop() && s.ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
+	}
+	if err != nil {
+		err = control.Error(s.ctx, err)
+		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
+			s.answered() // it answered that it has no feed for this node; other calls may still work
+		}
+		return nil, err
+	}
+	return stream, nil
+}
+
+// apply processes a batch of the feed.
+func (f *following) apply(b *wire.Batch) error {
+	if b.GetBegin() {
+		f.set(feedSnapshot)
+	}
+	err := f.follower.Apply(&feed.Batch{
 		Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()},
 		Begin:    b.GetBegin(), End: b.GetEnd(),
 		Records: b.GetRecords(), Count: int(b.GetCount()),
 	})
 	if err == nil && b.GetEnd() {
-		p.setFeed(feedFollowing)
-		if b := p.n.backend.Load(); b != nil {
+		f.set(feedFollowing)
+		if b := f.p.n.backend.Load(); b != nil {
 			(*b).Followed()
 		}
 	}
 	return err
 }
 
-func (p *Peer) setFeed(state string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.feed = state
+func (f *following) set(state string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.state = state
+}
+
+// state returns Member.Feed.
+func (f *following) state() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.state
+}
+
+// TakeSlot implements feed.Slots.
+func (f *following) TakeSlot() (location.Slot, bool) {
+	slot, ok := f.p.n.slots.take(f.p)
+	if ok {
+		f.mu.Lock()
+		f.mu.slots = append(f.mu.slots, slot)
+		f.mu.Unlock()
+	}
+	return slot, ok
+}
+
+// GiveSlot implements feed.Slots.
+func (f *following) GiveSlot(slot location.Slot) {
+	f.mu.Lock()
+	f.mu.slots = slices.DeleteFunc(f.mu.slots, func(x location.Slot) bool { return x == slot })
+	f.mu.Unlock()
+	f.p.n.slots.peers[slot].Store(nil)
+}
+
+// blocks returns how many entries of the peer are in the index. During a snapshot it returns the
+// entries shown or those of the snapshot, whichever are more.
+func (f *following) blocks() int64 {
+	f.mu.Lock()
+	slots := slices.Clone(f.mu.slots)
+	f.mu.Unlock()
+	var most int64
+	for _, slot := range slots {
+		most = max(most, f.p.n.index.Count(slot))
+	}
+	return most
 }
 
 // buried is called for each new grave from a feed or an exchange.
@@ -163,10 +239,11 @@ func (n *Node) bury(path string, dir bool, seq uint64) {
 }
 
 // tooFar counts a record of the peer whose version number is not believed.
-func (p *Peer) tooFar() {
+func (f *following) tooFar() {
+	p := f.p
 	p.n.counters.farVersion.Add(1)
-	if !p.far {
-		p.far = true
+	if !f.far {
+		f.far = true
 		p.n.log.Warn("ignored versions from the future that a peer told: compare its clock with the clock of this node",
 			zap.String("peer", p.name))
 	}

@@ -40,28 +40,6 @@ func (t *slotTable) take(p *Peer) (location.Slot, bool) {
 	return 0, false
 }
 
-// peerSlots gives slots to the follower of one peer.
-type peerSlots struct{ p *Peer }
-
-// TakeSlot implements feed.Slots.
-func (s peerSlots) TakeSlot() (location.Slot, bool) {
-	slot, ok := s.p.n.slots.take(s.p)
-	if ok {
-		s.p.mu.Lock()
-		s.p.mu.slots = append(s.p.mu.slots, slot)
-		s.p.mu.Unlock()
-	}
-	return slot, ok
-}
-
-// GiveSlot implements feed.Slots.
-func (s peerSlots) GiveSlot(slot location.Slot) {
-	s.p.mu.Lock()
-	s.p.mu.slots = slices.DeleteFunc(s.p.mu.slots, func(x location.Slot) bool { return x == slot })
-	s.p.mu.Unlock()
-	s.p.n.slots.peers[slot].Store(nil)
-}
-
 // Locate appends the live holders of a path to buf, without this node. It takes the holders of
 // the latest version that any of them has, best first: holders that answer fetches, then those
 // with the block in memory, then those in this zone, then those with the fewest blocks being
@@ -97,17 +75,4 @@ func (n *Node) rank(p *Peer, h *location.Holder) uint64 {
 		r |= 4 << (chanceBits + inflightBits)
 	}
 	return r
-}
-
-// blocks returns how many entries of p are in the index. During a snapshot it returns the
-// entries shown or those of the snapshot, whichever are more.
-func (p *Peer) blocks() int64 {
-	p.mu.Lock()
-	slots := slices.Clone(p.mu.slots)
-	p.mu.Unlock()
-	var most int64
-	for _, slot := range slots {
-		most = max(most, p.n.index.Count(slot))
-	}
-	return most
 }

@@ -254,7 +254,8 @@ func (n *Node) Members() []Member {
 
 // Member returns what is known of the peer.
 func (p *Peer) Member() Member {
-	blocks, followed := p.blocks(), p.follower.Stats()
+	blocks, followed := p.feed.blocks(), p.feed.follower.Stats()
+	state := p.feed.state()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.mu.meta
@@ -264,7 +265,7 @@ func (p *Peer) Member() Member {
 		ControlAddr: s.Control, BulkAddr: s.Bulk, Zone: s.Zone, Version: s.Version, Protocol: int(s.Protocol),
 		Features: meta.FeatureNames(s.Offered()), Missing: meta.FeatureNames(p.n.wanted() &^ s.Features),
 		TotalBytes: s.Total, FreeBytes: s.Free, Since: p.mu.since, Path: path, PathReason: reason,
-		Feed: p.mu.feed, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
+		Feed: state, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
 		Breaker: breaker.Worse(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,
 	}

@@ -132,7 +132,7 @@ func TestLocateOrder(t *testing.T) {
 			p.bulk.Failed()
 		}
 		p.session.Store(&session{target: &target{}})
-		slot, _ := peerSlots{p}.TakeSlot()
+		slot, _ := p.feed.TakeSlot()
 		a.index.SetLive(slot, true)
 		a.index.Put(slot, location.Entry{Hash: hash, Seq: 5, Size: 3, Mode: 0o100644, Memory: memory})
 	}
@@ -169,7 +169,7 @@ func TestLocateSpreads(t *testing.T) {
 			p := n.newPeer(holder)
 			p.zone.Store(&n.o.Zone)
 			p.session.Store(&session{target: &target{}})
-			slot, _ := peerSlots{p}.TakeSlot()
+			slot, _ := p.feed.TakeSlot()
 			n.index.SetLive(slot, true)
 			for b := range blocks {
 				n.index.Put(slot, location.Entry{Hash: location.HashPath(fmt.Sprint("g/", b)), Seq: 5, Size: 3, Mode: 0o100644, Memory: true})

@@ -14,10 +14,8 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/grave"
-	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -36,10 +34,8 @@ type Peer struct {
 	bulk    *breaker.Breaker // of fetches over the transport
 	fabric  *breaker.Breaker // of the link: only its back-off; there is no link while it is open
 
-	follower *feed.Follower // used by run alone
-	far      bool           // used by run alone: the log has been told of versions from the future
-	resyncAt time.Time      // used by run alone: when the feed is to begin with a snapshot again
-	marks    *grave.Marks
+	feed  *following
+	marks *grave.Marks
 
 	wake    chan struct{} // has one element if target has changed
 	session atomic.Pointer[session]
@@ -55,11 +51,9 @@ type Peer struct {
 		since         time.Time
 		gossipAddr    string
 		meta          meta.Meta
-		target        *target         // nil: this node must not talk to the peer
-		warned        meta.Feature    // features of which the log has been told
-		warnedFor     string          // the version for which it was told
-		slots         []location.Slot // given to the follower
-		feed          string
+		target        *target      // nil: this node must not talk to the peer
+		warned        meta.Feature // features of which the log has been told
+		warnedFor     string       // the version for which it was told
 		lastError     string
 		pathReason    string          // why the session has no link
 		told          map[string]bool // what the log has been told of the link in this session
@@ -119,8 +113,7 @@ func (n *Node) newPeer(name string) *Peer {
 		control: breaker.New(t.breakerMin, t.breakerMax), bulk: breaker.New(t.breakerMin, t.breakerMax),
 		fabric: breaker.New(t.breakerMin, t.breakerMax),
 	}
-	p.follower = feed.NewFollower(n.index, peerSlots{p}, n.buried, n.observe)
-	p.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, p.tooFar)
+	p.feed = newFollowing(p)
 	return p
 }
 
@@ -226,7 +219,7 @@ func (p *Peer) talk(s *session) bool {
 		p.control.Reset()
 		p.bulk.Reset()
 		p.session.Store(s)
-		p.follower.SetLive(true)
+		p.feed.follower.SetLive(true)
 		wg.Go(func() { p.control.Run(s.ctx, func(ctx context.Context) error { return p.probe(ctx, s) }) })
 		wg.Go(func() { p.bulk.Run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
 		wg.Go(func() { p.exchangeFirst(s) })
@@ -234,12 +227,12 @@ func (p *Peer) talk(s *session) bool {
 			wg.Go(func() { p.watchLink(s) })
 		}
 	}
-	p.follow(s)
+	p.feed.run(s)
 	p.session.Store(nil)
 	if p.n.ctx.Err() == nil { // otherwise the node is closing
-		p.follower.SetLive(false)
+		p.feed.follower.SetLive(false)
 	}
-	p.setFeed("")
+	p.feed.set("")
 	if err := errors.Join(s.conn.Close(), s.bulk.Close()); err != nil {
 		p.n.log.Debug("closing a session", zap.String("peer", p.name), zap.Error(err))
 	}
@@ -259,9 +252,9 @@ func (p *Peer) idle() bool {
 		case <-p.wake:
 			return true
 		case <-drop.C:
-			p.follower.Drop()
+			p.feed.follower.Drop()
 		case <-forget.C:
-			p.follower.Drop()
+			p.feed.follower.Drop()
 			if p.n.forget(p) {
 				return false
 			}

@@ -40,7 +40,6 @@ var complexFuncs = map[string]int{
 	"cmd/kvfs/launch.builder.engine":       20,
 	"cmd/kvfs/launch.walker.shell":         20,
 	"tiers.opens.openWrite":                20,
-	"cluster.Peer.subscribe":               19,
 	"tiers.lending.Take":                   19,
 	"tiers.drafts.release":                 16,
 	"tiers/mem.Store.loadFormat":           19,
