@@ -15,6 +15,7 @@ func BenchmarkLocate(b *testing.B) {
 	zone := ""
 	for i := range 2 {
 		p := &Peer{n: n, bulk: breaker.New(1, 1)}
+		p.feed = newFollowing(p)
 		p.zone.Store(&zone)
 		p.session.Store(&session{target: &target{}})
 		slot, _ := p.feed.TakeSlot()

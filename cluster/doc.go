@@ -9,6 +9,10 @@
 //	fabric    an optional second rdma.Transport that reads the memory of peers one-sided
 //	breaker   three for each peer: for control, for bulk and for the fabric
 //
+// A Peer is put together from what this node follows of it (following), the link to its memory
+// (links), and the session of now. Packages below this one have what needs no node: meta, control,
+// breaker, grave (removals), lease (blocks that peers read one-sided) and remote (the reading).
+//
 // There is no master. A look-up reads local memory and asks no other node. That memory may be
 // out of date. The holder's answer decides: if it is no, or does not come, the block is a
 // miss.
@@ -136,7 +140,7 @@
 //
 // Node.mu, then Peer.mu: the state that gossip tells is entered under both. All other locks
 // are leaves. None is held across a call of the network, the backend, or another package that
-// may block. The callbacks of a Follower take Peer.mu.
+// may block.
 //
 // # Decisions
 //

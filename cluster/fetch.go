@@ -85,7 +85,7 @@ func (p *Peer) request(ctx context.Context, s *session, blocks []*Fetch) {
 		}
 		p.n.counters.fabricFallbacks.Add(uint64(len(blocks)))
 	} else if only {
-		err := p.noLink()
+		err := p.links.none()
 		if l != nil {
 			err = p.tooOften()
 		}

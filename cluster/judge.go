@@ -26,6 +26,6 @@ func (n *Node) judge(m *meta.Meta) (reason string, lacks meta.Feature) {
 	return "", 0
 }
 
-// wanted returns the features whose lack in a peer is logged. Peer.without logs the lack of
+// wanted returns the features whose lack in a peer is logged. links.without logs the lack of
 // RDMA.
 func (n *Node) wanted() meta.Feature { return n.self.Features &^ meta.FeatureRDMA }

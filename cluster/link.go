@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,10 +30,10 @@ const (
 // link is a connection by the fabric over which the peer's memory has been read. A session has
 // one link or none:
 //
-//	none   blocks come by the transport. watchLink asks for the address, connects, and reads
+//	none   blocks come by the transport. links.watch asks for the address, connects, and reads
 //	       the probe region, with a back-off after each failure
-//	one    blocks come by the link. The first failed read closes it and wakes watchLink. If
-//	       a read was cut off for lack of time, watchLink tests the link first
+//	one    blocks come by the link. The first failed read closes it and wakes links.watch. If
+//	       a read was cut off for lack of time, links.watch tests the link first
 type link struct {
 	*remote.Memory
 	doubted chan struct{} // has one element if the link is to be tested
@@ -56,21 +57,33 @@ const (
 	allCards        = "all devices reach it"
 )
 
-// watchLink makes the link of a session, and makes it again after a failure, until the session
+// links makes the links of a peer, one after the other, and knows why there is none.
+type links struct {
+	p *Peer
+
+	mu struct {
+		sync.Mutex
+		reason string          // why the session has no link
+		told   map[string]bool // what the log has been told of the link in this session
+	}
+}
+
+// watch makes the link of a session, and makes it again after a failure, until the session
 // ends. It closes the link on return; its caller waits for it.
-func (p *Peer) watchLink(s *session) {
+func (x *links) watch(s *session) {
+	p := x.p
 	if s.features&meta.FeatureRDMA == 0 {
-		p.without(s, noRDMAThere, nil)
+		x.without(s, noRDMAThere, nil)
 		return
 	}
 	p.fabric.Reset()
 	defer func() {
 		if l := s.link.Swap(nil); l != nil {
-			p.closeLink(l)
+			x.close(l)
 		}
 	}()
 	for {
-		if l := p.makeLink(s); l != nil && !p.keepLink(s, l) {
+		if l := x.open(s); l != nil && !x.keep(s, l) {
 			return
 		}
 		if !p.fabric.Wait(s.ctx) {
@@ -79,18 +92,18 @@ func (p *Peer) watchLink(s *session) {
 	}
 }
 
-// keepLink tests the link when a reader doubts it. At intervals it tests the network cards
+// keep tests the link when a reader doubts it. At intervals it tests the network cards
 // that did not reach the peer. It returns true when the link is lost, false when the session
 // has ended.
-func (p *Peer) keepLink(s *session, l *link) bool {
-	tick := time.NewTicker(p.n.o.tuning.cards)
+func (x *links) keep(s *session, l *link) bool {
+	tick := time.NewTicker(x.p.n.o.tuning.cards)
 	defer tick.Stop()
 	for {
 		select {
 		case <-l.doubted:
-			p.tryLink(s, l)
+			x.try(s, l)
 		case <-tick.C: // also if all cards reached the peer: a card that failed since is not used before a test
-			p.tryCards(s, l)
+			x.tryCards(s, l)
 		case <-s.lost:
 			return true
 		case <-s.ctx.Done():
@@ -99,24 +112,26 @@ func (p *Peer) keepLink(s *session, l *link) bool {
 	}
 }
 
-// tryLink ends the link if the probe region cannot be read by it any more.
-func (p *Peer) tryLink(s *session, l *link) {
-	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
+// try ends the link if the probe region cannot be read by it any more.
+func (x *links) try(s *session, l *link) {
+	ctx, cancel := context.WithTimeout(s.ctx, x.p.n.o.CallTimeout)
 	defer cancel()
 	if err := l.Test(ctx); err != nil && s.ctx.Err() == nil {
-		p.lose(s, l, probeFailed, err)
+		x.lose(s, l, probeFailed, err)
 	}
 }
 
-func (p *Peer) closeLink(l *link) {
+func (x *links) close(l *link) {
+	p := x.p
 	if err := l.Close(); err != nil {
 		p.n.log.Debug("closing an RDMA connection", zap.String("peer", p.name), zap.Error(err))
 	}
 }
 
-// makeLink asks the peer for its fabric, connects, and reads its probe region. If the bytes
-// are right, the session gets the link, and makeLink returns it.
-func (p *Peer) makeLink(s *session) *link {
+// open asks the peer for its fabric, connects, and reads its probe region. If the bytes
+// are right, the session gets the link, and open returns it.
+func (x *links) open(s *session) *link {
+	p := x.p
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
 	reply, err := s.control.Describe(ctx, &wire.DescribeRequest{})
@@ -128,23 +143,23 @@ func (p *Peer) makeLink(s *session) *link {
 		if !errors.Is(err, rdma.ErrProtocol) {
 			kind = notAnswering // the breaker of calls reports that
 		}
-		p.without(s, kind, err)
+		x.without(s, kind, err)
 		return nil
 	}
 	if own := p.n.fabric.Proto; reply.GetFabricProto() != own {
-		p.without(s, anotherProvider, fmt.Errorf("%q there, %q here", reply.GetFabricProto(), own))
+		x.without(s, anotherProvider, fmt.Errorf("%q there, %q here", reply.GetFabricProto(), own))
 		return nil
 	}
 	memory, err := p.n.fabric.Connect(ctx, reply)
 	if err != nil {
-		p.without(s, probeFailed, err)
+		x.without(s, probeFailed, err)
 		return nil
 	}
 	l := &link{Memory: memory, doubted: make(chan struct{}, 1)}
-	p.setPathReason("") // first, since lose may set another
+	x.setReason("") // first, since lose may set another
 	s.link.Store(l)
-	p.tryCards(s, l)
-	if p.tells(pathRDMA) {
+	x.tryCards(s, l)
+	if x.tells(pathRDMA) {
 		p.n.log.Info("peer is read by RDMA", zap.String("peer", p.name), zap.String("proto", p.n.fabric.Proto))
 	}
 	return l
@@ -152,7 +167,8 @@ func (p *Peer) makeLink(s *session) *link {
 
 // tryCards finds out which cards do not reach a peer that can be read. It sets
 // Member.PathReason and writes to the log.
-func (p *Peer) tryCards(s *session, l *link) {
+func (x *links) tryCards(s *session, l *link) {
+	p := x.p
 	ctx, cancel := context.WithTimeout(s.ctx, p.n.o.CallTimeout)
 	defer cancel()
 	ok, err := l.TestCards(ctx)
@@ -163,44 +179,45 @@ func (p *Peer) tryCards(s *session, l *link) {
 	if err != nil {
 		reason = fmt.Sprintf("%s: %.*s", someCards, maxReason, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	if !p.setCardsReason(s, l, reason) {
+	if !x.setCardsReason(s, l, reason) {
 		return // no change
 	}
 	was := l.partly.Swap(err != nil)
 	switch {
-	case err != nil && p.tells(someCards):
+	case err != nil && x.tells(someCards):
 		p.n.log.Warn("not every RDMA device reaches a peer: it is read over the others", zap.String("peer", p.name), zap.String("reason", reason))
-	case err == nil && was && p.tells(allCards):
+	case err == nil && was && x.tells(allCards):
 		p.n.log.Info("every RDMA device reaches a peer again", zap.String("peer", p.name))
 	}
 }
 
 // setCardsReason says which cards do not reach the peer. If the link is lost, the reason for
 // that stays.
-func (p *Peer) setCardsReason(s *session, l *link, reason string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (x *links) setCardsReason(s *session, l *link, reason string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if s.ended.Load() || s.link.Load() != l {
 		return false
 	}
-	p.mu.pathReason = reason
+	x.mu.reason = reason
 	return true
 }
 
 // lose ends a link after a failed read, unless it has ended already. Other reads by the link
 // fail.
-func (p *Peer) lose(s *session, l *link, kind string, err error) {
+func (x *links) lose(s *session, l *link, kind string, err error) {
 	if !s.link.CompareAndSwap(l, nil) {
 		return
 	}
-	p.without(s, kind, err)
-	p.closeLink(l)
+	x.without(s, kind, err)
+	x.close(l)
 	notify(s.lost)
 }
 
 // without sets the reason for the missing link, and writes it to the log if it is new in this
 // session.
-func (p *Peer) without(s *session, kind string, err error) {
+func (x *links) without(s *session, kind string, err error) {
+	p := x.p
 	if s.ended.Load() {
 		return // no change
 	}
@@ -208,8 +225,8 @@ func (p *Peer) without(s *session, kind string, err error) {
 	if err != nil {
 		reason = fmt.Sprintf("%s: %.*s", kind, maxReason, err)
 	}
-	p.setPathReason(reason)
-	if !p.tells(kind) {
+	x.setReason(reason)
+	if !x.tells(kind) {
 		return
 	}
 	message, level := "peer without RDMA: TCP instead", zap.WarnLevel
@@ -223,38 +240,41 @@ func (p *Peer) without(s *session, kind string, err error) {
 }
 
 // tells reports whether what is new in this session, so that the log is told once.
-func (p *Peer) tells(what string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.told[what] {
+func (x *links) tells(what string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.told[what] {
 		return false
 	}
-	p.mu.told[what] = true
+	x.mu.told[what] = true
 	return true
 }
 
-func (p *Peer) setPathReason(reason string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.pathReason = reason
+func (x *links) setReason(reason string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mu.reason = reason
 }
 
-// forgetPath clears what an earlier session knew of the path.
-func (p *Peer) forgetPath() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.told = map[string]bool{}
-	p.mu.pathReason = notTriedYet
+// forget clears what an earlier session knew of the path.
+func (x *links) forget() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mu.told = map[string]bool{}
+	x.mu.reason = notTriedYet
 }
 
-// pathLocked returns Member.Path and Member.PathReason. p.mu is held.
-func (p *Peer) pathLocked() (path, reason string) {
+// path returns Member.Path and Member.PathReason.
+func (x *links) path() (path, reason string) {
+	p := x.p
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := p.live()
 	if s == nil {
 		return "", ""
 	}
 	if s.link.Load() != nil {
-		return pathRDMA, p.mu.pathReason
+		return pathRDMA, x.mu.reason
 	}
 	if p.n.fabric == nil {
 		if err := p.n.fabricErr; err != nil {
@@ -263,9 +283,9 @@ func (p *Peer) pathLocked() (path, reason string) {
 		return pathTCP, reason
 	}
 	if p.n.o.Path == PathRDMA {
-		return "", p.mu.pathReason
+		return "", x.mu.reason
 	}
-	return pathTCP, p.mu.pathReason
+	return pathTCP, x.mu.reason
 }
 
 // fetchable returns the session if blocks can be fetched in it now.
@@ -279,18 +299,18 @@ func (p *Peer) fetchable() (*session, error) {
 	case s.link.Load() != nil:
 		return nil, p.tooOften()
 	}
-	return nil, p.noLink()
+	return nil, p.links.none()
 }
 
 // readable reports whether there is a link, and whether the breaker lets calls for leases
 // through now.
 func (p *Peer) readable(s *session) bool { return s.link.Load() != nil && p.control.Closed() }
 
-// noLink returns the error of a fetch that only a link could make.
-func (p *Peer) noLink() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return fmt.Errorf("%w: %s is not read by RDMA: %s", rdma.ErrUnavailable, p.name, p.mu.pathReason)
+// none returns the error of a fetch that only a link could make: there is none.
+func (x *links) none() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return fmt.Errorf("%w: %s is not read by RDMA: %s", rdma.ErrUnavailable, x.p.name, x.mu.reason)
 }
 
 // Usable reports whether the peer is live and answers fetches now.

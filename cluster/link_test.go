@@ -307,7 +307,7 @@ func checkNoLink(t *testing.T, a, b *testNode, path Path, reason string) {
 		t.Errorf("not fetched by TCP: %v, %d lent", err, a.Stats().Lent)
 	}
 	for s, more := p.live(), 2; more > 0 && s.features&meta.FeatureRDMA != 0; more-- { // failures of the same kind
-		if p.makeLink(s) != nil {
+		if p.links.open(s) != nil {
 			t.Error("there is a link after all")
 		}
 	}

@@ -256,10 +256,10 @@ func (n *Node) Members() []Member {
 func (p *Peer) Member() Member {
 	blocks, followed := p.feed.blocks(), p.feed.follower.Stats()
 	state := p.feed.state()
+	path, reason := p.links.path()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.mu.meta
-	path, reason := p.pathLocked()
 	return Member{
 		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
 		ControlAddr: s.Control, BulkAddr: s.Bulk, Zone: s.Zone, Version: s.Version, Protocol: int(s.Protocol),

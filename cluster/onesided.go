@@ -197,20 +197,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		r.leave(g, fmt.Errorf("%w: the RDMA connection broke", rdma.ErrUnavailable))
 		return
 	}
-	switch lease.GetStatus() {
-	case wire.LeaseStatus_LEASE_GRANTED:
-	case wire.LeaseStatus_LEASE_GONE:
-		p.done(g, rdma.ErrGone)
-		return
-	case wire.LeaseStatus_LEASE_BUSY:
-		p.done(g, rdma.ErrBusy)
-		return
-	case wire.LeaseStatus_LEASE_TOO_MANY:
-		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
-		return
-	case wire.LeaseStatus_LEASE_UNREGISTERED:
-		r.failed("", errNoRegion) // the peer may be short of memory, or its fabric has ended
-		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
+	if !r.granted(g, lease) {
 		return
 	}
 	info, err := checkLease(lease, &g.f.BlockRef)
@@ -245,6 +232,24 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	}
 }
 
+// granted settles a block that the peer did not lease, and returns false.
+func (r *oneSided) granted(g *fetching, lease *wire.LeaseResult) bool {
+	switch lease.GetStatus() {
+	case wire.LeaseStatus_LEASE_GONE:
+		r.p.done(g, rdma.ErrGone)
+	case wire.LeaseStatus_LEASE_BUSY:
+		r.p.done(g, rdma.ErrBusy)
+	case wire.LeaseStatus_LEASE_TOO_MANY:
+		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
+	case wire.LeaseStatus_LEASE_UNREGISTERED:
+		r.failed("", errNoRegion) // the peer may be short of memory, or its fabric has ended
+		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
+	default:
+		return true // checkLease refuses a status that only a newer peer knows
+	}
+	return false
+}
+
 // read reads one block. After an error, kind says what is wrong with the link; it is empty if
 // nothing is known to be wrong.
 func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
@@ -271,14 +276,14 @@ func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kin
 }
 
 // failed ends the link, unless the caller has given up or its time is over. With an empty
-// kind, watchLink tests whether the link is to end.
+// kind, links.watch tests whether the link is to end.
 func (r *oneSided) failed(kind string, err error) {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 	case kind == "":
 		notify(r.l.doubted)
 	default:
-		r.p.lose(r.s, r.l, kind, err)
+		r.p.links.lose(r.s, r.l, kind, err)
 	}
 }
 

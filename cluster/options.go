@@ -63,6 +63,37 @@ func (t tuning) withDefaults() tuning {
 // withDefaults returns o with defaults filled in, or an error that names everything wrong with
 // o.
 func (o Options) withDefaults() (Options, error) {
+	bad := o.check()
+	if o.ControlBind == "" {
+		o.ControlBind = net.JoinHostPort(hostOf(o.Gossip.Bind), "0")
+	}
+	if o.CallTimeout == 0 {
+		o.CallTimeout = 5 * time.Second
+	}
+	if o.tuning.stall == 0 {
+		o.tuning.stall = min(o.CallTimeout/4, maxStall) // leaves time for the transport
+	}
+	if o.FabricBytes == 0 {
+		o.FabricBytes = fabricBytes
+	}
+	if o.Capacity == nil {
+		o.Capacity = func() (int64, int64) { return 0, 0 }
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	o.tuning = o.tuning.withDefaults()
+	if o.tuning.stranger == 0 {
+		o.tuning.stranger = max(minStranger, 2*o.CallTimeout)
+	}
+	if len(bad) == 0 {
+		bad = append(bad, o.checkExposure(o.Gossip.Bind, o.ControlBind, o.Transport.Addr()))
+	}
+	return o, errors.Join(bad...)
+}
+
+// check returns what is wrong with the options, other than what strangers reach.
+func (o *Options) check() []error {
 	var bad []error
 	if o.Gossip.Name == "" {
 		bad = append(bad, errors.New("no node name"))
@@ -93,34 +124,10 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := meta.ParseFeatures(o.Require); err != nil {
 		bad = append(bad, err)
 	}
-	if o.ControlBind == "" {
-		o.ControlBind = net.JoinHostPort(hostOf(o.Gossip.Bind), "0")
-	} else if _, _, err := net.SplitHostPort(o.ControlBind); err != nil {
+	if _, _, err := net.SplitHostPort(o.ControlBind); o.ControlBind != "" && err != nil {
 		bad = append(bad, fmt.Errorf("control address: %w", err))
 	}
-	if o.CallTimeout == 0 {
-		o.CallTimeout = 5 * time.Second
-	}
-	if o.tuning.stall == 0 {
-		o.tuning.stall = min(o.CallTimeout/4, maxStall) // leaves time for the transport
-	}
-	if o.FabricBytes == 0 {
-		o.FabricBytes = fabricBytes
-	}
-	if o.Capacity == nil {
-		o.Capacity = func() (int64, int64) { return 0, 0 }
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
-	o.tuning = o.tuning.withDefaults()
-	if o.tuning.stranger == 0 {
-		o.tuning.stranger = max(minStranger, 2*o.CallTimeout)
-	}
-	if len(bad) == 0 {
-		bad = append(bad, o.checkExposure(o.Gossip.Bind, o.ControlBind, o.Transport.Addr()))
-	}
-	return o, errors.Join(bad...)
+	return bad
 }
 
 // checkExposure fails if strangers can reach an address that is not protected. The error names

@@ -35,6 +35,7 @@ type Peer struct {
 	fabric  *breaker.Breaker // of the link: only its back-off; there is no link while it is open
 
 	feed  *following
+	links *links
 	marks *grave.Marks
 
 	wake    chan struct{} // has one element if target has changed
@@ -55,8 +56,6 @@ type Peer struct {
 		warned        meta.Feature // features of which the log has been told
 		warnedFor     string       // the version for which it was told
 		lastError     string
-		pathReason    string          // why the session has no link
-		told          map[string]bool // what the log has been told of the link in this session
 	}
 }
 
@@ -113,7 +112,7 @@ func (n *Node) newPeer(name string) *Peer {
 		control: breaker.New(t.breakerMin, t.breakerMax), bulk: breaker.New(t.breakerMin, t.breakerMax),
 		fabric: breaker.New(t.breakerMin, t.breakerMax),
 	}
-	p.feed = newFollowing(p)
+	p.feed, p.links = newFollowing(p), &links{p: p}
 	return p
 }
 
@@ -212,7 +211,7 @@ func (p *Peer) run() {
 // talk runs one session from beginning to end. If the peer does not answer, the session ends
 // soon. talk reports whether the peer answered.
 func (p *Peer) talk(s *session) bool {
-	p.forgetPath()
+	p.links.forget()
 	var wg sync.WaitGroup
 	// These goroutines end with the session. talk waits for them below.
 	s.begin = func() {
@@ -224,7 +223,7 @@ func (p *Peer) talk(s *session) bool {
 		wg.Go(func() { p.bulk.Run(s.ctx, func(ctx context.Context) error { return p.probeBulk(ctx, s) }) })
 		wg.Go(func() { p.exchangeFirst(s) })
 		if p.n.fabric != nil {
-			wg.Go(func() { p.watchLink(s) })
+			wg.Go(func() { p.links.watch(s) })
 		}
 	}
 	p.feed.run(s)
