@@ -50,7 +50,7 @@ func TestLeaseLate(t *testing.T) {
 						}
 					}()
 				}
-				_, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5}) // neither way is quick enough
+				_, _, err := fetchOne(t, ctx, p, BlockRef{Path: "g/x", Seq: 5}) // neither way is quick enough
 				if err == nil {
 					t.Error("it came")
 				}
@@ -63,7 +63,7 @@ func TestLeaseLate(t *testing.T) {
 				close(gate)
 				a.locked(func() { a.gate = nil })
 				eventually(t, "it is fetched by RDMA", func() bool {
-					got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+					got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 					return err == nil && bytes.Equal(got, data) && b.Stats().FabricFetches > 0
 				})
 				returned(t, a)
@@ -92,7 +92,7 @@ func TestNoCalls(t *testing.T) {
 		for range breaker.Threshold {
 			p.control.Failed()
 		}
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 		if path == PathRDMA && !errors.Is(err, rdma.ErrUnavailable) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
 			t.Errorf("path %d: %v", path, err)
 		}
@@ -124,7 +124,7 @@ func TestHurriedRead(t *testing.T) {
 			}
 		})
 		a.locked(func() { a.mangle = func(*BlockRef, *BlockInfo) { caller.little.Store(true) } }) // while the lease is made
-		got, _, err := fetchOne(t, caller, p, BlockRef{"g/x", 5})
+		got, _, err := fetchOne(t, caller, p, BlockRef{Path: "g/x", Seq: 5})
 		if err != nil || !bytes.Equal(got, data) || fabricOf(b).count() != 1 {
 			t.Errorf("dead %v: %v, %d reads", dead, err, fabricOf(b).count())
 		}
@@ -138,7 +138,7 @@ func TestHurriedRead(t *testing.T) {
 		}
 		eventually(t, "the link was tried", func() bool { return len(link.doubted) == 0 })
 		fabricOf(b).set(func(f *testFabric) { f.read = nil })
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || p.live().link.Load() != link || b.Stats().FabricFetches != 1 {
+		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || p.live().link.Load() != link || b.Stats().FabricFetches != 1 {
 			t.Errorf("the link is lost: %v, %+v", err, p.Member())
 		}
 	}
@@ -171,7 +171,7 @@ func TestLeaseBytes(t *testing.T) {
 		check := func(name string, want []byte, leased bool) {
 			t.Helper()
 			before := b.Stats().FabricFetches
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{name, 5})
+			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: name, Seq: 5})
 			if !leased && path == PathRDMA {
 				if !errors.Is(err, rdma.ErrBusy) {
 					t.Errorf("path %d: %s: %v", path, name, err)
@@ -191,7 +191,7 @@ func TestLeaseBytes(t *testing.T) {
 				return next(r)
 			}
 		})
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/small", 5})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/small", Seq: 5})
 		if err != nil || !bytes.Equal(got, small) {
 			t.Errorf("path %d: %v", path, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -74,7 +75,7 @@ func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 	}
 	req := &wire.StoreRequest{}
 	for i := range blocks {
-		req.Offers = append(req.Offers, toWire(&blocks[i], true))
+		req.Offers = append(req.Offers, message.ToWire(&blocks[i], true))
 	}
 	err := p.call(ctx, meta.FeatureStore, func(ctx context.Context, s *session) error {
 		reply, err := s.control.Store(ctx, req)
@@ -101,7 +102,7 @@ func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 }
 
 func outcomeFromWire(r *wire.StoreResult) StoreOutcome {
-	o := StoreOutcome{Status: StoreStatus(r.GetStatus()), Err: kindFromWire(r.GetKind())}
+	o := StoreOutcome{Status: StoreStatus(r.GetStatus()), Err: message.KindFromWire(r.GetKind())}
 	good := o.Status == StoreDone || o.Status == StoreHad
 	if good {
 		o.Err = nil
@@ -153,7 +154,7 @@ func eachName(dir string, reply *wire.ListReply, fn func(Name) bool) error {
 		if _, err := block.ParseKey(path); err != nil || strings.Contains(name, "/") {
 			return fmt.Errorf("%w: name %.100q in a directory", rdma.ErrProtocol, name)
 		}
-		info, err := fromWire(w.GetInfo(), path)
+		info, err := message.FromWire(w.GetInfo(), path)
 		if err != nil {
 			return err
 		}
@@ -200,10 +201,10 @@ func (p *Peer) stat(ctx context.Context, paths []string, req *wire.StatRequest) 
 			if r.GetInfo() == nil {
 				continue
 			}
-			if err := checkPath(r.GetInfo(), paths[i]); err != nil {
+			if err := message.CheckPath(r.GetInfo(), paths[i]); err != nil {
 				return err
 			}
-			info, err := fromWire(r.GetInfo(), paths[i])
+			info, err := message.FromWire(r.GetInfo(), paths[i])
 			if err != nil {
 				return err
 			}

@@ -38,7 +38,7 @@ func TestStore(t *testing.T) {
 	if o := got[len(got)-1]; o.Status != StoreFailed || !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("an offer of nothing: %+v", o)
 	}
-	if data, info, err := fetchOne(t, t.Context(), p, BlockRef{"g/3", 5}); err != nil || string(data) != string(pattern(3, 2000)) || info.Seq != 5 {
+	if data, info, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/3", Seq: 5}); err != nil || string(data) != string(pattern(3, 2000)) || info.Seq != 5 {
 		t.Errorf("the copy: %+v %v", info, err)
 	}
 	if s := b.Stats().Stored; s != control.MaxOffers+6 {
@@ -169,19 +169,6 @@ func TestEachName(t *testing.T) {
 	}
 	if err := eachName("", &wire.ListReply{Names: []*wire.Name{{Name: []byte("a")}}}, nil); !errors.Is(err, rdma.ErrProtocol) {
 		t.Errorf("no info: %v", err)
-	}
-}
-
-// TestKinds shows that each kind of error arrives as itself, and one of the future as
-// unavailable.
-func TestKinds(t *testing.T) {
-	for _, kind := range kinds {
-		if got := kindFromWire(kindToWire(fmt.Errorf("x: %w", kind))); got != kind {
-			t.Errorf("%v arrives as %v", kind, got)
-		}
-	}
-	if kindFromWire(0) != nil || kindFromWire(1000) != block.ErrUnavailable {
-		t.Error("out of the list")
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // Options configures a Node.
@@ -103,28 +103,13 @@ type Backend interface {
 }
 
 // BlockRef names a block, and optionally one version of it.
-type BlockRef struct {
-	Path string
-	Seq  uint64 // this version only; 0: any
-}
+type BlockRef = message.BlockRef
 
 // BlockInfo describes one block or directory.
-type BlockInfo struct {
-	Path    string
-	Seq     uint64
-	Size    int64          // bytes
-	Sum     block.Checksum // of the bytes; always valid in answers to a fetch
-	Mode    uint32         // type and permission bits, as st_mode
-	UID     uint32
-	GID     uint32
-	Mtime   int64 // nanoseconds since the epoch
-	Expires int64 // likewise; 0: never
-	Pinned  bool
-	Dirs    []DirInfo // of the directories above it, outermost first
-}
+type BlockInfo = message.BlockInfo
 
 // DirInfo is the attributes of a directory.
-type DirInfo struct{ Mode, UID, GID uint32 }
+type DirInfo = message.DirInfo
 
 // Name is one entry of a directory at a peer.
 type Name struct {

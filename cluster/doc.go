@@ -10,8 +10,9 @@
 //	breaker   three for each peer: for control, for bulk and for the fabric
 //
 // A Peer is put together from what this node follows of it (following), the link to its memory
-// (links), and the session of now. Packages below this one have what needs no node: meta, control,
-// breaker, grave (removals), lease (blocks that peers read one-sided) and remote (the reading).
+// (links), and the session of now. Packages below this one have what needs no node: meta, message
+// (descriptions of blocks), control, breaker, grave (removals), lease (blocks that peers read
+// one-sided) and remote (the reading).
 //
 // There is no master. A look-up reads local memory and asks no other node. That memory may be
 // out of date. The holder's answer decides: if it is no, or does not come, the block is a

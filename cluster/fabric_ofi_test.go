@@ -42,7 +42,7 @@ func TestLibfabric(t *testing.T) {
 	a.put("g/large", 1, large)
 	p := b.located(t, "g/large", 1)[0].Peer
 	fetchVerified(t, p, n)
-	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/large", 1}); err != nil || !bytes.Equal(got, large) {
+	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/large", Seq: 1}); err != nil || !bytes.Equal(got, large) {
 		t.Errorf("large: %v", err)
 	}
 	if s := b.Stats(); s.FabricFetches != n+1 || s.FabricFallbacks != 0 || a.Stats().Lent != 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -169,15 +170,17 @@ func (p *Peer) get(ctx context.Context, s *session, blocks []*Fetch) error {
 			f.Done(nil, err)
 			continue
 		}
-		name, err := blockName(&f.BlockRef)
+		name, err := message.BlockName(&f.BlockRef)
 		if err != nil {
 			f.Done(nil, err)
 			continue
 		}
 		items = append(items, &rdma.Item{
-			Name:   name,
-			Accept: func(h []byte, size int64) (rdma.Dest, error) { return g.accept(parseHeader(h, size, &f.BlockRef)) },
-			Done:   func(err error) { p.done(g, s.unlive(err)) },
+			Name: name,
+			Accept: func(h []byte, size int64) (rdma.Dest, error) {
+				return g.accept(message.ParseHeader(h, size, &f.BlockRef))
+			},
+			Done: func(err error) { p.done(g, s.unlive(err)) },
 		})
 	}
 	if len(items) == 0 {

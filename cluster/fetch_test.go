@@ -79,17 +79,17 @@ func TestFetch(t *testing.T) {
 				mangle func(ref *BlockRef, info *BlockInfo)
 				want   error
 			}{
-				{"present", BlockRef{"g/x", 5}, nil, nil},
-				{"any version", BlockRef{"g/x", 0}, nil, nil},
-				{"empty", BlockRef{"g/empty", 6}, nil, nil},
-				{"gone", BlockRef{"g/none", 5}, nil, rdma.ErrGone},
-				{"other version", BlockRef{"g/x", 4}, nil, rdma.ErrGone},
-				{"no name", BlockRef{"/", 4}, nil, rdma.ErrGone},
-				{"lies about path", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Path = "g/y" }, rdma.ErrProtocol},
-				{"lies about version", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Seq++ }, rdma.ErrProtocol},
-				{"lies about size", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Size++ }, rdma.ErrProtocol},
-				{"no checksum", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Sum = block.Checksum{} }, rdma.ErrProtocol},
-				{"absurd size", BlockRef{"g/x", 5}, func(_ *BlockRef, i *BlockInfo) { i.Size = -1 }, rdma.ErrProtocol},
+				{"present", BlockRef{Path: "g/x", Seq: 5}, nil, nil},
+				{"any version", BlockRef{Path: "g/x", Seq: 0}, nil, nil},
+				{"empty", BlockRef{Path: "g/empty", Seq: 6}, nil, nil},
+				{"gone", BlockRef{Path: "g/none", Seq: 5}, nil, rdma.ErrGone},
+				{"other version", BlockRef{Path: "g/x", Seq: 4}, nil, rdma.ErrGone},
+				{"no name", BlockRef{Path: "/", Seq: 4}, nil, rdma.ErrGone},
+				{"lies about path", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Path = "g/y" }, rdma.ErrProtocol},
+				{"lies about version", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Seq++ }, rdma.ErrProtocol},
+				{"lies about size", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Size++ }, rdma.ErrProtocol},
+				{"no checksum", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Sum = block.Checksum{} }, rdma.ErrProtocol},
+				{"absurd size", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Size = -1 }, rdma.ErrProtocol},
 			} {
 				t.Run(tc.name, func(t *testing.T) {
 					a.fakeBackend.mu.Lock()
@@ -134,7 +134,7 @@ func TestFetchMany(t *testing.T) {
 				}
 				defer file.Close()
 				list = append(list, &Fetch{
-					BlockRef: BlockRef{fmt.Sprintf("g/%d", i), 1}, Size: int64(i),
+					BlockRef: BlockRef{Path: fmt.Sprintf("g/%d", i), Seq: 1}, Size: int64(i),
 					Dest: func(*BlockInfo) (rdma.Dest, error) {
 						if i%7 == 0 {
 							return rdma.Dest{}, errRefused
@@ -221,7 +221,7 @@ func TestFetchDeadline(t *testing.T) {
 			eventually(t, "it failed as often as it may", func() bool { // one whose time is over before it begins is no failure
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				if _, _, err := fetchOne(t, ctx, p, BlockRef{"g/x", 5}); !errors.Is(err, context.DeadlineExceeded) {
+				if _, _, err := fetchOne(t, ctx, p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("got %v, want the deadline", err)
 				}
 				return p.Member().Failures > 0
@@ -238,7 +238,7 @@ func TestFetchDeadline(t *testing.T) {
 			if p.Usable() || p.Member().Breaker == "closed" {
 				t.Fatalf("after a failure: %+v", p.Member())
 			}
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrUnavailable) {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrUnavailable) {
 				t.Errorf("breaker open: %v", err)
 			}
 			if at := b.Locate("g/x", nil); len(at) != 1 {
@@ -249,7 +249,7 @@ func TestFetchDeadline(t *testing.T) {
 				p.bulk.Kick()
 				return p.Usable()
 			})
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil {
 				t.Errorf("after the probe: %v", err)
 			}
 			if p.Member().Breaker != "closed" {
@@ -275,16 +275,16 @@ func TestFaults(t *testing.T) {
 			a.put("g/x", 5, pattern(3, 10_000))
 			p := b.located(t, "g/x", 1)[0].Peer
 			network.Corrupt("a", "b", 1)
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, errChecksum) {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, errChecksum) {
 				t.Errorf("wrong bytes: %v", err)
 			}
 			network.Truncate("a", "b", 1)
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrProtocol) && !errors.Is(err, rdma.ErrUnavailable) {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrProtocol) && !errors.Is(err, rdma.ErrUnavailable) {
 				t.Errorf("too few bytes: %v", err)
 			}
 			network.Cut("a", "b")
 			eventually(t, "the breaker opens", func() bool {
-				_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+				_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 				if !errors.Is(err, rdma.ErrUnavailable) {
 					t.Fatalf("cut off: %v", err)
 				}
@@ -292,50 +292,9 @@ func TestFaults(t *testing.T) {
 			})
 			network.Heal("a", "b")
 			eventually(t, "the peer answers again", func() bool {
-				_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+				_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 				return err == nil
 			})
 		})
 	}
-}
-
-// TestHeader shows that a header always fits: directories that do not are left out.
-func TestHeader(t *testing.T) {
-	info := BlockInfo{Path: strings.Repeat("d/", 2000) + "x", Seq: 9, Size: 5, Sum: block.Sum(nil), Mode: 0o100600}
-	for range 2000 {
-		info.Dirs = append(info.Dirs, DirInfo{0o40700, 1 << 31, 1 << 31})
-	}
-	h, err := header(&info)
-	if err != nil || len(h) > rdma.MaxHeader {
-		t.Fatalf("header of %d bytes, %v", len(h), err)
-	}
-	got, err := parseHeader(h, 5, &BlockRef{info.Path, 9})
-	if err != nil || len(got.Dirs) == 0 || got.Dirs[0] != info.Dirs[0] || got.Path != info.Path {
-		t.Errorf("got %d dirs, %v", len(got.Dirs), err)
-	}
-}
-
-// FuzzHeader: no header panics, and none that is accepted is of something else than was
-// asked for.
-func FuzzHeader(f *testing.F) {
-	info := BlockInfo{Path: "g/x", Seq: 9, Size: 5, Sum: block.Sum(nil)}
-	h, _ := header(&info)
-	f.Add(h)
-	f.Add([]byte{})
-	f.Add([]byte("\xff\xff\xff"))
-	f.Fuzz(func(t *testing.T, h []byte) {
-		got, err := parseHeader(h, 5, &BlockRef{"g/x", 9})
-		if err != nil {
-			if !errors.Is(err, rdma.ErrProtocol) {
-				t.Fatalf("error of another kind: %v", err)
-			}
-		} else if got.Path != "g/x" || got.Seq != 9 || got.Size != 5 || !got.Sum.Valid {
-			t.Fatalf("accepted %+v", got)
-		}
-		if ref, err := parseName(h); err == nil {
-			if _, err := block.ParseKey(ref.Path); err != nil {
-				t.Fatalf("accepted the name %q", ref.Path)
-			}
-		}
-	})
 }

@@ -32,7 +32,7 @@ func TestRestart(t *testing.T) {
 		n.located(t, "g/old", 0)
 		at := n.located(t, "g/both", 1)[0]
 		eventually(t, "the new process answers", func() bool {
-			_, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{"g/both", 2})
+			_, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{Path: "g/both", Seq: 2})
 			return err == nil
 		})
 	}

@@ -181,7 +181,7 @@ func TestBulkDead(t *testing.T) {
 		p := b.located(t, "g/x", 1)[0].Peer
 		network.Cut("a", "b")
 		for p.Usable() {
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrUnavailable) {
+			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
@@ -199,7 +199,7 @@ func TestBulkDead(t *testing.T) {
 		}
 		network.Heal("a", "b")
 		eventually(t, "blocks come again", func() bool {
-			_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+			_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 			return err == nil
 		})
 	}

@@ -82,7 +82,7 @@ func (b *fakeBackend) put(path string, seq uint64, data []byte) BlockInfo {
 	b.t.Helper()
 	info := BlockInfo{
 		Path: path, Seq: seq, Size: int64(len(data)), Sum: block.Sum(data), Mode: 0o100644, UID: 7, GID: 8,
-		Mtime: 12345, Expires: 99, Pinned: true, Dirs: []DirInfo{{0o40755, 1, 2}},
+		Mtime: 12345, Expires: 99, Pinned: true, Dirs: []DirInfo{{Mode: 0o40755, UID: 1, GID: 2}},
 	}
 	name := filepath.Join(b.dir, fmt.Sprintf("%x-%d", location.HashPath(path), seq))
 	if err := os.WriteFile(name, data, 0o600); err != nil {
@@ -212,7 +212,7 @@ func (b *fakeBackend) Store(ctx context.Context, from *Peer, offers []BlockInfo)
 	}
 	outcomes := make([]StoreOutcome, len(offers))
 	for i := range offers {
-		data, info, err := fetchOne(b.t, ctx, from, BlockRef{offers[i].Path, offers[i].Seq})
+		data, info, err := fetchOne(b.t, ctx, from, BlockRef{Path: offers[i].Path, Seq: offers[i].Seq})
 		if err != nil {
 			outcomes[i] = StoreOutcome{StoreFailed, block.ErrUnavailable}
 			continue

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -47,7 +48,7 @@ func (v *service) Lease(ctx context.Context, req *wire.LeaseRequest) (*wire.Leas
 	}
 	refs := make([]BlockRef, len(req.GetBlocks()))
 	for i, w := range req.GetBlocks() {
-		if refs[i], err = refFromWire(w); err != nil {
+		if refs[i], err = message.RefFromWire(w); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
@@ -99,7 +100,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *control.Conn, ref *Blo
 		}
 		return busy
 	}
-	granted := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GRANTED, Info: toWire(&info, false)}
+	granted := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GRANTED, Info: message.ToWire(&info, false)}
 	if byFabric && loan.Size == 0 { // there is nothing to read
 		loan.Close()
 		place.Cancel()
@@ -145,7 +146,7 @@ func (n *Node) Lend(ctx context.Context, name []byte) (rdma.Loan, error) {
 	if b == nil {
 		return rdma.Loan{}, rdma.ErrBusy
 	}
-	ref, err := parseName(name)
+	ref, err := message.ParseName(name)
 	if err != nil {
 		n.counters.Malformed.Add(1)
 		return rdma.Loan{}, rdma.ErrGone
@@ -154,7 +155,7 @@ func (n *Node) Lend(ctx context.Context, name []byte) (rdma.Loan, error) {
 	if err != nil {
 		return rdma.Loan{}, err
 	}
-	if loan.Header, err = header(&info); err != nil {
+	if loan.Header, err = message.Header(&info); err != nil {
 		loan.Close()
 		return rdma.Loan{}, rdma.ErrGone
 	}

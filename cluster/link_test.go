@@ -166,8 +166,8 @@ func TestFabricFetch(t *testing.T) {
 			ref  BlockRef
 			want error
 		}{
-			{BlockRef{"g/7", 1}, nil}, {BlockRef{"g/7", 0}, nil}, {BlockRef{"g/empty", 6}, nil},
-			{BlockRef{"g/none", 1}, rdma.ErrGone}, {BlockRef{"g/7", 2}, rdma.ErrGone}, {BlockRef{"/", 1}, rdma.ErrGone},
+			{BlockRef{Path: "g/7", Seq: 1}, nil}, {BlockRef{Path: "g/7", Seq: 0}, nil}, {BlockRef{Path: "g/empty", Seq: 6}, nil},
+			{BlockRef{Path: "g/none", Seq: 1}, rdma.ErrGone}, {BlockRef{Path: "g/7", Seq: 2}, rdma.ErrGone}, {BlockRef{Path: "/", Seq: 1}, rdma.ErrGone},
 		} {
 			if _, _, err := fetchOne(t, t.Context(), p, tc.ref); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 				t.Errorf("%v: %v, want %v", tc.ref, err, tc.want)
@@ -206,7 +206,7 @@ func fetchVerified(t *testing.T, p *Peer, n int) {
 		defer file.Close()
 		var sum hash.Hash64
 		list = append(list, &Fetch{
-			BlockRef: BlockRef{fmt.Sprintf("g/%d", i), 1}, Size: int64(1000 + i),
+			BlockRef: BlockRef{Path: fmt.Sprintf("g/%d", i), Seq: 1}, Size: int64(1000 + i),
 			Dest: func(*BlockInfo) (rdma.Dest, error) {
 				sum = block.NewChecksum()
 				return rdma.Dest{File: file, Hash: sum}, nil
@@ -298,7 +298,7 @@ func checkNoLink(t *testing.T, a, b *testNode, path Path, reason string) {
 	data := pattern(2, 3000)
 	a.put("g/x", 5, data)
 	p := b.located(t, "g/x", 1)[0].Peer
-	got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+	got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 	if path == PathRDMA {
 		if !errors.Is(err, rdma.ErrUnavailable) || a.Stats().Lent != 0 || p.Usable() {
 			t.Errorf("fetched without RDMA: %v, %d lent, usable %v", err, a.Stats().Lent, p.Usable())
@@ -330,7 +330,7 @@ func TestPathTCP(t *testing.T) {
 	a, b := pair(t, withFabric(t, n, PathTCP))
 	a.put("g/x", 5, pattern(2, 3000))
 	p := b.located(t, "g/x", 1)[0].Peer
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {
+	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil {
 		t.Error(err)
 	}
 	m := linked(t, b, "a", pathTCP)

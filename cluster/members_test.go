@@ -74,7 +74,7 @@ func TestMembers(t *testing.T) {
 		t.Error("found after it left")
 	}
 	p := at[0].Peer
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 1}); !errors.Is(err, rdma.ErrUnavailable) || p.Usable() || p.Can(meta.FeatureGet) {
+	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 1}); !errors.Is(err, rdma.ErrUnavailable) || p.Usable() || p.Can(meta.FeatureGet) {
 		t.Errorf("fetch from who left: %v", err)
 	}
 	if _, err := p.Stat(t.Context(), []string{"x"}); !errors.Is(err, rdma.ErrUnavailable) {
@@ -305,7 +305,7 @@ func TestNoLeak(t *testing.T) {
 		done := make(chan error, 4)
 		for range 4 {
 			go func() { // ends when the node closes
-				_, _, err := fetchOne(t, context.Background(), p, BlockRef{"g/x", 1})
+				_, _, err := fetchOne(t, context.Background(), p, BlockRef{Path: "g/x", Seq: 1})
 				done <- err
 			}()
 		}

@@ -17,7 +17,7 @@ func TestThree(t *testing.T) {
 		if at.Peer.Name() != "a" || at.Seq != 17 || at.Size != 100_000 || !at.Memory || at.UID != 7 {
 			t.Errorf("%s: located %+v", n.o.Gossip.Name, at)
 		}
-		got, info, err := fetchOne(t, t.Context(), at.Peer, BlockRef{"g/one", 17})
+		got, info, err := fetchOne(t, t.Context(), at.Peer, BlockRef{Path: "g/one", Seq: 17})
 		if err != nil || !bytes.Equal(got, data) {
 			t.Fatalf("%s: fetched %d bytes, %v", n.o.Gossip.Name, len(got), err)
 		}

@@ -72,7 +72,7 @@ func TestLinkFaults(t *testing.T) {
 				p.fabric.Min, p.fabric.Max = time.Hour, time.Hour // so that the link is seen lost
 				hook := tc.break_(n)
 				fabricOf(b).set(func(f *testFabric) { f.read = hook })
-				got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+				got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 				if path == PathRDMA {
 					if !errors.Is(err, tc.err) || a.Stats().Lent != 0 {
 						t.Errorf("got %v, want %v; %d blocks by TCP", err, tc.err, a.Stats().Lent)
@@ -89,7 +89,7 @@ func TestLinkFaults(t *testing.T) {
 					p.fabric.Kick()
 					return p.Member().Path == pathRDMA
 				})
-				if got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || !bytes.Equal(got, data) {
+				if got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || !bytes.Equal(got, data) {
 					t.Errorf("by the new link: %v", err)
 				}
 				if b.Stats().FabricFetches != before+1 {
@@ -125,7 +125,7 @@ func TestLinkLogsOnce(t *testing.T) {
 	p := b.located(t, "g/x", 1)[0].Peer
 	for range 3 {
 		n.Truncate("a", "b", 1)
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil {
+		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the link is made anew", func() bool { p.fabric.Kick(); return p.Member().Path == pathRDMA })
@@ -159,7 +159,7 @@ func TestLeaseExpires(t *testing.T) {
 			}
 		})
 		before := a.Stats().Lent
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 		if err != nil || !bytes.Equal(got, data) || a.Stats().Lent != before+1 {
 			t.Errorf("late %v: %v", late, err)
 		}
@@ -187,11 +187,11 @@ func TestHolderLetsGo(t *testing.T) {
 			return next(r)
 		}
 	})
-	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || !bytes.Equal(got, data) {
+	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("read while it was dropped: %v", err)
 	}
 	returned(t, a)
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); !errors.Is(err, rdma.ErrGone) {
+	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrGone) {
 		t.Errorf("after that: %v", err)
 	}
 }
@@ -215,7 +215,7 @@ func TestReaderDies(t *testing.T) {
 	})
 	result := make(chan error, 1)
 	go func() { // ends with the fetch
-		_, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 		result <- err
 	}()
 	<-reading
@@ -248,7 +248,7 @@ func TestHolderRestarts(t *testing.T) {
 		if len(list) == 0 {
 			return false
 		}
-		got, _, err := fetchOne(t, t.Context(), list[0].Peer, BlockRef{"g/x", 6})
+		got, _, err := fetchOne(t, t.Context(), list[0].Peer, BlockRef{Path: "g/x", Seq: 6})
 		if err == nil && !bytes.Equal(got, data) {
 			t.Fatal("other bytes")
 		}
@@ -266,7 +266,7 @@ func TestUnregistered(t *testing.T) {
 		p := b.located(t, "g/x", 1)[0].Peer
 		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
 		for range 2 {
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 			if path == PathRDMA && !errors.Is(err, rdma.ErrBusy) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
 				t.Errorf("path %d: %v", path, err)
 			}
@@ -278,7 +278,7 @@ func TestUnregistered(t *testing.T) {
 			t.Errorf("told %d times here, %d times there", here, there)
 		}
 		fabricOf(a).set(func(f *testFabric) { f.register = nil })
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || b.Stats().FabricFetches != 1 {
+		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || b.Stats().FabricFetches != 1 {
 			t.Errorf("path %d: %v", path, err)
 		}
 		returned(t, a)
@@ -297,7 +297,7 @@ func TestTooManyLeases(t *testing.T) {
 		for i := range lease.Max {
 			taken = append(taken, a.leases.Reserve(i))
 		}
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 		if path == PathRDMA && !errors.Is(err, rdma.ErrBusy) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
 			t.Errorf("path %d: %v", path, err)
 		}
@@ -307,7 +307,7 @@ func TestTooManyLeases(t *testing.T) {
 		for _, place := range taken {
 			place.Cancel()
 		}
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5}); err != nil || b.Stats().FabricFetches != 1 {
+		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || b.Stats().FabricFetches != 1 {
 			t.Errorf("path %d: %v", path, err)
 		}
 		returned(t, a)
@@ -355,7 +355,7 @@ func TestBadLeases(t *testing.T) {
 			a.put("g/x", 5, data)
 			p := b.located(t, "g/x", 1)[0].Peer
 			p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 			if !errors.Is(err, tc.want) || tc.want == nil && (err != nil || !bytes.Equal(got, data)) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -390,7 +390,7 @@ func TestCallerGivesUp(t *testing.T) {
 				return ctx.Err()
 			}
 		})
-		if _, _, err := fetchOne(t, caller, p, BlockRef{"g/x", 5}); !errors.Is(err, want) || a.Stats().Lent != 0 {
+		if _, _, err := fetchOne(t, caller, p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, want) || a.Stats().Lent != 0 {
 			t.Errorf("got %v, want %v", err, want)
 		}
 		if m := p.Member(); m.Path != pathRDMA {

@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/grave"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -308,7 +309,7 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 	var err error
 	if s.getter != nil {
 		var name []byte
-		if name, err = blockName(&probeRef); err != nil {
+		if name, err = message.BlockName(&probeRef); err != nil {
 			return err
 		}
 		err = s.getter.Get(ctx, []*rdma.Item{{

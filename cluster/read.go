@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -82,7 +83,7 @@ func checkLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
 	case r.GetInfo() == nil || len(r.GetRegionKey()) > rdma.MaxKey:
 		return BlockInfo{}, fmt.Errorf("%w: lease without block info or region", rdma.ErrProtocol)
 	}
-	return checkAnswer(r.GetInfo(), r.GetRegionSize(), ref)
+	return message.CheckAnswer(r.GetInfo(), r.GetRegionSize(), ref)
 }
 
 // read fetches by leases over the transport. It serves peers and transports without fetches by

@@ -117,7 +117,7 @@ func TestOlderPeer(t *testing.T) {
 	if at.Memory {
 		t.Error("it told what is in memory")
 	}
-	if got, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{"g/x", 5}); err != nil || string(got) != string(data) {
+	if got, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{Path: "g/x", Seq: 5}); err != nil || string(got) != string(data) {
 		t.Errorf("get: by lease: %v", err)
 	}
 	a.put("g/y", 6, data)

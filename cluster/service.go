@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
@@ -134,7 +135,7 @@ func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) er
 		}
 		reply := &wire.ListReply{}
 		for i := range names {
-			info := toWire(&names[i].BlockInfo, true)
+			info := message.ToWire(&names[i].BlockInfo, true)
 			info.Path, info.Dirs = nil, nil // the caller knows them
 			reply.Names = append(reply.Names, &wire.Name{Name: []byte(names[i].Name), Info: info})
 		}
@@ -163,7 +164,7 @@ func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatRepl
 	for _, info := range b.Stat(paths) {
 		r := &wire.StatResult{}
 		if info != nil {
-			r.Info = toWire(info, false)
+			r.Info = message.ToWire(info, false)
 		}
 		reply.Results = append(reply.Results, r)
 	}
@@ -189,7 +190,7 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 		if _, err := block.ParseKey(path); err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "path %.100q: %v", path, err)
 		}
-		info, err := fromWire(w, path)
+		info, err := message.FromWire(w, path)
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -212,7 +213,7 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 		if o.Status == StoreDone {
 			n.counters.stored.Add(1)
 		}
-		reply.Results = append(reply.Results, &wire.StoreResult{Status: wire.StoreStatus(o.Status), Kind: kindToWire(o.Err)})
+		reply.Results = append(reply.Results, &wire.StoreResult{Status: wire.StoreStatus(o.Status), Kind: message.KindToWire(o.Err)})
 	}
 	return reply, nil
 }

@@ -44,7 +44,7 @@ func TestSlowLink(t *testing.T) {
 				}
 			}
 		})
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{"g/x", 5})
+		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%v: %v", path, err)
 		}

@@ -235,7 +235,7 @@ func TestTLS(t *testing.T) {
 	b := start(t, "b", func(o *Options) { o.TLS = certs(t, dir, "b") }, a)
 	together(t, a, b)
 	a.put("g/x", 1, pattern(1, 100))
-	if _, _, err := fetchOne(t, t.Context(), b.located(t, "g/x", 1)[0].Peer, BlockRef{"g/x", 1}); err != nil {
+	if _, _, err := fetchOne(t, t.Context(), b.located(t, "g/x", 1)[0].Peer, BlockRef{Path: "g/x", Seq: 1}); err != nil {
 		t.Error(err)
 	}
 	if s := a.Stats().Strangers; s != 0 {

@@ -47,7 +47,8 @@ var table = map[string]row{
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
-	"cluster":          {4, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/meta", "cluster/remote"}},
+	"cluster":          {4, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/message", "cluster/meta", "cluster/remote"}},
+	"cluster/message":  {1, []string{"tiers/block", "rdma", "cluster/location", "cluster/wire"}},
 	"cluster/remote":   {3, []string{"tiers/block", "rdma", "cluster/meta", "cluster/wire"}},
 	"cluster/meta":     {2, []string{"cluster/gossip", "cluster/wire"}},
 	"cluster/lease":    {1, []string{"rdma"}},
@@ -120,7 +121,7 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":             {"cmd/kvfs", "cmd/kvfs/config"},
 	"go.yaml.in/yaml/v3":                 {"cmd/kvfs", "cmd/kvfs/config"},
 	"google.golang.org/grpc":             {"cluster", "cluster/control", "cluster/wire"},
-	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/grave", "cluster/meta", "cluster/wire"},
+	"google.golang.org/protobuf":         {"cluster", "cluster/control", "cluster/grave", "cluster/message", "cluster/meta", "cluster/wire"},
 	"go.uber.org/zap":                    {},
 	"golang.org/x/sys":                   {},
 }

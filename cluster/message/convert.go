@@ -1,4 +1,4 @@
-package cluster
+package message
 
 import (
 	"errors"
@@ -16,9 +16,9 @@ import (
 // maxDirs bounds the directories above one block: the most that fit in a path.
 const maxDirs = block.MaxPath/2 + 1
 
-// toWire returns the message for b. With withPath false the message has only the hash of the
+// ToWire returns the message for b. With withPath false the message has only the hash of the
 // path.
-func toWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
+func ToWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
 	w := &wire.BlockInfo{
 		Seq: b.Seq, Size: b.Size, Mode: b.Mode, Uid: b.UID, Gid: b.GID,
 		Mtime: b.Mtime, Expires: b.Expires, Pinned: b.Pinned,
@@ -37,9 +37,9 @@ func toWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
 	return w
 }
 
-// fromWire returns the BlockInfo that a message describes, with the given path. It fails with
+// FromWire returns the BlockInfo that a message describes, with the given path. It fails with
 // rdma.ErrProtocol if the message makes no sense.
-func fromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
+func FromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 	if w == nil {
 		return BlockInfo{}, fmt.Errorf("%w: no block info", rdma.ErrProtocol)
 	}
@@ -63,31 +63,32 @@ func fromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 	return b, nil
 }
 
-// blockName returns the name of a block on the bulk channel.
-func blockName(ref *BlockRef) ([]byte, error) {
+// BlockName returns the name of a block on the bulk channel.
+func BlockName(ref *BlockRef) ([]byte, error) {
 	return proto.Marshal(&wire.BlockRef{Path: []byte(ref.Path), Seq: ref.Seq})
 }
 
-// parseName is the inverse of blockName.
-func parseName(name []byte) (BlockRef, error) {
+// ParseName is the inverse of BlockName.
+func ParseName(name []byte) (BlockRef, error) {
 	var w wire.BlockRef
 	if err := proto.Unmarshal(name, &w); err != nil {
 		return BlockRef{}, err
 	}
-	return refFromWire(&w)
+	return RefFromWire(&w)
 }
 
-func refFromWire(w *wire.BlockRef) (BlockRef, error) {
+// RefFromWire returns the BlockRef of a message. It fails if no block can have the path.
+func RefFromWire(w *wire.BlockRef) (BlockRef, error) {
 	ref := BlockRef{Path: string(w.GetPath()), Seq: w.GetSeq()}
 	_, err := block.ParseKey(ref.Path)
 	return ref, err
 }
 
-// header returns the header that the holder sends on the bulk channel. If the directories do
+// Header returns the header that the holder sends on the bulk channel. If the directories do
 // not fit, it leaves out the innermost ones; the receiver creates those as it creates any
 // directory.
-func header(b *BlockInfo) ([]byte, error) {
-	w := toWire(b, false)
+func Header(b *BlockInfo) ([]byte, error) {
+	w := ToWire(b, false)
 	for {
 		h, err := proto.Marshal(w)
 		if err != nil || len(h) <= rdma.MaxHeader {
@@ -97,21 +98,23 @@ func header(b *BlockInfo) ([]byte, error) {
 	}
 }
 
-// parseHeader reads the header that answers ref. It fails with rdma.ErrProtocol if the header
+// ParseHeader reads the header that answers ref. It fails with rdma.ErrProtocol if the header
 // is for another block.
-func parseHeader(h []byte, size int64, ref *BlockRef) (BlockInfo, error) {
+func ParseHeader(h []byte, size int64, ref *BlockRef) (BlockInfo, error) {
 	var w wire.BlockInfo
 	if err := proto.Unmarshal(h, &w); err != nil {
 		return BlockInfo{}, fmt.Errorf("%w: header: %w", rdma.ErrProtocol, err)
 	}
-	return checkAnswer(&w, size, ref)
+	return CheckAnswer(&w, size, ref)
 }
 
-func checkAnswer(w *wire.BlockInfo, size int64, ref *BlockRef) (BlockInfo, error) {
-	if err := checkPath(w, ref.Path); err != nil {
+// CheckAnswer returns the description of a block of size bytes that answers ref. It fails with
+// rdma.ErrProtocol if the answer is for another block or lacks a checksum.
+func CheckAnswer(w *wire.BlockInfo, size int64, ref *BlockRef) (BlockInfo, error) {
+	if err := CheckPath(w, ref.Path); err != nil {
 		return BlockInfo{}, err
 	}
-	b, err := fromWire(w, ref.Path)
+	b, err := FromWire(w, ref.Path)
 	switch {
 	case err != nil:
 		return BlockInfo{}, err
@@ -125,8 +128,8 @@ func checkAnswer(w *wire.BlockInfo, size int64, ref *BlockRef) (BlockInfo, error
 	return b, nil
 }
 
-// checkPath fails if an answer carries the hash of another path.
-func checkPath(w *wire.BlockInfo, path string) error {
+// CheckPath fails if an answer carries the hash of another path.
+func CheckPath(w *wire.BlockInfo, path string) error {
 	if w.GetPathHash() != location.HashPath(path) {
 		return fmt.Errorf("%w: another path than %s", rdma.ErrProtocol, path)
 	}
@@ -141,9 +144,9 @@ var kinds = []error{
 	block.ErrNotEmpty, block.ErrLoop,
 }
 
-// kindToWire returns the position of err's kind in kinds, counted from 1, or 0 for nil. The
+// KindToWire returns the position of err's kind in kinds, counted from 1, or 0 for nil. The
 // caller sees any other error as ErrUnavailable.
-func kindToWire(err error) uint32 {
+func KindToWire(err error) uint32 {
 	if err == nil {
 		return 0
 	}
@@ -154,7 +157,8 @@ func kindToWire(err error) uint32 {
 	return uint32(i) + 1
 }
 
-func kindFromWire(kind uint32) error {
+// KindFromWire is the inverse of KindToWire.
+func KindFromWire(kind uint32) error {
 	switch {
 	case kind == 0:
 		return nil

@@ -1,0 +1,32 @@
+// Package message has the descriptions of blocks that nodes give each other: as other packages use
+// them, and to and from the messages of package wire. What comes from a peer is checked here for its
+// size and its sense.
+package message
+
+import (
+	"github.com/kvfs/kvfs/tiers/block"
+)
+
+// BlockRef names a block, and optionally one version of it.
+type BlockRef struct {
+	Path string
+	Seq  uint64 // this version only; 0: any
+}
+
+// BlockInfo describes one block or directory.
+type BlockInfo struct {
+	Path    string
+	Seq     uint64
+	Size    int64          // bytes
+	Sum     block.Checksum // of the bytes; always valid in answers to a fetch
+	Mode    uint32         // type and permission bits, as st_mode
+	UID     uint32
+	GID     uint32
+	Mtime   int64 // nanoseconds since the epoch
+	Expires int64 // likewise; 0: never
+	Pinned  bool
+	Dirs    []DirInfo // of the directories above it, outermost first
+}
+
+// DirInfo is the attributes of a directory.
+type DirInfo struct{ Mode, UID, GID uint32 }
