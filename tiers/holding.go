@@ -9,11 +9,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// What this node tells others that it has: committed files whose bytes are in memory or
-// on a device of its own, and its own directories. Not the raw files of pinned groups,
-// which change in place, and not what is temporary.
+// A node tells other nodes what it has: committed files whose bytes are in memory or on a device of its own, and its
+// own directories. It does not tell of temporary names, nor of the raw files of pinned groups, because those change
+// in place.
 
-// holdsLocked reports whether an entry is to be told of.
+// holdsLocked reports whether this node tells other nodes of an entry.
 func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
 	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp|flagPlain) != 0 {
 		return false
@@ -43,7 +43,8 @@ func (e *lending) holdingLocked(en *index.Entry, path string, h *Holding) {
 	}
 }
 
-// Holding returns what this node has of a path; false: nothing, or not complete.
+// Holding returns the file or directory of this node at path. It returns false if there is none, or if it is not
+// complete.
 func (e *lending) Holding(path string) (Holding, bool) {
 	var h Holding
 	e.mu.Lock()
@@ -63,10 +64,9 @@ func (e *lending) Holding(path string) (Holding, bool) {
 	return h, true
 }
 
-// Holdings calls fn for all that this node has, directories before what is in them,
-// until it fails, and returns its error. It holds no lock meanwhile; what changes
-// meanwhile may be told in its old state or left out, but what stays is told. Dirs is
-// not set. h is valid until fn returns.
+// Holdings calls fn for each file and directory of this node, a directory before its entries, until fn fails, and
+// returns that error. It holds no lock meanwhile. An entry that changes meanwhile may come in its old state or not at
+// all; an entry that stays comes. Dirs is not set. h is valid until fn returns.
 func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error {
 	dirs := []index.ID{index.Root}
 	var batch []Holding
@@ -93,9 +93,9 @@ func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error
 	return nil
 }
 
-// Blocks calls fn for each block whose bytes this node has, with its size in bytes and the names
-// of its tiers, those of other nodes left out, as Holdings does. It fails with the error of fn
-// or ctx. tiers is not to be changed.
+// Blocks calls fn for each block whose bytes this node has, with its size in bytes and the names of its tiers, those
+// of other nodes left out. It fails with the error of fn or ctx. fn must not change tiers. Like Holdings it holds no
+// lock meanwhile.
 func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
 	names := map[uint32][]string{}
 	return e.Holdings(ctx, func(h *Holding) error {
@@ -122,8 +122,7 @@ func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, t
 	})
 }
 
-// TiersOf returns the names of the tiers of this node that have the block at a path; none if there
-// is no such block.
+// TiersOf returns the names of the tiers of this node that have the block at path, none if there is no such block.
 func (e *lending) TiersOf(path string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,8 +137,8 @@ func (e *lending) TiersOf(path string) []string {
 	return names
 }
 
-// holdingsOf appends to batch what this node has in a directory after a cookie, and to
-// dirs the directories there. The last is 0 if that was all.
+// holdingsOf appends to batch the files and directories of this node that are in dir after a cookie, and to dirs the
+// directories among them. It returns the next cookie and hint; hint is 0 if there are no more.
 func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -172,13 +171,12 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 	return batch, dirs, after, last
 }
 
-// maxHoldings bounds what HoldingsIn returns.
+// maxHoldings bounds the result of HoldingsIn.
 const maxHoldings = 1 << 16
 
-// HoldingsIn returns up to limit of what this node has in a directory, whose names come
-// after the given one, in ascending order, and whether there are more. Dirs is not set.
-// A limit beyond 65536 counts as that. Each call goes through the whole directory: who
-// lists a large one asks for many names at a time.
+// HoldingsIn returns the files and directories of this node in dir whose names come after the given one: at most
+// limit and at most 65536, in ascending order. more says whether there are others. Dirs is not set. Each call goes
+// through the whole directory, so ask for many names at a time.
 func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
 	limit = max(0, min(limit, maxHoldings))
 	e.mu.Lock()
@@ -211,8 +209,8 @@ func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more
 	return list, more
 }
 
-// namesAfter collects names of a directory that this node has, from a cookie on. The
-// second result is 0 if those were all.
+// namesAfter adds to names those of a directory that this node has, from a cookie on. It returns the next cookie and
+// hint; hint is 0 if there are no more.
 func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,10 +234,10 @@ func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after s
 	return cookie, last
 }
 
-// nameHeap keeps the first names, in their order, of those that are added.
+// nameHeap keeps the first names, in ascending order, of those added.
 type nameHeap struct {
 	limit int
-	names []string // a heap with the last of them on top, once it is full
+	names []string // a heap with the last name on top
 }
 
 func (h *nameHeap) add(name string) {

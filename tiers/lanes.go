@@ -13,10 +13,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// What the lane of a tier asks of the engine.
 var _ lane.Owner = (*secondary)(nil)
 
-// KeyLocked implements lane.Owner: a block that is open for writing is not copied, unless fsync asks for it.
+// KeyLocked implements lane.Owner. A block that is open for writing is copied only if fsync asks for it.
 func (s *secondary) KeyLocked(op *lane.Store) (block.Key, bool) {
 	if !s.storableLocked(op) {
 		return block.Key{}, false
@@ -24,7 +23,7 @@ func (s *secondary) KeyLocked(op *lane.Store) (block.Key, bool) {
 	return s.e.keyLocked(op.ID), true
 }
 
-// storableLocked reports whether the block of op is still there, in that version, and may be copied.
+// storableLocked reports whether the block of op still exists, in the version of op, and may be copied.
 func (s *secondary) storableLocked(op *lane.Store) bool {
 	ix := s.e.mu.ix
 	if !ix.Valid(op.ID) {
@@ -72,7 +71,7 @@ func (s *secondary) Transfer(op *lane.Store) (driver.Transfer, error) {
 	t.File = file
 	if t.Volatile {
 		fi, err := file.Stat()
-		if err == nil && fi.Size() != t.Size { // it is not what was committed any more
+		if err == nil && fi.Size() != t.Size { // written since the commit
 			err = block.ErrNotFound
 		}
 		if err != nil {
@@ -102,8 +101,7 @@ func (s *secondary) StoredLocked(ended []*lane.Store, outcomes []driver.Outcome)
 	}
 }
 
-// storedEntryLocked returns the entry that op was about, if it is still there in
-// that version, and ends its hold on it.
+// storedEntryLocked returns the entry of op if it still has the version of op, and ends its hold on it.
 func (s *secondary) storedEntryLocked(op *lane.Store) *index.Entry {
 	ix := s.e.mu.ix
 	if !ix.Valid(op.ID) {
@@ -125,7 +123,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 	en := s.storedEntryLocked(op)
 	stats := s.StatsLocked()
 	switch {
-	case op.Torn && o.Status == driver.Stored && en != nil: // it was written meanwhile
+	case op.Torn && o.Status == driver.Stored && en != nil: // written meanwhile
 		s.RemoveLocked(op.Key)
 		s.e.copies.cascadeToLocked(s, op.ID, en)
 		return nil
@@ -134,7 +132,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 			stats.Cascaded++
 			stats.CascadedBytes += uint64(o.Bytes)
 		}
-		if en != nil { // else what took its place has seen to the removal of this copy
+		if en != nil { // else its successor has had this copy removed
 			s.copiedLocked(op, en, o)
 		}
 		return nil
@@ -142,7 +140,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 		stats.CascadeSkipped++
 	default:
 		stats.CascadeFailed++
-		if errors.Is(o.Err, lane.ErrAnswer) && s != s.e.remote { // it may hold it all the same
+		if errors.Is(o.Err, lane.ErrAnswer) && s != s.e.remote { // the tier may have the copy all the same
 			s.RemoveLocked(op.Key)
 		}
 	}
@@ -156,7 +154,7 @@ func (s *secondary) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 	return o.Err
 }
 
-// copiedLocked follows that the tier has a block.
+// copiedLocked notes that the tier has a copy of a block.
 func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outcome) {
 	e := s.e
 	if s == e.remote && op.Key != e.keyLocked(op.ID) { // the copy has the old name
@@ -169,32 +167,31 @@ func (s *secondary) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outc
 	en.Tiers |= s.bit
 	en.Flags &^= flagRefused | flagOnceSeen
 	if s == e.copies.keeper() {
-		en.Flags &^= flagSynced // it has taken the place of what was there
+		en.Flags &^= flagSynced // the copy that fsync promised has been replaced
 	}
 	if o.Sum.Valid && en.Flags&flagSum == 0 {
 		en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
 	}
 	e.tierEventLocked(event.Stored, s.opts.Name, op.ID, fate.Cause{})
 	if e.mu.room.Used() > e.opts.CapacityBytes {
-		e.space.wakeEvictor() // it can go now: see shrinkLocked
+		e.space.wakeEvictor() // the block can leave memory now: see shrinkLocked
 	}
 }
 
 // UnstoredLocked implements lane.Owner.
 func (s *secondary) UnstoredLocked(op *lane.Store) { s.refusedLocked(op, s.storedEntryLocked(op)) }
 
-// refusedLocked follows the end of a store that did not come about: what fsync left
-// under the name (an unfinished file, the block that was replaced) must not be taken
-// for the block. en may be nil.
+// refusedLocked follows a store that failed. Under the name the tier may hold a file that fsync copied unfinished, or
+// the block that was replaced: it removes that copy, so that no reader takes it for the block. en may be nil.
 func (s *secondary) refusedLocked(op *lane.Store, en *index.Entry) {
 	if en != nil && op.Leaving {
-		s.e.classifyLocked(op.ID, en) // it goes another time
+		s.e.classifyLocked(op.ID, en) // it leaves memory another time
 	}
 	if en != nil && en.Flags&flagSynced != 0 && s == s.e.copies.keeper() {
 		en.Flags &^= flagSynced
 		key := s.e.keyLocked(op.ID)
 		s.RemoveLocked(key)
-		if op.Key != (block.Key{}) && op.Key != key { // renamed while it was under way
+		if op.Key != (block.Key{}) && op.Key != key { // renamed meanwhile
 			s.RemoveLocked(op.Key)
 		}
 	}
@@ -209,7 +206,7 @@ func (s *secondary) DirsLocked(id index.ID) []driver.DirAttrs {
 	return s.e.attrsLocked(id, ix.At(id)).Dirs
 }
 
-// Restore implements lane.Owner. A block that only the tier had is gone.
+// Restore implements lane.Owner. A block that only the tier had is lost.
 func (s *secondary) Restore(u lane.Update) {
 	var g gone
 	e := s.e

@@ -16,28 +16,25 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// lending is the room of what other nodes get from this one and give to it: holdings, loans, copies taken on request.
+// lending is the room of exchange with other nodes: what this node has, lends, and takes on request.
 type lending struct {
 	*core
 
-	streams allowance // bytes lent from files of their own
+	streams allowance // bytes lent from files of lendStream
 }
 
 const (
-	// lendWait bounds the wait for the kernel to release the handles of a block that was
-	// committed a moment ago.
+	// lendWait bounds the wait for the kernel to release the handles of a block that was just committed.
 	lendWait = time.Second
 
-	// maxStreamBytes bounds the blocks that are lent from a file of their own, because
-	// memory is short.
+	// maxStreamBytes bounds the bytes lent from files of lendStream.
 	maxStreamBytes = 256 << 20
 )
 
-// Lend holds a block for another node, with its checksum computed. What is not in
-// memory is promoted; while memory is short of room, it is read into a file that goes
-// with the loan, so that what others want does not drive out what this node needs. Lend
-// blocks on a device in either case. It fails with ErrNotFound, ErrPending if it is being
-// written or on its way, ErrNoSpace if there is no room for either, or ctx's error.
+// Lend holds a block for another node, with its checksum computed. A block that is not in memory is promoted. While
+// memory is short it is read into a file that goes with the loan, so that requests of other nodes do not evict what
+// this node needs. Lend blocks on a device in either case. It fails with ErrNotFound, with ErrPending if the block is
+// being written or on its way, with ErrNoSpace if there is room for neither, or with ctx's error.
 func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 	deadline := e.opts.Now().Add(lendWait)
 	for {
@@ -60,8 +57,8 @@ func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 	}
 }
 
-// lendHot lends a block that is in memory. It fails with ErrHollow if it is not, and
-// with a channel to wait on if the block may yet be changed through a handle.
+// lendHot lends a block that is in memory. It fails with ErrHollow if the block is not in memory. If a handle may
+// still change the block, it fails and returns a channel to wait on.
 func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
 	e.mu.Lock()
 	id := e.mu.ix.Walk(o.Path)
@@ -107,8 +104,8 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 	return l, id, nil, nil
 }
 
-// lendSummed sees to the checksum of what is lent. It reads the file that is lent: what
-// the entry has by now may be another version.
+// lendSummed computes the checksum of a loan if it has none. It reads the lent file, because the entry may have
+// another version by now.
 func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 	if l.Sum.Valid {
 		return l, nil
@@ -131,8 +128,8 @@ func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 	}
 	e.mu.Unlock()
 	if same {
-		if err := e.attrs.writeRecord(l.id, nil); err != nil { // it costs the next process a computation
-			e.log.Warn("record of a block that is lent", zap.String("path", l.Path), zap.Error(err))
+		if err := e.attrs.writeRecord(l.id, nil); err != nil { // the next process computes the checksum again
+			e.log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
 		}
 	}
 	return l, nil
@@ -143,7 +140,7 @@ func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (
 	e.mu.Lock()
 	if !e.mu.ix.Valid(id) || !e.hollowLocked(id, e.mu.ix.At(id)) {
 		e.mu.Unlock()
-		return nil, block.ErrPending // it has just changed
+		return nil, block.ErrPending // the block has just changed
 	}
 	en := e.mu.ix.At(id)
 	en.Lookups++ // so that the entry stays
@@ -156,7 +153,7 @@ func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (
 	if err := e.loads.promoteOwn(ctx, id); err != nil {
 		return nil, missError(err)
 	}
-	defer e.opens.CloseRead(id) // what promoteOwn pinned it with
+	defer e.opens.CloseRead(id) // the pin of promoteOwn
 	l, _, _, err := e.lendHot(o)
 	if err != nil {
 		return nil, missError(err)
@@ -164,7 +161,7 @@ func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (
 	return e.lendSummed(l)
 }
 
-// lendStream reads a block from a device into a file of its own.
+// lendStream lends a block from a file of its own, into which it reads the block from a device.
 func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
 	e.mu.Lock()
 	id := e.mu.ix.Walk(o.Path)
@@ -190,7 +187,7 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	}
 	l.File = file
 	l.close = func() {
-		e.tellFreed(file) // else a transport that registered the file would keep its pages, and no account has them
+		e.tellFreed(file) // else a transport that registered the file keeps its pages, uncounted
 		file.Close()
 		free()
 	}
@@ -200,8 +197,8 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	return l, nil
 }
 
-// streamFrom has a tier load what is lent. It closes l if it fails, when nothing writes to
-// the file any more.
+// streamFrom loads the block of l from a tier into the file of l. If it fails, it closes l once nothing writes to the
+// file any more.
 func (e *lending) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
 	key, err := block.ParseKey(l.Path)
 	if err != nil {
@@ -223,7 +220,7 @@ func (e *lending) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
 		l.Close()
 		return missError(errors.Join(block.ErrNotFound, o.Err))
 	case <-ctx.Done():
-		go func() { // ends when the tier has dealt with the job
+		go func() { // ends when the tier has done the job
 			<-done
 			l.Close()
 		}()

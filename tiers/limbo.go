@@ -7,10 +7,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// A reader looks a name up and opens what it found in two steps. If the block is replaced in between, the open answers
-// "look again" (ErrStale), but the kernel does that only once. Where a name is replaced all the time, the second try may
-// fail as the first, and an engine would see ESTALE. So the latest few replaced blocks can still be opened, without a
-// name, and not for long if the memory is needed.
+// A reader looks a name up and then opens what it found. If the block is replaced in between, the open answers "look
+// again" (ErrStale). The kernel looks again only once. If a name is replaced all the time, the second try may fail
+// like the first, and an engine would see ESTALE. So a replaced block can be opened for a while, without a name. Only
+// the latest few can, and not for long if memory is needed.
 const (
 	limboBlocks = 32 // replaced blocks kept at most
 	limboShare  = 64 // and at most this fraction of the capacity
@@ -23,10 +23,10 @@ type limboBlock struct {
 	charge int64 // bytes
 }
 
-// limbo has the replaced blocks that can still be opened, oldest first.
+// limbo holds the replaced blocks that can still be opened, oldest first.
 type limbo struct {
 	blocks []limboBlock
-	bytes  int64 // their charges
+	bytes  int64 // sum of the charges
 }
 
 func (l *limbo) add(b limboBlock) {
@@ -34,18 +34,18 @@ func (l *limbo) add(b limboBlock) {
 	l.bytes += b.charge
 }
 
-// remove takes out a block, which is in limbo.
+// remove takes a block out, which must be in limbo.
 func (l *limbo) remove(id index.ID) {
 	i := slices.IndexFunc(l.blocks, func(b limboBlock) bool { return b.id == id })
 	l.bytes -= l.blocks[i].charge
 	l.blocks = slices.Delete(l.blocks, i, i+1)
 }
 
-// over reports whether there are more blocks than may be, or more than most bytes of them.
+// over reports whether limbo has too many blocks, or more than most bytes.
 func (l *limbo) over(most int64) bool { return len(l.blocks) > limboBlocks || l.bytes > most }
 
-// limboLocked keeps the bytes of a block that was just replaced, if that is
-// cheap and the kernel may still ask for it. It reports whether it does.
+// limboLocked keeps the bytes of a block that was just replaced, if they are few and the kernel may still ask for
+// them. It reports whether it does.
 func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
 	charge, most := chargeOf(en.Size), e.opts.CapacityBytes/limboShare
 	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > most {
@@ -59,7 +59,7 @@ func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) b
 	return true
 }
 
-// leaveLimboLocked gives up a replaced block, as soon as no process has it open.
+// leaveLimboLocked gives a replaced block up: its bytes go when no process has it open.
 func (e *drafts) leaveLimboLocked(id index.ID, g *gone) {
 	e.limbo.remove(id)
 	en := e.mu.ix.At(id)
@@ -75,9 +75,8 @@ func (e *drafts) clearLimboLocked(g *gone) {
 	}
 }
 
-// leaveLimboNamedLocked gives up the earlier versions of a name that goes. Their
-// records are still there, so that without the later version a crash would bring
-// them back.
+// leaveLimboNamedLocked gives up the earlier versions of a name that is removed. Their records still exist. Without
+// the later version a crash would bring them back.
 func (e *drafts) leaveLimboNamedLocked(k nameKey, g *gone) {
 	for i := 0; i < len(e.limbo.blocks); {
 		if e.limbo.blocks[i].key == k {

@@ -28,25 +28,25 @@ type Attr struct {
 	GID   uint32
 	Nlink uint32
 	Size  int64 // bytes
-	Mtime int64 // nanoseconds since the epoch, as the others
+	Mtime int64 // nanoseconds since the epoch, as the next two
 	Atime int64
 	Ctime int64
-	Temp  bool // being written under a name that looks temporary
-	// Stable: the answer is the same for all callers and changes only with
-	// the kernel's knowledge, or when Options.Invalidate tells, so it may be cached.
+	Temp  bool // the name looks temporary
+	// Stable: a kernel may cache the answer. It is the same for all callers, and it changes only by calls of that
+	// kernel or with a call of Options.Invalidate.
 	Stable bool
-	// Gone: the file has no name, no process has it open, and its bytes were given up. Who asks for
-	// it by a name meant another file.
+	// Gone: the file has no name, no process has it open, and its bytes were given up. A caller that asks for it by a
+	// name meant another file.
 	Gone bool
 
-	// Changing: it is open for writing in place, so that another kernel's writes change size and times.
+	// Changing: the file is open for writing in place, so writes of another kernel change size and times.
 	Changing bool
 
 	hollow, hides bool
 }
 
-// resolveLocked finds what a name means to a caller: a version that its own process is writing, else
-// what all see, 0 if neither. stable is false if other callers get, or will shortly get, another answer.
+// resolveLocked returns the file or directory that a name means to a caller: a version that its own process writes,
+// else the one that all see, 0 if there is neither. stable is false if other callers get another answer, now or soon.
 func (e *names) resolveLocked(parent index.ID, name string, by *Caller) (id index.ID, stable bool) {
 	stable = true
 	if len(e.mu.waiting) > 0 {
@@ -58,7 +58,7 @@ func (e *names) resolveLocked(parent index.ID, name string, by *Caller) (id inde
 	}
 	id = e.elsewhere.findLocked(parent, name)
 	if id == 0 {
-		return 0, stable && e.remote == nil && !e.opts.Kernels // else others can make it at any time
+		return 0, stable && e.remote == nil && !e.opts.Kernels // else another node or kernel can make it at any time
 	}
 	if e.mu.ix.At(id).Flags&flagUncommitted == 0 {
 		return id, stable
@@ -69,13 +69,12 @@ func (e *names) resolveLocked(parent index.ID, name string, by *Caller) (id inde
 	return id, false
 }
 
-// Writing reports whether any file is being written: else Lookup does not need to know the caller.
+// Writing reports whether any file is being written. If none is, Lookup does not need to know the caller.
 func (e *core) Writing() bool { return e.writing.Load() > 0 }
 
-// Lookup finds name in the directory parent as the caller's process sees
-// it, counts one reference by the kernel, and grants the lease. It fails with
-// ErrNotFound; Attr.Stable then says whether the absence may be cached. With
-// Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
+// Lookup returns the entry called name in the directory parent, as the caller's process sees it. It counts one
+// reference by the kernel and grants the lease. It fails with ErrNotFound; Attr.Stable then says whether the kernel
+// may cache the absence. With Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
 func (e *names) Lookup(parent index.ID, name string, by Caller) (a Attr, err error) {
 	a, live, err := e.lookup(parent, name, &by)
 	if err != nil {
@@ -84,7 +83,7 @@ func (e *names) Lookup(parent index.ID, name string, by Caller) (a Attr, err err
 	if live != nil {
 		empty := a.Size == 0
 		live.refresh(&a)
-		if empty && a.Size > 0 && a.hides { // it has just got its first bytes, which hide it
+		if empty && a.Size > 0 && a.hides { // its first bytes hide it from other processes
 			live.catchUp()
 			e.Forget(a.ID, 1)
 			return e.lookupAgain(parent, name, &by)
@@ -119,7 +118,7 @@ func (e *names) lookup(parent index.ID, name string, by *Caller) (Attr, *File, e
 		e.mu.counters.LookupMisses++
 		e.mu.tally.sum.UnknownKeys++
 		if e.opts.Kernels && !by.Told && parent != index.Root && !e.mu.ix.Linked(parent) {
-			return Attr{Stable: stable}, nil, ErrStale // there may be another directory of its name
+			return Attr{Stable: stable}, nil, ErrStale // another directory may have its name
 		}
 		return Attr{Stable: stable}, nil, block.ErrNotFound
 	}
@@ -135,7 +134,8 @@ func (e *names) lookup(parent index.ID, name string, by *Caller) (Attr, *File, e
 	return a, e.liveLocked(id), nil
 }
 
-// liveLocked returns the write side of an entry that may have other bytes than it was settled with.
+// liveLocked returns the write side of an entry whose bytes may have changed since they were last accounted, else
+// nil.
 func (e *names) liveLocked(id index.ID) *File {
 	f := e.mu.files[id]
 	if f == nil || len(f.handles) == 0 {
@@ -173,7 +173,7 @@ func (e *names) attrLocked(id index.ID, en *index.Entry) Attr {
 	}
 	f := e.mu.files[id]
 	if en.Mode&modeType == modeDir {
-		a.Nlink, a.Size = 1, pageBytes // 1: its subdirectories are not counted
+		a.Nlink, a.Size = 1, pageBytes // 1: subdirectories are not counted
 		return e.linkedAttrLocked(id, en, f, a)
 	}
 	a.Changing = f != nil && len(f.handles) > 0
@@ -181,12 +181,12 @@ func (e *names) attrLocked(id index.ID, en *index.Entry) Attr {
 		a.Size, a.Stable, a.hides = 0, false, en.Flags&flagUncommitted == 0 && e.kindLocked(en) == draft.Block
 	}
 	if e.remote != nil && e.farLocked(id, en) {
-		a.Stable = false // others may change the attributes of what is theirs
+		a.Stable = false // other nodes may change the attributes of their files
 	}
 	return e.linkedAttrLocked(id, en, f, a)
 }
 
-// linkedAttrLocked is a, without the name if that is gone.
+// linkedAttrLocked returns a, with Nlink 0 and Gone set as they must be if the name is gone.
 func (e *names) linkedAttrLocked(id index.ID, en *index.Entry, f *File, a Attr) Attr {
 	if !e.mu.ix.Linked(id) && id != index.Root && (f == nil || !f.waits) {
 		a.Nlink = 0
@@ -255,14 +255,14 @@ func (e *names) changedLocked(dir index.ID) {
 	en.Mtime, en.Ctime = now, now
 }
 
-// dirShare is the capacity for each directory that has a file of its own in memory, with its record:
-// blocks need most of the files that a tmpfs may have. The others cost only names.
+// A directory has a file of its own in memory, with its record, for each dirShare bytes of the capacity. Blocks need
+// most of the files that a tmpfs may have, so further directories are names only.
 const (
 	dirShare    = 8 << 10
 	minDirFiles = 1 << 14
 )
 
-// dirFile makes the file of a directory; blob is 0 where that is to do without.
+// dirFile makes the file of a directory. blob is 0 if the directory must do without.
 func (e *names) dirFile() (blob driver.BlobID, file *os.File, err error) {
 	e.mu.Lock()
 	full := e.dirFiles >= max(e.opts.CapacityBytes/dirShare, minDirFiles)
@@ -277,8 +277,8 @@ func (e *names) dirFile() (blob driver.BlobID, file *os.File, err error) {
 	return blob, file, err
 }
 
-// Mkdir makes a directory and counts one reference by the kernel. It fails with
-// ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid or ErrNameTooLong.
+// Mkdir makes a directory and counts one reference by the kernel. It fails with ErrExist, ErrNotDir, ErrNotFound,
+// ErrReserved, ErrInvalid or ErrNameTooLong.
 func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr, error) {
 	blob, file, err := e.dirFile()
 	if err != nil {
@@ -322,8 +322,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr
 	return a, e.attrs.writeRecord(id, file)
 }
 
-// dropExpiredLocked removes what has a name but is past its time to live, so that
-// the name can be made again.
+// dropExpiredLocked removes a file that is past its time to live, so that its name can be made again.
 func (e *names) dropExpiredLocked(parent index.ID, name string, g *gone) {
 	id := e.mu.ix.Lookup(parent, name)
 	if id == 0 || !e.expiredLocked(id) || e.mu.ix.At(id).Flags&flagUncommitted != 0 {
@@ -333,7 +332,7 @@ func (e *names) dropExpiredLocked(parent index.ID, name string, g *gone) {
 	e.dropNameLocked(id, e.mu.ix.At(id), event.Removed, fate.Cause{Reason: fate.ReasonExpired}, g)
 }
 
-// markDirLocked notes whether a directory makes what is below it temporary.
+// markDirLocked notes whether names below a directory are temporary.
 func (e *names) markDirLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= flagTemp
 	if e.mu.ix.At(e.mu.ix.Parent(id)).Flags&flagTemp != 0 || e.temp.Dir(e.mu.ix.Name(id)) {
@@ -341,8 +340,7 @@ func (e *names) markDirLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or
-// ErrNotEmpty.
+// Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or ErrNotEmpty.
 func (e *names) Rmdir(ctx context.Context, parent index.ID, name string, by Caller) error {
 	if err := e.elsewhere.emptyElsewhere(ctx, parent, name); err != nil {
 		return err
@@ -377,8 +375,8 @@ func (e *names) rmdirLocked(parent index.ID, name string, by *Caller, g *gone) e
 	return nil
 }
 
-// dropDirLocked takes the name and the record of an empty directory away. The
-// kernel that asked for it knows.
+// dropDirLocked removes the name and the record of an empty directory. It does not tell the kernel, because the
+// kernel asked for it.
 func (e *names) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 	e.elsewhere.dirEventLocked(event.DirRemoved, id)
 	e.copies.clearTiersLocked(id, en, en.Tiers)
@@ -391,8 +389,8 @@ func (e *names) dropDirLocked(id index.ID, en *index.Entry, g *gone) {
 	e.reapLocked(id, en, g)
 }
 
-// Unlink removes what the name means to the caller: its name at once, its bytes when the last handle is
-// closed. It fails with ErrNotFound or ErrIsDir.
+// Unlink removes the file that name means to the caller: the name at once, the bytes when the last handle is closed.
+// It fails with ErrNotFound or ErrIsDir.
 func (e *names) Unlink(parent index.ID, name string, by Caller) error {
 	var g gone
 	e.mu.Lock()
@@ -417,7 +415,7 @@ func (e *names) removeLocked(parent index.ID, name string, by *Caller, g *gone) 
 	}
 	holder := e.mu.ix.Lookup(parent, name)
 	own := e.mu.files[id]
-	// Of several versions of a temporary name each process removes its own. Who has none, removes all.
+	// Of several versions of a temporary name a process removes only its own. A process without one removes all.
 	shares := e.kindLocked(en) == draft.Temp && own != nil && own.mineLocked(by)
 	if id != holder {
 		e.drafts.dropVersionLocked(own, g)
@@ -435,8 +433,8 @@ func (e *names) removeLocked(parent index.ID, name string, by *Caller, g *gone) 
 	return nil
 }
 
-// unlinkLocked drops a name on the kernel's request, so that only other kernels need
-// to be told. by is as in Options.Invalidate.
+// unlinkLocked drops a name because a kernel asked for it, so that only the other kernels are told. by is as in
+// Options.Invalidate.
 func (e *names) unlinkLocked(id index.ID, why fate.Cause, by Process, g *gone) {
 	en := e.mu.ix.At(id)
 	e.attrs.nameLeftLocked(id, en, by, g)
@@ -456,11 +454,10 @@ type Dirent struct {
 // readdirBatch bounds how many entries one hold of the lock copies.
 const readdirBatch = 1024
 
-// ReadDir appends to buf up to readdirBatch entries of dir that come after the
-// cookie, in a stable order, and returns it; none left gives an empty slice.
-// hint is the ID of the entry whose cookie is after, or 0. Files that another
-// process is writing under their final name are left out, and with HideElsewhere
-// those that this node has nothing of.
+// ReadDir appends to buf up to readdirBatch entries of dir that come after a cookie, in a stable order, and returns
+// the longer slice. If it appended nothing, there are no more. hint is the ID of the entry whose cookie is after, or
+// 0. ReadDir leaves out files that another process writes under their final name, and with HideElsewhere the names
+// that only other nodes have.
 func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, buf []Dirent) []Dirent {
 	start := len(buf)
 	e.mu.Lock()
@@ -483,7 +480,7 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, bu
 	return buf
 }
 
-// Parent returns the directory that holds id; the root is its own parent.
+// Parent returns the directory that holds id. The root is its own parent.
 func (e *names) Parent(id index.ID) index.ID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -493,8 +490,8 @@ func (e *names) Parent(id index.ID) index.ID {
 	return index.Root
 }
 
-// RefNamed counts one more reference by the kernel to id, as READDIRPLUS gives,
-// if it still is the child of dir called name; else it returns false.
+// RefNamed counts one more reference by the kernel to id, as READDIRPLUS gives, if id is still the child of dir
+// called name. Otherwise it returns false.
 func (e *names) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 	e.mu.Lock()
 	if e.mu.ix.Lookup(dir, name) != id {
@@ -504,7 +501,7 @@ func (e *names) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 	en := e.mu.ix.At(id)
 	if en.Flags&flagUncommitted != 0 || en.Size == 0 && e.mu.files[id] != nil || len(e.mu.waiting[nameKey{dir, name}]) > 0 {
 		e.mu.Unlock()
-		return Attr{}, false // others may not find it
+		return Attr{}, false // other processes may not find it
 	}
 	en.Lookups++
 	a, live := e.attrLocked(id, en), e.mu.files[id]

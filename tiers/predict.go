@@ -7,15 +7,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// lateLocked reports whether a load of size bytes that a tier is asked for now would probably
-// take longer than deadline.
+// lateLocked reports whether a load of size bytes, asked of a tier now, would probably take longer than deadline.
 func lateLocked(s *secondary, size int64, deadline time.Duration) bool {
 	return deadline != noDeadline && s.LateLocked(size, deadline)
 }
 
-// openDeadline returns how long the open of a block that is not in memory may wait, and whether
-// the block would probably come too late. A tier that has nothing to do is asked for it all the
-// same, without anybody waiting: else it could never show that it has become faster.
+// openDeadline returns how long the open of a hollow block may wait, and whether the block would probably come too
+// late. If the tier is idle, openDeadline then starts a load for which no caller waits: otherwise a tier could never
+// show that it has become faster.
 func (e *lookups) openDeadline(id index.ID) (deadline time.Duration, late bool) {
 	e.mu.Lock()
 	en := e.mu.ix.At(id)

@@ -14,58 +14,57 @@ import (
 
 // PrefetchRequest asks for blocks to be brought into memory.
 type PrefetchRequest struct {
-	Request string        // names the work in logs and batches, and has the leases
-	Paths   [][]byte      // below the mount, in the order in which they are wanted
+	Request string        // names the work in logs and batches, and holds the leases
+	Paths   [][]byte      // below the mount, the most urgent first
 	As      *event.Viewer // a block that the user may not read is absent
-	// Done is called once for each path, in any order, as soon as its fate is known. Calls do
-	// not overlap; it must not block for long.
+	// Done is called once for each path, in any order, as soon as its result is known. Calls do not overlap. Done
+	// must not block for long.
 	Done func(i int, r PrefetchResult)
 }
 
-// PrefetchResult is what became of one path.
+// PrefetchResult is the result of one path.
 type PrefetchResult struct {
 	Outcome PrefetchOutcome
 	Bytes   int64 // loaded
 	Err     error // of PrefetchFailed
 }
 
-// PrefetchOutcome says what became of a block that was to be brought into memory.
+// PrefetchOutcome says what happened to a block that was to be brought into memory.
 type PrefetchOutcome uint8
 
 // The outcomes.
 const (
-	PrefetchFailed   PrefetchOutcome = iota // it is there, but could not be loaded
+	PrefetchFailed   PrefetchOutcome = iota // a tier has it, but could not load it
 	PrefetchAbsent                          // there is no such block
-	PrefetchInMemory                        // nothing to be done
+	PrefetchInMemory                        // it was there already
 	PrefetchLoaded
 	PrefetchPending // it is being written
 )
 
-// Limits of what one Prefetch has under way at a time, so that it leaves the tiers to those who
-// wait for a single block.
+// Limits of one Prefetch at a time. They leave the tiers to callers that wait for a single block.
 const (
 	prefetchKeys  = 256
-	prefetchBytes = 64 << 20 // or an eighth of the capacity, if that is less; but at least one block
+	prefetchBytes = 64 << 20 // or an eighth of the capacity if that is less, but at least one block
 )
 
 // prefetch is a Prefetch under way.
 type prefetch struct {
 	e    *core
 	r    PrefetchRequest
-	max  int64         // bytes under way
+	max  int64         // bytes under way at most
 	room chan struct{} // capacity 1: something has ended
 
 	mu struct {
-		sync.Mutex // Done is called with it; never taken with core.mu held
+		sync.Mutex // held across Done; never taken with core.mu held
 		keys       int
 		bytes      int64
-		over       bool // no caller is told any more
+		over       bool // Prefetch has returned: Done is not called any more
 	}
 }
 
-// Prefetch brings blocks into memory, in order, a bounded number of bytes at a time, so that it
-// does not crowd out who waits for a single block. It returns when Done has been called for all
-// of them; when ctx is done it begins no more, and those fail with ctx's error.
+// Prefetch brings blocks into memory, in order. It loads a bounded number of bytes at a time, so that callers that
+// wait for a single block are not crowded out. It returns when Done has been called for all paths. When ctx is done,
+// it begins no more loads, and the remaining paths fail with ctx's error.
 func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
 	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.opts.CapacityBytes/8), room: make(chan struct{}, 1)}
 	told := make([]bool, len(r.Paths))
@@ -107,8 +106,7 @@ func (f *prefetch) idle() bool {
 	return f.mu.keys == 0
 }
 
-// begin sees to some paths from the n-th on and returns to how many: 0 if too much is under
-// way.
+// begin finds or starts to load some paths, from the n-th on, and returns their number: 0 if too much is under way.
 func (f *prefetch) begin(n int) int {
 	f.mu.Lock()
 	keys, bytes := f.mu.keys, f.mu.bytes
@@ -133,7 +131,7 @@ func (f *prefetch) begin(n int) int {
 	e.elsewhere.tellOutdatedLocked(&g)
 	e.mu.Unlock()
 	e.finish(&g)
-	f.mu.Lock() // by now some may have ended
+	f.mu.Lock() // some may have ended by now
 	f.mu.keys += keys - wasKeys
 	f.mu.bytes += bytes - wasBytes
 	f.mu.Unlock()
@@ -141,15 +139,15 @@ func (f *prefetch) begin(n int) int {
 	return count
 }
 
-// prefetchFound is what a path means.
+// prefetchFound is where the block of a path is, and the load of it, if any.
 type prefetchFound struct {
 	result PrefetchResult
-	p      *promotion // to be awaited instead
-	first  bool       // and to be started
+	p      *promotion // the load to wait for; the result comes with its end
+	first  bool       // the caller starts p
 	full   bool       // too much is under way for another one
 }
 
-// prefetchFindLocked finds what the i-th path means, and begins its promotion if more may begin.
+// prefetchFindLocked finds the block of the i-th path, and makes its promotion if more loads may begin.
 func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
 	path := r.Paths[i]
 	id := index.ID(0)
@@ -179,13 +177,13 @@ func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pref
 		return prefetchFound{full: true}
 	}
 	x.p, x.first = e.promotionLocked(id, false)
-	if x.p == nil { // the engine is being closed
+	if x.p == nil { // the engine closes
 		x.result = PrefetchResult{Err: block.ErrClosed}
 	}
 	return x
 }
 
-// awaitPrefetchLocked has f told of the end of a promotion.
+// awaitPrefetchLocked makes the promotion of x call f.ended when it ends.
 func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p := x.p
 	if x.first {
@@ -200,8 +198,7 @@ func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	}})
 }
 
-// leaseFetched keeps a block for the request that asked for it ahead of use, and ends the pin that came with
-// it.
+// leaseFetched grants a loaded block the lease of the request, and ends the pin of the load.
 func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
 	e.mu.Lock()
 	e.lookups.leaseLocked(id, e.mu.ix.At(id), e.now(), r.As, r.Request)
@@ -209,7 +206,7 @@ func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
 	e.opens.CloseRead(id)
 }
 
-// start tells what is known already and starts the promotions, those of one tier as few jobs.
+// start reports the results that are known already, and starts the promotions; those of one tier become few jobs.
 func (f *prefetch) start(n int, found []prefetchFound) {
 	var first []*promotion
 	f.mu.Lock()
@@ -244,7 +241,7 @@ func (f *prefetch) ended(i int, size int64, err error) {
 	}
 }
 
-// failed is the result where a promotion has failed: the name may mean something else by now.
+// failed returns the result after a promotion failed. The name may mean another block by now.
 func (f *prefetch) failed(i int, err error) PrefetchResult {
 	if !errors.Is(err, ErrStale) {
 		return PrefetchResult{Err: err}
@@ -260,7 +257,7 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 		return PrefetchResult{Err: err}
 	}
 	if x.result.Outcome == PrefetchAbsent {
-		// It went because of what was found when it was loaded.
+		// The load found that the copy was bad or lost, and so the name was removed.
 		key, _ := block.ParseKey(string(f.r.Paths[i]))
 		switch e.verdicts.Why(key.Path()).Kind {
 		case fate.Corrupt:
@@ -275,8 +272,8 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 // maxHintCalls bounds the Hints under way.
 const maxHintCalls = 16
 
-// Hint begins to bring blocks into memory that are not there, in order, and returns at once.
-// While too many such requests are under way, it does nothing.
+// Hint begins to bring blocks into memory, in order, and returns at once. While maxHintCalls requests are under way,
+// it does nothing.
 func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 	if len(paths) == 0 {
 		return
@@ -285,7 +282,7 @@ func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 	for _, p := range paths {
 		size += len(p)
 	}
-	text, own := make([]byte, 0, size), make([][]byte, len(paths)) // the caller may use its buffers again
+	text, own := make([]byte, 0, size), make([][]byte, len(paths)) // the caller may reuse its buffers
 	for i, p := range paths {
 		text = append(text, p...)
 		own[i] = text[len(text)-len(p):]
@@ -295,7 +292,7 @@ func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 	if e.mu.closed || !e.hints.take(1, maxHintCalls) {
 		return
 	}
-	e.wg.Go(func() { // ends with the engine's context at the latest
+	e.wg.Go(func() { // ends with the engine's context
 		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
 		e.hints.give(1)
 	})

@@ -15,43 +15,42 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// lookups is the room of questions about many names at a time: where blocks are, which of them a user may know of, and
-// the leases that a positive answer gives.
+// lookups is the room of questions about many names at a time: where their blocks are, and which of them a user may
+// know of. An answer that a block is there gives a lease.
 type lookups struct {
 	*core
 
 	leases room.Leases // of requests; guarded by core.mu
 }
 
-// Place is where a block is found by Presences.
+// Place says where Presences found a block.
 type Place struct {
 	Presence driver.Presence
-	Late     bool  // it is there, but would come too late: Presence is Miss
+	Late     bool  // a tier has it, but a load would take too long: Presence is Miss
 	Dir      bool  // it is a directory: Presence is Miss
 	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
 }
 
-// PresenceOptions says how Presences looks.
+// PresenceOptions are the options of Presences.
 type PresenceOptions struct {
-	Lease bool // what is there stays readable for Options.LookupLease, as after Lookup
-	// Deadline makes late what is predicted to take longer until it is in memory. 0: as the
-	// group's OpenDeadline or else Options.OpenDeadline says; negative: none.
+	Lease bool // a block that is found stays readable for Options.LookupLease, as after Lookup
+	// Deadline is how long a load may take by prediction. A block that would take longer is Late. 0: as OpenDeadline
+	// of the group, else of Options, says; negative: no deadline.
 	Deadline time.Duration
 	As       *event.Viewer // a block that the user may not read is a miss, and gets no lease
-	Request  string        // has the leases; ReleaseRequest ends them
+	Request  string        // holds the leases; ReleaseRequest ends them
 }
 
-// presenceBatch bounds how many names one hold of the lock looks up: some ten
-// microseconds.
+// presenceBatch bounds how many names one hold of the lock looks up: about ten microseconds.
 const presenceBatch = 128
 
-// Presences sets out[i] to where the block is whose path below the mount is paths[i], for all
-// to see: versions that are being written are Pending. It is made for thousands of names: it
-// takes the lock for some of them at a time, does not wait, and allocates nothing for what this
-// node has. Paths of directories, and such as cannot be, are misses. Neighbours that are in the
-// same directory are found faster. len(out) must be at least len(paths).
+// Presences sets out[i] to where the block at paths[i] is, a path below the mount. A file that is being written is
+// Pending, also to its own process. A directory is a miss, and so is a path that cannot exist. A block that only
+// other nodes have is found, but gets no entry and no lease.
 //
-// What only others have is found, but gets no entry and no lease.
+// Presences is made for thousands of names. It takes the lock for some of them at a time, does not wait, and
+// allocates nothing for names of this node. Neighbours in one directory are found faster. len(out) must be at least
+// len(paths).
 func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 	out = out[:len(paths)]
 	for len(paths) > 0 {
@@ -90,14 +89,14 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	e.mu.counters.LookupMisses += uint64(len(paths)) - hits
 }
 
-// pathWalker finds directories, and remembers the one before.
+// pathWalker finds directories. It remembers the last one.
 type pathWalker struct {
 	ix  *index.Index
-	dir []byte // none: not yet
+	dir []byte // nil: no directory yet
 	id  index.ID
 }
 
-// split returns the directory of a path, 0 if there is none, and its name there.
+// split returns the directory of a path, 0 if there is none, and the name in it.
 func (w *pathWalker) split(path []byte) (dir index.ID, name string) {
 	n := len(w.dir)
 	if n > 0 && len(path) > n && path[n] == '/' && bytes.Equal(path[:n], w.dir) && bytes.IndexByte(path[n+1:], '/') < 0 {
@@ -115,10 +114,10 @@ func (w *pathWalker) split(path []byte) (dir index.ID, name string) {
 	return w.id, view(path[cut+1:])
 }
 
-// view is the string of the same bytes, for as long as they stay as they are.
+// view returns a string that shares the bytes of b. It is valid until they change.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// placeLocked is where the block of an entry is.
+// placeLocked returns where the block of an entry is.
 func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 	en := e.mu.ix.At(id)
 	switch {
@@ -147,7 +146,7 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 	return p
 }
 
-// firstTier is the tier that a hollow block is asked of first.
+// firstTier returns the tier that is asked first for a hollow block.
 func (e *lookups) firstTier(en *index.Entry) *secondary {
 	if own := e.ownTiers(en); own != 0 {
 		return e.tiers[bits.TrailingZeros16(own)]
@@ -155,8 +154,8 @@ func (e *lookups) firstTier(en *index.Entry) *secondary {
 	return e.tiers[bits.TrailingZeros16(en.Tiers)]
 }
 
-// absentLocked is the place of a name without an entry: a version may be on its way, or other
-// nodes may have it.
+// absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes may have the
+// block.
 func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
 	if e.writingLocked(o.As, dir, name) {
 		return Place{Presence: driver.Pending}
@@ -177,14 +176,14 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 	return Place{Presence: driver.Hit, Tier: uint8(e.remote.n + 1)}
 }
 
-// writingLocked reports whether a version that v may read waits to take a name in a directory, which
-// is 0 if there is none.
+// writingLocked reports whether a version that v may read waits to take a name in dir. dir is 0 if there is no such
+// directory.
 func (e *lookups) writingLocked(v *event.Viewer, dir index.ID, name string) bool {
 	return dir != 0 && len(e.mu.waiting) > 0 &&
 		slices.ContainsFunc(e.mu.waiting[nameKey{dir, name}], func(id index.ID) bool { return e.showsLocked(v, dir, id) })
 }
 
-// pathGroupLocked is the group of a path, nil if nothing is known of it.
+// pathGroupLocked returns the group of a path, nil if the group has no account.
 func (e *lookups) pathGroupLocked(path []byte) *room.Group {
 	name, _, below := bytes.Cut(path, []byte("/"))
 	if !below {
@@ -193,11 +192,11 @@ func (e *lookups) pathGroupLocked(path []byte) *room.Group {
 	return e.mu.room.Find(block.GroupID(name))
 }
 
-// noDeadline stands for none.
+// noDeadline is the deadline of an open that has none.
 const noDeadline = time.Duration(math.MaxInt64)
 
-// deadlineOfLocked is how long an open of a block of a group, nil if it has none, may take; want
-// is as in PresenceOptions.
+// deadlineOfLocked returns how long the open of a block of group gr may take. gr is nil if the group has no account;
+// want is as in PresenceOptions.
 func (e *lookups) deadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
 	if want == 0 {
 		want = e.deadlines[gr]
@@ -219,7 +218,7 @@ func requesterOf(as *event.Viewer, request string) room.Requester {
 	return room.Requester{UID: int64(as.UID), Request: request}
 }
 
-// leaseLocked keeps a block readable for as long as a look-up promises, for a request, which may be empty.
+// leaseLocked grants the lease of a look-up to a block. A request that is not empty can end the lease early.
 func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
 	if e.opts.LookupLease <= 0 {
 		return
@@ -227,14 +226,14 @@ func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event
 	before := en.Lease
 	en.Lease = max(before, now+int64(e.opts.LookupLease))
 	if request != "" {
-		en.Lease = max(en.Lease, before+1) // no two requests have the same
+		en.Lease = max(en.Lease, before+1) // each request has another end
 		e.leases.Add(requesterOf(as, request), room.Lease{ID: id, Until: en.Lease, Before: before}, now)
 	}
 }
 
-// ReleaseRequest ends the leases that a request of a user has, in all groups, and returns how many it has
-// ended. A block that another request has looked up since keeps its lease, and one that another looked up
-// before has that one again. It takes the lock once and does not wait.
+// ReleaseRequest ends the leases of a request of a user, in all groups, and returns their number. If another request
+// has looked up a block since, the block keeps that lease. If another request looked it up before, the block has that
+// lease again. ReleaseRequest takes the lock once and does not wait.
 func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -245,7 +244,7 @@ func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 		}
 	}
 	if ended > 0 {
-		e.mu.room.Signal() // for writers that wait until blocks can be evicted
+		e.mu.room.Signal() // writers may wait for blocks that can be evicted
 	}
 	return ended
 }

@@ -15,12 +15,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// The accounts say what the engine has handed out. The file system behind memory may have less
-// left: clients of a daemon that was killed still have its files open, and on a shared one others
-// store too.
+// The accounts say how much the engine has handed out. The file system behind memory may have less left. Clients of a
+// killed daemon still have its files open, and other programs may store on the same file system.
 
-// look looks at what the file system behind memory has left, and sets the limit so that an eighth of the
-// headroom stays free. It returns what is free now.
+// look reads how much the file system behind memory has free, and sets the limit of memory in use so that an eighth
+// of the headroom stays free. It returns the free bytes.
 func (e *space) look() (free int64, err error) {
 	if free, err = e.primary.FreeBytes(); err != nil {
 		return 0, err
@@ -31,9 +30,9 @@ func (e *space) look() (free int64, err error) {
 	return free, nil
 }
 
-// gauge looks whether the file system behind memory has room for n bytes, and evicts for them if it has less than
-// the accounts say; force takes what is leased, too. Where that has brought nothing, because clients of a killed
-// daemon have the blocks open, it leaves the others alone for a while. It returns what was free before. No lock is held.
+// gauge evicts blocks if the file system behind memory has less room than the accounts say and n more bytes need it.
+// force evicts leased blocks, too. If that brings no room, because clients of a killed daemon have the blocks open,
+// no more blocks are evicted for a while. gauge returns the free bytes before. The caller holds no lock.
 func (e *space) gauge(n int64, force bool) (free int64, err error) {
 	if free, err = e.look(); err != nil {
 		return 0, err
@@ -58,10 +57,10 @@ func (e *space) gauge(n int64, force bool) (free int64, err error) {
 	return free, nil
 }
 
-// relieve evicts something after the file system behind memory had no room, of bytes or of files, where
-// the accounts have. force takes what is leased, too.
+// relieve evicts something after the file system behind memory had no room, of bytes or of files, though the accounts
+// had. force evicts leased blocks, too.
 func (e *space) relieve(force bool) {
-	e.gauge(0, force) // if that fails, so will what comes next
+	e.gauge(0, force) // an error comes again with the next step
 	var g gone
 	e.mu.Lock()
 	e.mu.counters.FileSystemFull++
@@ -71,12 +70,11 @@ func (e *space) relieve(force bool) {
 	e.finish(&g)
 }
 
-// mostPause is how long withRoom waits at most until it tries again.
+// mostPause bounds the pause of withRoom between two tries.
 const mostPause = 250 * time.Millisecond
 
-// withRoom does op until it fails with something else than ErrNoSpace, for which the file system behind
-// memory had no room: it evicts and waits in between, up to WriteTimeout. It returns what op does, or
-// ctx's error.
+// withRoom repeats op while it fails with ErrNoSpace because the file system behind memory has no room. Between tries
+// it evicts and waits, up to WriteTimeout in all. It returns the last error of op, or ctx's error.
 func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
 	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
 	for pause := time.Duration(0); ; pause = min(2*pause+time.Millisecond, mostPause) {
@@ -89,7 +87,7 @@ func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
 		if left <= 0 {
 			return op()
 		}
-		if pause > 0 { // what was evicted may be open elsewhere still
+		if pause > 0 { // evicted files may still be open in other processes
 			announce(w)
 			if err := waitSpace(ctx, nil, min(left, pause)); err != nil {
 				return err
@@ -98,7 +96,7 @@ func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
 	}
 }
 
-// createFile is Primary.Create with room made for it.
+// createFile calls Primary.Create with withRoom.
 func (e *space) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, file *os.File, err error) {
 	err = e.withRoom(ctx, w, func() (err error) {
 		blob, file, err = e.primary.Create()
@@ -107,7 +105,7 @@ func (e *space) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, f
 	return blob, file, err
 }
 
-// atOnce is withRoom for a caller that must not wait.
+// atOnce is withRoom for a caller that must not wait: it tries twice.
 func (e *space) atOnce(op func() error) error {
 	err := op()
 	if errors.Is(err, block.ErrNoSpace) {
@@ -117,8 +115,8 @@ func (e *space) atOnce(op func() error) error {
 	return err
 }
 
-// loadAgain asks a tier once more for a block whose file had no room, in time for maxAsked tries while a writer
-// would wait.
+// loadAgain asks a tier once more for a block whose file had no room. It waits before, so long that maxAsked tries
+// take as long as a writer would wait.
 func (e *loads) loadAgain(p *promotion) {
 	e.space.relieve(false)
 	if waitSpace(e.ctx, nil, e.opts.WriteTimeout/maxAsked) == nil {
@@ -128,8 +126,8 @@ func (e *loads) loadAgain(p *promotion) {
 	e.failPromotion(p, block.ErrClosed)
 }
 
-// whole reports whether no write of f can have ended short though the engine has seen none: f is as
-// long as the group's blocks are, and has no hole.
+// whole reports whether f is as long as the blocks of its group and has no hole. Then no write of f can have ended
+// short, though the engine saw none of them.
 func (f *File) whole(size int64) bool {
 	f.e.mu.Lock()
 	expected := f.e.mu.room.Group(f.e.mu.ix.At(f.id).Group).BlockBytes()
@@ -143,8 +141,8 @@ func (f *File) whole(size int64) bool {
 	}) == nil
 }
 
-// full counts that an open or a write waits for n bytes of memory, and logs it now and then. until is when
-// the first lease ends that stands in the way; 0: none does.
+// full counts that an open or a write waits for n bytes of memory, and logs it at intervals. until is when the first
+// lease in the way ends, 0 if no lease is in the way.
 func (e *space) full(n, until int64) {
 	e.mu.Lock()
 	pinned, limit := e.mu.room.Pinned(), e.mu.room.Limit()
@@ -162,8 +160,8 @@ func (e *space) full(n, until int64) {
 	}
 }
 
-// checkRenameLocked is checkSize for a file that is to get the name of a block. f is its write side, nil if it has
-// none, and size what that has.
+// checkRenameLocked is checkSize for a file that is to get the name of a block. size is that of f, its write side; f
+// is nil if it has none.
 func (e *space) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int64) error {
 	if f == nil {
 		size = en.Size
@@ -192,14 +190,14 @@ func (e *space) openRoom() (err error) {
 	return nil
 }
 
-// enterGroupLocked makes a new entry one of a group.
+// enterGroupLocked enters a new entry in group n.
 func (e *space) enterGroupLocked(en *index.Entry, n uint32) {
 	en.Group = n
 	e.mu.room.Enter(n)
 }
 
-// moveGroupLocked accounts a file to another group, in which it will replace
-// target. It fails with ErrQuota if that has no room.
+// moveGroupLocked accounts a file to another group, in which it will replace target. It fails with ErrQuota if that
+// group has no room.
 func (e *space) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
 	if en.Group == to {
 		return nil

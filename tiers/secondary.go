@@ -20,8 +20,8 @@ type CascadeMode string
 const (
 	CascadeAsync   CascadeMode = "async"    // in the background
 	CascadeSync    CascadeMode = "sync"     // close and rename wait for the copy
-	CascadeOnEvict CascadeMode = "on_evict" // when the block is to leave memory
-	CascadeOff     CascadeMode = "off"      // only what fsync asks for
+	CascadeOnEvict CascadeMode = "on_evict" // before the block leaves memory
+	CascadeOff     CascadeMode = "off"      // only if fsync asks for the copy
 )
 
 // SecondaryOptions describes one secondary tier.
@@ -30,13 +30,12 @@ type SecondaryOptions struct {
 	Tier    driver.Tier // required; closed by Engine.Close
 	Cascade CascadeMode
 
-	// QueueBytes bounds the blocks that wait for this tier and cannot be evicted
-	// meanwhile. What exceeds it waits without that protection. Zero means a quarter of
-	// the capacity, at most 1 GiB.
+	// QueueBytes bounds the bytes of blocks that wait for this tier and cannot be evicted meanwhile. Further blocks
+	// wait, too, but can be evicted. Zero means a quarter of the capacity, at most 1 GiB.
 	QueueBytes int64
 
-	// SecondHit copies down only blocks that were written or read before, so that
-	// what is used once does not wear out the device.
+	// SecondHit copies down only blocks that were written or read before. Blocks used once then do not wear the
+	// device.
 	SecondHit bool
 }
 
@@ -51,12 +50,11 @@ type secondary struct {
 	tier       driver.Tier
 	n          int
 	bit        uint16
-	syncer     driver.Syncer // nil without the ability
+	syncer     driver.Syncer // nil if the tier is none
 	predict    lane.Predictor
 }
 
-// checkSecondaries reports what is wrong with o.Secondaries, after filling in
-// defaults.
+// checkSecondaries fills in the defaults of o.Secondaries and returns what is wrong with them.
 func (o *Options) checkSecondaries() []error {
 	var errs []error
 	names := map[string]bool{"memory": true}
@@ -140,7 +138,7 @@ func (h *host) MayEvict(key block.Key) bool {
 
 func (e *core) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 	if s.NamingLocked(key) {
-		return false // it is not yet called that, or no more, and whether it was promised is not known
+		return false // a rename of the copy is under way: whether it was promised is not known
 	}
 	id := e.mu.ix.Walk(key.Path())
 	if id == 0 {
@@ -159,8 +157,7 @@ func (e *core) mayEvictLocked(s *secondary, key block.Key, g *gone) bool {
 	return true
 }
 
-// forgetCopyLocked takes note that a tier no longer has its copy of a block. If it
-// was the last one, the name goes.
+// forgetCopyLocked notes that a tier has lost its copy of a block. If no other tier has one, the name goes.
 func (e *copies) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	hollow := e.hollowLocked(id, en)
 	e.clearTiersLocked(id, en, s.bit)
@@ -172,7 +169,7 @@ func (e *copies) forgetCopyLocked(s *secondary, id index.ID, en *index.Entry, re
 	}
 }
 
-// clearTiersLocked takes note that some tiers do not have a block any more.
+// clearTiersLocked notes that some tiers do not have a block any more.
 func (e *copies) clearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
 	if e.remote != nil && en.Tiers&bits&e.remote.bit != 0 {
 		e.far.Unwatch(e.keyLocked(id))
@@ -190,7 +187,8 @@ func (h *host) Lost(key block.Key, err error) {
 		if en := e.mu.ix.At(id); en.Mode&modeType == modeDir {
 			e.elsewhere.lostDirLocked(id, en, &g)
 		} else if en.Tiers&h.s.bit != 0 && h.s.NamingLocked(key) {
-			// Which block it was shows when the tier is told of the present one.
+			// The tier lost the copy of this block or of one before. It answers when it is told the present
+			// attributes.
 			attrs := e.attrsLocked(id, en)
 			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
 		} else if en.Tiers&h.s.bit != 0 {
@@ -217,7 +215,7 @@ func (e *core) hollowLocked(id index.ID, en *index.Entry) bool {
 		e.mu.ix.Linked(id) && e.mu.files[id] == nil
 }
 
-// remoteBit is the bit of the Remote tier in Entry.Tiers; 0 without one.
+// remoteBit is the bit of the Remote tier in Entry.Tiers, 0 without one.
 func (e *core) remoteBit() uint16 {
 	if e.remote == nil {
 		return 0
@@ -225,11 +223,10 @@ func (e *core) remoteBit() uint16 {
 	return e.remote.bit
 }
 
-// ownTiers are the tiers of this node that have a block: what others have, they may give
-// up at any time.
+// ownTiers are the tiers of this node that have a block. Other nodes may give up their copies at any time.
 func (e *core) ownTiers(en *index.Entry) uint16 { return en.Tiers &^ e.remoteBit() }
 
-// farLocked reports whether the bytes of a file are with others only.
+// farLocked reports whether only other nodes have the bytes of a file.
 func (e *core) farLocked(id index.ID, en *index.Entry) bool {
 	return e.hollowLocked(id, en) && e.ownTiers(en) == 0
 }
@@ -275,7 +272,7 @@ func (e *copies) removeCopiesLocked(id index.ID, en *index.Entry) {
 	}
 	key := e.keyLocked(id)
 	for _, s := range e.tiers {
-		if bits&s.bit != 0 && s != e.remote { // a grave does that
+		if bits&s.bit != 0 && s != e.remote { // the Remote gets a grave instead
 			s.RemoveLocked(key)
 		}
 	}
@@ -284,9 +281,8 @@ func (e *copies) removeCopiesLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= flagSynced
 }
 
-// staleCopiesLocked follows a new version of a block under the same name: the
-// copies of the old one go. That which fsync promised stays until the new one takes
-// its place.
+// staleCopiesLocked removes the copies of a block that has a new version under the same name. A copy that fsync
+// promised stays until the copy of the new version takes its place.
 func (e *copies) staleCopiesLocked(id index.ID, en *index.Entry) {
 	if en.Flags&flagSynced == 0 {
 		e.removeCopiesLocked(id, en)
@@ -300,9 +296,8 @@ func (e *copies) staleCopiesLocked(id index.ID, en *index.Entry) {
 	en.Flags |= flagSynced
 }
 
-// updateCopiesLocked tells the tiers that a block has the name of id now instead of
-// from, or other attributes. A copy that is still to be begun will have them; until
-// then the tier may hold something else under the name.
+// updateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not
+// begun will have them anyway, and until it begins the tier may hold another block under the name.
 func (e *copies) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
 	bits := en.Tiers | en.Storing
 	if en.Storing != 0 {
@@ -323,7 +318,7 @@ func (e *copies) updateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 	}
 }
 
-// begunLocked returns the tiers that are being given a block.
+// begunLocked returns the tiers to which a copy of a block is under way.
 func (e *copies) begunLocked(id index.ID, en *index.Entry) (bits uint16) {
 	for _, s := range e.tiers {
 		for op := range s.BegunLocked() {
@@ -356,8 +351,7 @@ func (e *report) tierNamesLocked(id index.ID) []string {
 	return names
 }
 
-// PresenceOf returns where a file stands: Hit if some tier has it, Pending while
-// it is being written or promoted.
+// PresenceOf returns whether a file is there: Hit if some tier has it, Pending while it is written or promoted.
 func (e *report) PresenceOf(id index.ID) driver.Presence {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,29 +9,29 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// report is the room of what an operator is shown: counters, groups, jobs, the tiers of a file.
+// report is the room of figures for operators: counters, groups, jobs, the tiers of a file.
 type report struct{ *core }
 
 // Stats is a snapshot of the engine. Sizes are in bytes.
 type Stats struct {
 	CapacityBytes int64
-	UsedBytes     int64 // charged: whole pages, and what is reserved for writers
-	PinnedBytes   int64 // of it, what cannot be evicted now
+	UsedBytes     int64 // charged: whole pages, and reservations of writers
+	PinnedBytes   int64 // part of UsedBytes that cannot be evicted now
 	Blocks        int64 // committed files
 	Names         int64 // files and directories
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
 	Counters      Counters
-	FullAt        time.Time // when an open or a write last had to wait because memory was full; zero: never
-	FullOf        string    // what of, in words
+	FullAt        time.Time // last time that an open or a write waited for memory; zero: never
+	FullOf        string    // what filled memory then, in words
 
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
 	Summary     Summary
 }
 
-// Summary counts keys by where a reader found them, over all batches. Source:
-// the tier log of vLLM's Mooncake store connector.
+// Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store
+// connector.
 type Summary struct {
 	MemoryKeys  uint64 // opened in memory
 	DiskKeys    uint64 // promoted from the tier "disk"
@@ -54,7 +54,7 @@ func (e *report) Stats() Stats {
 	return st
 }
 
-// stats is what the engine itself knows.
+// stats returns the part of Stats that the engine itself knows.
 func (e *report) stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -89,7 +89,7 @@ type GroupStats struct {
 	BlockBytes int64 // configured or learned; 0: not known
 }
 
-// Groups returns a snapshot of the groups that are configured, in no order, or have files, in about that of first sight.
+// Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
 func (e *report) Groups() []GroupStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,8 +100,7 @@ func (e *report) Groups() []GroupStats {
 	return out
 }
 
-// StoreJobs returns the copies under way, oldest first, and for each tier how many blocks wait to
-// become part of one.
+// StoreJobs returns the copies under way, oldest first, and for each tier the number of blocks that wait for a job.
 func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 	queued = map[string]int{}
 	e.mu.Lock()
@@ -113,8 +112,7 @@ func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 	return jobs, queued
 }
 
-// Jobs returns the loads under way, oldest first, and for each tier how many blocks wait to
-// become part of one.
+// Jobs returns the loads under way, oldest first, and for each tier the number of blocks that wait for a job.
 func (e *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
 	waiting = map[string]int{}
 	e.mu.Lock()

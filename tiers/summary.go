@@ -10,8 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// summaryLine is one line of the tier log: a batch, and what was opened in memory or
-// missed since the line before.
+// summaryLine is one line of the tier log: a batch, and the memory hits and misses since the line before.
 type summaryLine struct {
 	Summary
 	request string
@@ -19,11 +18,11 @@ type summaryLine struct {
 	groups  map[block.GroupID]int
 }
 
-// tally counts what look-ups and loads came to.
+// tally counts the results of look-ups and loads.
 type tally struct {
-	sum         Summary // but for the bytes of memory
+	sum         Summary // without the bytes of memory
 	memoryBytes uint64  // opened in memory
-	logged      Summary // sum as the log had it last
+	logged      Summary // snapshot of the last line
 }
 
 // hit counts a block that was opened in memory.
@@ -33,7 +32,7 @@ func (t *tally) hit(size int64) {
 	t.memoryBytes += uint64(size)
 }
 
-// add counts a batch. One of no keys counts nothing.
+// add counts a batch. A batch of no keys counts nothing.
 func (t *tally) add(b *lane.Batch) {
 	if b.Keys == 0 {
 		return
@@ -50,7 +49,6 @@ func (t *tally) add(b *lane.Batch) {
 	t.sum.BytesByTier[b.Tier] += uint64(b.Bytes)
 }
 
-// snapshot returns the totals.
 func (t *tally) snapshot() Summary {
 	s := t.sum
 	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
@@ -58,7 +56,7 @@ func (t *tally) snapshot() Summary {
 	return s
 }
 
-// line returns what happened since the line before it; nil if nothing did.
+// line returns the change since the line before it, nil if there is none.
 func (t *tally) line(b *lane.Batch) *summaryLine {
 	was, now := t.logged, t.snapshot()
 	t.logged = now
@@ -78,8 +76,8 @@ func (t *tally) line(b *lane.Batch) *summaryLine {
 	return line
 }
 
-// summarizeLocked adds a batch to the totals and returns the line that is to be
-// logged about it, nil if that is off. A batch of none tells of memory alone.
+// summarizeLocked adds a batch to the totals and returns the line to log, nil if the tier log is off or nothing has
+// changed. A batch of no keys gives a line about memory.
 func (e *report) summarizeLocked(b *lane.Batch) *summaryLine {
 	e.mu.tally.add(b)
 	if !e.opts.TierSummary {
@@ -88,8 +86,7 @@ func (e *report) summarizeLocked(b *lane.Batch) *summaryLine {
 	return e.mu.tally.line(b)
 }
 
-// logSummary writes one line of the tier log. Source: the tier log of vLLM's
-// Mooncake store connector.
+// logSummary writes one line of the tier log. Source: the tier log of vLLM's Mooncake store connector.
 func (e *report) logSummary(l *summaryLine) {
 	if l == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// reachesLocked reports whether v may search a directory and all above it.
+// reachesLocked reports whether v may search a directory and all directories above it.
 func (e *lookups) reachesLocked(v *event.Viewer, dir index.ID) bool {
 	for ; dir != 0; dir = e.mu.ix.Parent(dir) {
 		if en := e.mu.ix.At(dir); !v.May(event.MaySearch, en.Mode, en.UID, en.GID) {
@@ -27,8 +27,8 @@ func (e *lookups) showsLocked(v *event.Viewer, dir, id index.ID) bool {
 	return v.May(event.MayRead, en.Mode, en.UID, en.GID) && e.reachesLocked(v, dir)
 }
 
-// showsFarLocked reports whether v may read what others have at a path: the directories above it may
-// be theirs as well.
+// showsFarLocked reports whether v may read the file l that other nodes have at path. Directories above it may also
+// be those of other nodes.
 func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
 	if v == nil {
 		return true
@@ -48,8 +48,8 @@ func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located
 	}
 }
 
-// guardLocked appends what keeps users from knowing of an entry by its name: of it and the directories
-// above it those that not all may read. It appends nothing for most.
+// guardLocked appends the permissions that keep users from knowing an entry by its name: of it and the directories
+// above it those that not all users may read. It appends nothing for most entries.
 func (e *lookups) guardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
 	for ; id != 0; id = e.mu.ix.Parent(id) {
 		en := e.mu.ix.At(id)

@@ -18,14 +18,14 @@ type verdicts struct {
 	fates *fate.Memory // guarded by core.mu
 }
 
-// verdictLocked notes what happened to the block of an entry that has a name.
+// verdictLocked notes what happened to the block of an entry. The entry still has its name.
 func (e *verdicts) verdictLocked(id index.ID, kind fate.Kind, tier string, why fate.Cause) {
 	e.fates.Add(e.pathHashLocked(id), fate.Fate{
 		Time: e.now(), Event: e.events.Next(), Kind: kind, Tier: tier, Reason: why.Reason, By: why.By,
 	})
 }
 
-// noteLocked remembers an event that says why a block is not where it was.
+// noteLocked notes an event that says why a block is not where it was.
 func (e *verdicts) noteLocked(ev event.Kind, tier string, id index.ID, why fate.Cause) {
 	if ev != event.Evicted && ev != event.Removed {
 		return
@@ -35,8 +35,8 @@ func (e *verdicts) noteLocked(ev event.Kind, tier string, id index.ID, why fate.
 		en := e.mu.ix.At(id)
 		switch {
 		case e.ownTiers(en) != 0, tier != "memory" && (en.Blob != 0 || e.mu.files[id] != nil):
-			return // it is where reads find it
-		case en.Tiers != 0: // likewise, for as long as they have it
+			return // reads still find it
+		case en.Tiers != 0: // reads find it while other nodes have it
 			kind, tier, why.Reason = fate.PeerGone, e.remote.opts.Name, 0
 		}
 	}
@@ -44,7 +44,7 @@ func (e *verdicts) noteLocked(ev event.Kind, tier string, id index.ID, why fate.
 		kind = fate.PeerGone
 	}
 	if ev == event.Removed && tier == "" {
-		// The last tier that had it has just lost it: the verdict on that says more.
+		// The last tier just lost its copy. The verdict on that says more.
 		if e.fates.Is(e.pathHashLocked(id), e.events.Next()-1, why.Reason) {
 			return
 		}
@@ -52,26 +52,25 @@ func (e *verdicts) noteLocked(ev event.Kind, tier string, id index.ID, why fate.
 	e.verdictLocked(id, kind, tier, why)
 }
 
-// renamedVerdictLocked remembers that what was called from is called otherwise now.
+// renamedVerdictLocked notes that the block at the path from was renamed to id.
 func (e *verdicts) renamedVerdictLocked(from string, id index.ID, by fate.Actor) {
 	e.fates.Add(e.fates.Hash(from), fate.Fate{Time: e.now(), Kind: fate.Renamed, By: by, To: e.mu.ix.Path(id)})
 }
 
-// judgeLocked remembers that a promotion brought nothing, in time or at all.
+// judgeLocked notes that a promotion did not give the block, in time or at all.
 func (e *verdicts) judgeLocked(p *promotion, kind fate.Kind, rule fate.Reason) {
 	e.fates.Add(e.fates.Hash(p.Key.Path()), fate.Fate{Time: e.now(), Kind: kind, Tier: p.tier.opts.Name, Reason: rule})
 }
 
-// failedVerdictLocked remembers why a promotion failed, where nothing more precise is known.
+// failedVerdictLocked notes why a promotion failed, if the error tells.
 func (e *verdicts) failedVerdictLocked(p *promotion, err error) {
 	if kind, rule := fate.OfLoad(err); kind != "" && !errors.Is(err, ErrStale) {
 		e.judgeLocked(p, kind, rule)
 	}
 }
 
-// Why returns why the block at a path below the mount is not there, or that it is. It takes the
-// lock for a moment and does not wait. What happened to the last fate.MaxNames names to
-// which something did is remembered.
+// Why returns why the block at a path below the mount is not there, or that it is. It takes the lock for a moment and
+// does not wait. The engine remembers the last fate.MaxNames names to which something happened.
 func (e *verdicts) Why(path string) fate.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,9 +85,9 @@ func (e *verdicts) WhyOf(id index.ID) fate.Verdict {
 		return e.whyLocked(e.mu.ix.Path(id))
 	}
 	if f := e.mu.files[id]; f != nil && f.waits {
-		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"} // and takes the name of another one then
+		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"} // it then takes the name from another file
 	}
-	return fate.Verdict{Kind: fate.Removed, Text: "it has no name any more, but is open"}
+	return fate.Verdict{Kind: fate.Removed, Text: "it was removed, but a process still has it open"}
 }
 
 func (e *verdicts) whyLocked(path string) fate.Verdict {
@@ -105,10 +104,10 @@ func (e *verdicts) whyLocked(path string) fate.Verdict {
 	return e.fates.Nothing()
 }
 
-// presentLocked is the verdict on a name that there is, and on one that cannot be.
+// presentLocked returns the verdict on a name that exists, and on one that cannot exist. ok is false for others.
 func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	if block.CheckPath(path) != nil {
-		return fate.Verdict{Kind: fate.NeverStored, Text: "this is no name that a block can have"}, true
+		return fate.Verdict{Kind: fate.NeverStored, Text: "no block can have this name"}, true
 	}
 	if id := e.mu.ix.Walk(path); id != 0 {
 		return e.entryVerdictLocked(id, path), true
@@ -130,7 +129,7 @@ func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	return fate.Verdict{Kind: fate.Present, Tier: e.remote.opts.Name, Text: "another node has it"}, true
 }
 
-// entryVerdictLocked is the verdict on a name that has an entry.
+// entryVerdictLocked returns the verdict on a name that has an entry.
 func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	en := e.mu.ix.At(id)
 	switch {
@@ -150,7 +149,7 @@ func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	case chargeOf(en.Size) > e.opts.CapacityBytes:
 		return fate.TooLarge(tiers, en.Size, e.opts.CapacityBytes)
 	}
-	if f := e.fates.Of(e.fates.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime { // and not read since
+	if f := e.fates.Of(e.fates.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime { // and no read since
 		v := f.Explain(e.opts.Kernels)
 		v.Tier = tiers
 		v.Text += "; it is still in " + tiers
@@ -162,7 +161,7 @@ func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 // maxSameHash bounds the groups that sameHashLocked looks into.
 const maxSameHash = 4096
 
-// sameHashLocked lists other groups that have a block called like the one at path in its group.
+// sameHashLocked returns up to eight other groups that have a block with the hash of the one at path.
 func (e *verdicts) sameHashLocked(path string) (groups []string) {
 	group, hash, ok := strings.Cut(path, "/")
 	if !ok {

@@ -66,9 +66,9 @@ func TestWhy(t *testing.T) {
 			w.t.Cleanup(f.release)
 		}, "g/a", "pending", "being written"},
 		{"never stored", func(*failing) {}, "g/a", "never_stored", "as far as is remembered"},
-		{"no name", func(*failing) {}, "g//a", "never_stored", "no name"},
-		{"empty", func(*failing) {}, "", "never_stored", "no name"},
-		{"reserved", func(*failing) {}, ".kvfs/status", "never_stored", "no name"},
+		{"no name", func(*failing) {}, "g//a", "never_stored", "no block can have this name"},
+		{"empty", func(*failing) {}, "", "never_stored", "no block can have this name"},
+		{"reserved", func(*failing) {}, ".kvfs/status", "never_stored", "no block can have this name"},
 		{"elsewhere", func(w *failing) {
 			must(w.t, w.mkdir("h"), w.mkdir("i"), w.mkdir("j"), w.put(10, "h/a", []byte("x")), w.put(10, "i/a", []byte("x")), w.put(10, "j/b", []byte("x")))
 		}, "g/a", "elsewhere in=h,i", "same hash is in h, i"},
