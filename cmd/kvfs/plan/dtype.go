@@ -16,7 +16,7 @@ type dtype struct {
 	block bool  // rows must be whole blocks of 32 elements
 }
 
-// dtypes are the types by their names, as vLLM, SGLang and llama.cpp have them.
+// dtypes are the types by the names that vLLM, SGLang and llama.cpp give them.
 var dtypes = map[string]dtype{
 	"fp32":               {per32: 128},
 	"bf16":               {per32: 64},
@@ -52,7 +52,7 @@ func findDtype(name string) (dtype, error) {
 	return d, nil
 }
 
-// bytes returns what so many elements take up, rounded up.
+// bytes returns the bytes of n elements, rounded up.
 func (d dtype) bytes(elements int64) int64 { return (elements*d.per32 + 31) / 32 }
 
 // kvDtype returns the type of keys and values.
@@ -62,11 +62,11 @@ func kvDtype(m *Model, o *Options, notes *[]string) (dtype, error) {
 		switch {
 		case o.Engine == LlamaCpp:
 			name = "fp16"
-			*notes = append(*notes, "keys and values are fp16, which is llama.cpp's default; --cache-type-k and --cache-type-v change it")
+			*notes = append(*notes, "keys and values are fp16, the default of llama.cpp; --cache-type-k and --cache-type-v change it")
 		case m.QuantKV:
-			return dtype{}, errors.New("auto is not enough: quantization_config has a quantized KV cache, and how it is kept depends on the engine; say which type")
+			return dtype{}, errors.New("auto is not enough: quantization_config has a quantized KV cache, and each engine stores it in its own way; name the type")
 		case m.Dtype == "":
-			return dtype{}, errors.New("auto is not enough: the config has neither dtype nor torch_dtype; say which type")
+			return dtype{}, errors.New("auto is not enough: the config has neither dtype nor torch_dtype; name the type")
 		default:
 			name = m.Dtype
 		}
@@ -82,7 +82,7 @@ func stateDtypes(m *Model, o *Options, notes *[]string) (conv, ssm dtype, err er
 		*notes = append(*notes, "recurrent states are fp32, as llama.cpp has them")
 	}
 	if weights == "" {
-		return conv, ssm, errors.New("the config has neither dtype nor torch_dtype, which the states of convolutions have")
+		return conv, ssm, errors.New("the config has neither dtype nor torch_dtype, the type of the states of convolutions")
 	}
 	if name == "" || name == "auto" {
 		name = weights
@@ -90,7 +90,7 @@ func stateDtypes(m *Model, o *Options, notes *[]string) (conv, ssm dtype, err er
 			name = m.StateDtype
 			*notes = append(*notes, "recurrent states are "+name+", as the config has it")
 		} else if o.Engine != LlamaCpp {
-			*notes = append(*notes, "recurrent states are "+name+", as the weights: --state-dtype says otherwise")
+			*notes = append(*notes, "recurrent states are "+name+", like the weights; --state-dtype changes it")
 		}
 	}
 	if conv, err = findDtype(weights); err == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// The kinds of layers as they stand in layer_types.
+// The kinds of layers, as layer_types names them.
 const (
 	typeFull    = "full_attention"
 	typeSliding = "sliding_attention"
@@ -17,7 +17,7 @@ const (
 	typeLinear  = "linear_attention"
 )
 
-// families says for each model_type how its layers are read.
+// families says, for each model_type, how to read its layers.
 var families = map[string]func(*reader){
 	"llama":             attention{allHeads: true, divide: true, layers: allFull}.read,
 	"qwen2":             attention{divide: true, layers: upperWindows}.read,
@@ -48,17 +48,17 @@ var families = map[string]func(*reader){
 type attention struct {
 	allHeads bool   // without num_key_value_heads every query head has its own
 	divide   bool   // without the size of a head it is hidden_size / num_attention_heads
-	headName string // of the field with the size of a head; empty: head_dim
-	// What the model type has without the field; 0: it must be there.
+	headName string // the field with the size of a head; empty: head_dim
+	// Values of the model type if the field is missing. 0: the field is required.
 	heads, kvHeads, headDim int
 
-	layers func(r *reader, layers int) []string // kinds, of configs without layer_types
+	layers func(r *reader, layers int) []string // kinds, for configs without layer_types
 }
 
 // read reads all layers.
 func (a attention) read(r *reader) {
 	full := a.shape(r)
-	shapes := map[string]Shape{} // by kind: each is read once, so that what is wrong is said once
+	shapes := map[string]Shape{} // by kind: each is read once, so that an error is reported once
 	for i, kind := range r.layerKinds(a.layers, typeFull, typeSliding, typeChunked) {
 		if _, there := shapes[kind]; !there {
 			shapes[kind] = r.looking(full, kind)
@@ -67,7 +67,7 @@ func (a attention) read(r *reader) {
 	}
 }
 
-// shape reads what a layer keeps that looks at everything before.
+// shape reads the shape of a layer of full attention.
 func (a attention) shape(r *reader) Shape {
 	heads := r.or("num_attention_heads", maxHeads, a.heads)
 	r.model.Heads = heads
@@ -87,7 +87,7 @@ func (a attention) shape(r *reader) Shape {
 	return s
 }
 
-// divided returns the size of a head, 0 with an error if there is none.
+// divided returns the size of a head, or 0 and an error if there is none.
 func (r *reader) divided(hidden, heads int) int {
 	if hidden%heads != 0 || hidden/heads > maxDim {
 		r.fail("head_dim", "is missing, and hidden_size (%d) / num_attention_heads (%d) is no size from 1 to %d", hidden, heads, maxDim)
@@ -96,7 +96,7 @@ func (r *reader) divided(hidden, heads int) int {
 	return hidden / heads
 }
 
-// looking returns s for a layer of this kind.
+// looking returns s with the window or chunk of this kind of layer.
 func (r *reader) looking(s Shape, kind string) Shape {
 	switch kind {
 	case typeSliding:
@@ -107,7 +107,7 @@ func (r *reader) looking(s Shape, kind string) Shape {
 	return s
 }
 
-// layerKinds returns the kind of each layer: layer_types, or without it what otherwise says.
+// layerKinds returns the kind of each layer: from layer_types, or from the family without it.
 func (r *reader) layerKinds(otherwise func(r *reader, layers int) []string, known ...string) []string {
 	kinds := r.texts("layer_types")
 	if kinds == nil {
@@ -126,7 +126,7 @@ func (r *reader) layerKinds(otherwise func(r *reader, layers int) []string, know
 	return kinds
 }
 
-// chosen returns layers of which some are of the kind special, the others full.
+// chosen returns the kinds of layers of which some are special and the others full.
 func chosen(layers int, special string, is func(i int) bool) []string {
 	kinds := make([]string, layers)
 	for i := range kinds {
@@ -142,13 +142,13 @@ func allFull(_ *reader, layers int) []string {
 	return chosen(layers, typeFull, func(int) bool { return true })
 }
 
-// allWindows: sliding_window is of all layers, or there is none.
+// allWindows gives all layers the window of sliding_window, or none if there is none.
 func allWindows(r *reader, layers int) []string {
 	window := r.value("sliding_window") != nil
 	return chosen(layers, typeSliding, func(int) bool { return window })
 }
 
-// upperWindows: with use_sliding_window the layers from max_window_layers on have a window.
+// upperWindows gives the layers from max_window_layers on a window, with use_sliding_window.
 func upperWindows(r *reader, layers int) []string {
 	if !r.flag("use_sliding_window") || r.value("sliding_window") == nil {
 		return allFull(r, layers)
@@ -160,7 +160,7 @@ func upperWindows(r *reader, layers int) []string {
 	return chosen(layers, typeSliding, func(i int) bool { return i >= first })
 }
 
-// interleaved: every layer has a window but the last of each so many.
+// interleaved gives every layer a window, except the last one of each group of layers.
 func interleaved(period int) func(*reader, int) []string {
 	return func(r *reader, layers int) []string {
 		for _, name := range []string{"sliding_window_pattern", "_sliding_window_pattern"} {
@@ -182,11 +182,10 @@ func ordinal(n int) string {
 	return fmt.Sprintf("%dth", n)
 }
 
-// noRopeInterval is how often a layer of llama4 is without rotary embedding unless the
-// config says it.
+// noRopeInterval is how often a layer of llama4 has no rotary embedding, by default.
 const noRopeInterval = 4
 
-// unlessNoRope: layers with rotary embedding look at the chunk that they are in.
+// unlessNoRope makes layers with rotary embedding attend to their chunk.
 func unlessNoRope(r *reader, layers int) []string {
 	if r.value("attention_chunk_size") == nil {
 		return allFull(r, layers)

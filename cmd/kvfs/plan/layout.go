@@ -7,7 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// The engines whose files are known.
+// The engines whose files the package knows.
 const (
 	VLLM     = "vllm"
 	SGLang   = "sglang"
@@ -15,9 +15,8 @@ const (
 	LlamaCpp = "llama.cpp"
 )
 
-// blockTokens has the tokens of a file where nobody says otherwise: the block size of vLLM,
-// the page size that SGLang is usually given with its hierarchical cache, the chunk size of
-// LMCache. A file of llama.cpp is a whole request.
+// blockTokens are the tokens of a file by default: the block size of vLLM, the usual page size of SGLang with its
+// hierarchical cache, the chunk size of LMCache. A file of llama.cpp is a whole request.
 var blockTokens = map[string]int{"": 16, VLLM: 16, SGLang: 64, LMCache: 256, LlamaCpp: 0}
 
 const (
@@ -27,7 +26,7 @@ const (
 	sglangPoolSWA = "swa"
 )
 
-// Group is the layers that go into one file, of each block.
+// Group is the layers of one file, of each block.
 type Group struct {
 	Name        string      `json:"name"`
 	Kind        hybrid.Kind `json:"kind"`
@@ -39,10 +38,10 @@ type Group struct {
 	Files       int         `json:"files"` // of each block, each of FileBytes
 }
 
-// blockBytes returns what is stored of a block.
+// blockBytes returns the bytes stored for a block.
 func (g *Group) blockBytes() int64 { return g.FileBytes * int64(g.Files) }
 
-// needed returns how many of the blocks of so many tokens the next request needs, at most.
+// needed returns how many blocks of the given tokens the next request needs at most.
 func (g *Group) needed(tokens float64) float64 {
 	if g.BlockTokens == 0 || g.Kind == hybrid.Mamba {
 		return 1
@@ -57,7 +56,7 @@ func (g *Group) needed(tokens float64) float64 {
 	return all
 }
 
-// layout returns the groups of an engine. The notes say what it assumes.
+// layout returns the groups of an engine, and adds its assumptions to notes.
 func (z *sizer) layout(engine string, block int, notes *[]string) ([]Group, error) {
 	switch engine {
 	case VLLM:
@@ -67,7 +66,7 @@ func (z *sizer) layout(engine string, block int, notes *[]string) ([]Group, erro
 	case LMCache:
 		return z.lmcache(block, notes)
 	case LlamaCpp:
-		return nil, nil // of requests, which Make knows
+		return nil, nil // files are requests: Make computes them
 	}
 	*notes = append(*notes, "no --engine: a block is one file of all ranks and of all layers of a kind; engines group and pad them otherwise")
 	var groups []Group
@@ -91,7 +90,7 @@ func (c *Class) group(name string, block int) Group {
 	return Group{Name: name, Kind: c.Shape.Kind, Layers: len(c.Layers), Window: c.Shape.Window, Chunk: c.Shape.Chunk, BlockTokens: block, Files: 1}
 }
 
-// recurrent reports whether there are layers with a state.
+// recurrent reports whether some layers have a state.
 func (z *sizer) recurrent() bool {
 	for _, c := range z.model.Classes {
 		if !c.Shape.grows() {
@@ -101,11 +100,10 @@ func (z *sizer) recurrent() bool {
 	return false
 }
 
-// vllm groups layers as vLLM's hybrid KV cache manager does: groups of as many layers as the
-// rarest kind has, or of as many as the most frequent one if that is less than half as many
-// more. All blocks have the same size, so that groups with fewer layers are padded, and
-// states to the size of an attention block. A file has the blocks of all ranks.
-// Source: vLLM, vllm/v1/core/kv_cache_utils.py.
+// vllm groups layers like vLLM's hybrid KV cache manager. A group has as many layers as the rarest kind, or as the
+// most frequent kind if that has less than half as many more. All blocks have the same size: groups with fewer layers
+// are padded, and states are padded to the size of an attention block. A file has the blocks of all ranks. Source:
+// vLLM, vllm/v1/core/kv_cache_utils.py.
 func (z *sizer) vllm(block int, notes *[]string) ([]Group, error) {
 	page, block, err := z.vllmPage(block, notes)
 	if err != nil {
@@ -120,7 +118,7 @@ func (z *sizer) vllm(block int, notes *[]string) ([]Group, error) {
 		size = most
 	}
 	var groups []Group
-	tensors := 0 // of the stage and group that has most
+	tensors := 0 // of the stage and group with most
 	for _, c := range z.model.Classes {
 		count := (len(c.Layers) + size - 1) / size
 		for i := range count {
@@ -181,7 +179,7 @@ func (z *sizer) vllmPage(block int, notes *[]string) (page int64, tokens int, er
 	return token * int64(tokens), tokens, nil
 }
 
-// vllmNotes says what the files of vLLM depend on.
+// vllmNotes adds the assumptions about the files of vLLM.
 func (z *sizer) vllmNotes(groups []Group, slots int, notes *[]string) {
 	add := func(format string, args ...any) { *notes = append(*notes, fmt.Sprintf(format, args...)) }
 	add("a file is one block of vLLM (blocks_per_chunk 1): with more, give --block-tokens as many tokens as a file has")
@@ -203,8 +201,8 @@ func (z *sizer) vllmNotes(groups []Group, slots int, notes *[]string) {
 	}
 }
 
-// sglang has one file a page and rank, and further ones for layers with a window and for
-// states, whose names have the suffixes .swa and .mamba.
+// sglang has one file a page and rank. Layers with a window and states have further files, with the suffixes .swa and
+// .mamba.
 func (z *sizer) sglang(block int, notes *[]string) []Group {
 	var groups []Group
 	at := map[string]int{}
@@ -232,7 +230,7 @@ func (z *sizer) sglang(block int, notes *[]string) []Group {
 		g.FileBytes += z.stageBytes(c, block)
 	}
 	if len(groups) == 1 {
-		groups[0].Name = "" // nothing to tell apart
+		groups[0].Name = "" // one group needs no name
 	}
 	if z.recurrent() {
 		*notes = append(*notes, "one state is written for each request")
@@ -243,8 +241,7 @@ func (z *sizer) sglang(block int, notes *[]string) []Group {
 	return groups
 }
 
-// stageBytes returns what one rank keeps of a block in the layers of c, of the stage that
-// has most of them.
+// stageBytes returns the bytes of a block that one rank stores for the layers of c, in the stage with most of them.
 func (z *sizer) stageBytes(c Class, block int) int64 {
 	only := func(s Shape) int64 {
 		switch {
@@ -271,7 +268,7 @@ func (z *sizer) lmcache(block int, notes *[]string) ([]Group, error) {
 	g.Layers = z.model.Layers
 	g.Files = int(z.copies(Shape{Kind: g.Kind})) * z.pp
 	g.FileBytes = z.largest(z.token)*int64(block) + chunkHeader
-	*notes = append(*notes, fmt.Sprintf("a chunk begins with %d bytes of its own (save_chunk_meta, which is LMCache's default)", chunkHeader),
+	*notes = append(*notes, fmt.Sprintf("a chunk begins with %d bytes of its own (save_chunk_meta, the default of LMCache)", chunkHeader),
 		"layers with a window are stored whole, like the others")
 	if z.pp > 1 {
 		*notes = append(*notes, "each stage of --pp is counted as large as the one with most layers")

@@ -10,8 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Limits of what a config may say. They are far above all models, and keep the products of a
-// few of them within 63 bits.
+// Limits of the values in a config. They are far above all models, and keep products of a few of them within 63 bits.
 const (
 	maxLayers  = 1024
 	maxHeads   = 1024
@@ -21,26 +20,26 @@ const (
 	maxKernel  = 64
 )
 
-// Model is what a config.json says about what the layers keep.
+// Model is what the layers of a model store, as its config.json says.
 type Model struct {
 	Type       string // model_type of the language model
 	Layers     int
-	Heads      int     // query heads; 0: not said. Tensor parallelism divides them.
-	MaxContext int     // tokens; 0: not said
-	Dtype      string  // of the weights, as elsewhere here; empty: not said
+	Heads      int     // query heads; 0: unknown. Tensor parallelism divides them.
+	MaxContext int     // tokens; 0: unknown
+	Dtype      string  // of the weights, by a name of dtypes; empty: unknown
 	StateDtype string  // of recurrent states; empty: that of the weights
 	QuantKV    bool    // the checkpoint asks for quantized keys and values
 	Classes    []Class // in the order of their first layers
 	Notes      []string
 }
 
-// Class is the layers that keep the same.
+// Class is the layers with one shape.
 type Class struct {
 	Shape  Shape
 	Layers []int // positions, ascending
 }
 
-// Shape is what one layer keeps. Fields that mean nothing for its kind are zero.
+// Shape is what one layer stores. Fields without meaning for its kind are zero.
 type Shape struct {
 	Kind    hybrid.Kind // Full, MLA, SlidingWindow, ChunkedLocal or Mamba
 	KVHeads int
@@ -64,10 +63,10 @@ type State struct {
 	Kernel   int    // of the convolution
 }
 
-// grows reports whether each token adds to what is kept.
+// grows reports whether each token adds to the stored bytes.
 func (s Shape) grows() bool { return s.Kind != hybrid.Mamba }
 
-// reach returns how many tokens of a context are needed, at most.
+// reach returns how many tokens of a context the next token needs at most.
 func (s Shape) reach(context int) int {
 	switch s.Kind {
 	case hybrid.SlidingWindow:
@@ -78,13 +77,13 @@ func (s Shape) reach(context int) int {
 	return context
 }
 
-// reader reads the object of a config that is about the language model.
+// reader reads the object of a config that describes the language model.
 type reader struct {
 	object
 	model *Model
 }
 
-// need returns a number that has to be there.
+// need returns the number of a field that is required.
 func (r *reader) need(name string, limit int) int {
 	n := r.number(name, limit)
 	if n == 0 {
@@ -94,8 +93,8 @@ func (r *reader) need(name string, limit int) int {
 	return n
 }
 
-// or returns the number of a field, or what its model type has without it, which is noted.
-// Without such a value the field has to be there.
+// or returns the number of a field. If the field is missing, it returns the value of the model type and notes that.
+// Without such a value the field is required.
 func (r *reader) or(name string, limit, otherwise int) int {
 	if otherwise == 0 || r.value(name) != nil {
 		return r.need(name, limit)
@@ -109,7 +108,7 @@ func (r *reader) note(format string, args ...any) {
 	r.model.Notes = append(r.model.Notes, fmt.Sprintf(format, args...))
 }
 
-// add adds a layer, or a further part of one.
+// add adds a layer, or another part of one.
 func (r *reader) add(layer int, s Shape) {
 	for i := range r.model.Classes {
 		if c := &r.model.Classes[i]; c.Shape == s {
@@ -120,7 +119,7 @@ func (r *reader) add(layer int, s Shape) {
 	r.model.Classes = append(r.model.Classes, Class{Shape: s, Layers: []int{layer}})
 }
 
-// Parse reads a config.json. All that is wrong with it is in one error.
+// Parse reads a config.json. Its error lists all faults.
 func Parse(text []byte) (*Model, error) {
 	var errs []error
 	outer, err := parseObject(text, &errs)
@@ -146,7 +145,7 @@ func Parse(text []byte) (*Model, error) {
 	return m, nil
 }
 
-// read reads what all models have, and then the layers as the model's family has them.
+// read reads the fields of all models, and then the layers as the family of the model has them.
 func (r *reader) read(outer object) {
 	build, known := families[r.model.Type]
 	switch {
@@ -176,7 +175,7 @@ func (r *reader) read(outer object) {
 	}
 }
 
-// places returns the objects where a field may be that is not about layers.
+// places returns the objects that may hold a field that is not about layers.
 func (r *reader) places(outer object) []object {
 	if r.at == "" {
 		return []object{r.object}
@@ -184,7 +183,7 @@ func (r *reader) places(outer object) []object {
 	return []object{r.object, outer}
 }
 
-// crossAttention refuses models whose decoder looks at what an encoder made.
+// crossAttention refuses models whose decoder attends to the output of an encoder.
 func (r *reader) crossAttention(outer object) {
 	for _, o := range r.places(outer) {
 		for _, name := range []string{"is_encoder_decoder", "add_cross_attention"} {
@@ -200,7 +199,7 @@ func (r *reader) crossAttention(outer object) {
 	}
 }
 
-// unsupported refuses fields by which layers keep other things than their kind says.
+// unsupported refuses fields that make layers store something else than their kind says.
 func (r *reader) unsupported() {
 	if r.count("num_kv_shared_layers") > 0 {
 		r.fail("num_kv_shared_layers", "layers that share keys and values are not supported")

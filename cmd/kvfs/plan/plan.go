@@ -9,35 +9,34 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Options says how a model is served. The zero value of a field that is no number of ranks
-// means the default.
+// Options says how a model is served. A zero value means the default, except in numbers of ranks.
 type Options struct {
 	TP, PP      int    // ranks of tensor and pipeline parallelism
-	KVDtype     string // type of keys and values; empty or auto: that of the weights
-	StateDtype  string // of recurrent states, likewise
-	BlockTokens int    // tokens of a stored block; 0: as the engine has them
-	Context     int    // tokens of a request; 0: as many as the model takes
-	Engine      string // one of the constants; empty: none in particular
+	KVDtype     string // type of keys and values; empty or auto: the type of the weights
+	StateDtype  string // type of recurrent states, likewise
+	BlockTokens int    // tokens of a stored block; 0: the default of the engine
+	Context     int    // tokens of a request; 0: the most that the model takes
+	Engine      string // one of the constants; empty: no particular engine
 	Load        Load
 }
 
-// Load is a workload. Without rate and concurrency there is none.
+// Load is a workload. If rate and concurrency are zero, there is none.
 type Load struct {
 	Concurrency int     // requests at a time; 0: follows from the rate
 	Rate        float64 // requests a second
 	MeanPrompt  int     // tokens
 	MeanOutput  int     // tokens
 	ReuseWindow time.Duration
-	PrefixShare float64 // of a prompt, that was stored before; 0 to 1
+	PrefixShare float64 // part of a prompt that was stored before; 0 to 1
 }
 
-// Bytes is what all ranks store together, and what one of them keeps, the one that keeps most.
+// Bytes are stored bytes: of all ranks together, and of the one rank that stores most.
 type Bytes struct {
 	Whole int64 `json:"whole"`
 	Rank  int64 `json:"rank"`
 }
 
-// Layers is what one class of layers keeps.
+// Layers is what one class of layers stores.
 type Layers struct {
 	Kind       hybrid.Kind `json:"kind"`
 	Layers     int         `json:"layers"`
@@ -51,7 +50,7 @@ type Layers struct {
 	StateBytes int64       `json:"state_bytes,omitempty"` // likewise
 }
 
-// Plan is the answer.
+// Plan is the result of Make.
 type Plan struct {
 	ModelType  string   `json:"model_type"`
 	NumLayers  int      `json:"num_layers"`
@@ -63,8 +62,8 @@ type Plan struct {
 	Context    int      `json:"context"`
 	Layers     []Layers `json:"layers"`
 
-	Token       Bytes   `json:"token"`           // what a token adds
-	BeyondToken Bytes   `json:"token_beyond"`    // what of it is still needed when windows have moved on
+	Token       Bytes   `json:"token"`           // bytes that a token adds
+	BeyondToken Bytes   `json:"token_beyond"`    // the part of Token in layers without window
 	State       *Bytes  `json:"state,omitempty"` // of all recurrent layers
 	BlockTokens int     `json:"block_tokens"`    // 0: a file is a whole request
 	Block       *Bytes  `json:"block,omitempty"` // of that many tokens, without states and padding
@@ -75,13 +74,13 @@ type Plan struct {
 	Settings Settings     `json:"settings"`
 	Spec     *hybrid.Spec `json:"spec,omitempty"`
 	Notes    []string     `json:"assumptions"`
-	noSpec   error        // why there is none, where one was tried
+	noSpec   error        // why there is no spec, if one was tried
 }
 
-// tooMuch is the limit of all figures, so that sums of them stay within 63 bits.
+// tooMuch limits all figures, so that sums of them stay within 63 bits.
 const tooMuch = math.MaxInt64 / 64
 
-// Make computes a Plan. All that is wrong with the options is in one error.
+// Make computes a Plan. Its error lists all faults of the options.
 func Make(m *Model, o Options) (*Plan, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ func Make(m *Model, o Options) (*Plan, error) {
 	return p, p.tiers(z, &o)
 }
 
-// sizer returns what computes sizes, after it checked that they can be.
+// sizer returns the sizer of a model. It checks that sizes can be computed.
 func (p *Plan) sizer(m *Model, o *Options) (*sizer, error) {
 	z := &sizer{model: m, tp: o.TP, pp: o.PP}
 	var errs []error
@@ -132,11 +131,11 @@ func (p *Plan) sizer(m *Model, o *Options) (*sizer, error) {
 	return z, errors.Join(errs...)
 }
 
-// context settles the length of a request.
+// context sets the length of a request.
 func (p *Plan) context(m *Model) error {
 	switch {
 	case p.Context == 0 && m.MaxContext == 0:
-		return errors.New("--context: the config has no max_position_embeddings; say how long a request is")
+		return errors.New("--context: the config has no max_position_embeddings; give the tokens of a request")
 	case p.Context == 0:
 		p.Context = m.MaxContext
 		p.Notes = append(p.Notes, fmt.Sprintf("a request has %d tokens, which is max_position_embeddings", p.Context))
@@ -146,7 +145,7 @@ func (p *Plan) context(m *Model) error {
 	return nil
 }
 
-// sizes computes what does not depend on files.
+// sizes computes the figures that do not depend on files.
 func (p *Plan) sizes(z *sizer) {
 	for _, c := range z.model.Classes {
 		s, n := c.Shape, z.copies(c.Shape)*int64(len(c.Layers))
@@ -174,7 +173,7 @@ func (p *Plan) sizes(z *sizer) {
 	p.ranksNotes(z)
 }
 
-// ranksNotes says what is kept more than once.
+// ranksNotes notes what several ranks store.
 func (p *Plan) ranksNotes(z *sizer) {
 	for _, c := range z.model.Classes {
 		switch s := c.Shape; {
@@ -188,25 +187,25 @@ func (p *Plan) ranksNotes(z *sizer) {
 	}
 }
 
-// request returns what a rank keeps of a request in one layer.
+// request returns the bytes that a rank stores for a request in one layer.
 func (z *sizer) request(s Shape, tokens int) int64 {
 	return z.token(s)*int64(s.reach(tokens)) + z.state(s)
 }
 
-// bound refuses figures that cannot be computed with.
+// bound refuses figures that are too large to compute with.
 func (p *Plan) bound() error {
-	// In floating point, as the product itself may not fit.
+	// In floating point, because the product itself may overflow.
 	most := float64(p.Token.Whole) * float64(max(p.Context, p.BlockTokens))
 	if p.State != nil {
 		most += float64(p.State.Whole)
 	}
 	if most > tooMuch {
-		return fmt.Errorf("%d bytes a token and %d tokens are more than can be computed with", p.Token.Whole, max(p.Context, p.BlockTokens))
+		return fmt.Errorf("%d bytes a token and %d tokens are too large to compute with", p.Token.Whole, max(p.Context, p.BlockTokens))
 	}
 	return nil
 }
 
-// slots sets the file of llama.cpp, which has a whole request.
+// slots sets the files of llama.cpp, each a whole request.
 func (p *Plan) slots(z *sizer) {
 	g := z.model.Classes[0].group("", 0)
 	g.Layers, g.FileBytes = z.model.Layers, p.Request.Whole
@@ -216,7 +215,7 @@ func (p *Plan) slots(z *sizer) {
 		"layers with a window are saved up to their window; with --swa-full they are saved whole")
 }
 
-// check returns all that is wrong with the options.
+// check returns all faults of the options.
 func (o *Options) check() error {
 	var errs []error
 	between := func(flag string, n, low, high int) {
@@ -242,7 +241,7 @@ func (o *Options) check() error {
 		errs = append(errs, fmt.Errorf("--reuse-window: got %v, want a time that is not negative", o.Load.ReuseWindow))
 	}
 	if o.Load.Rate > 0 && o.Load.MeanPrompt == 0 {
-		errs = append(errs, errors.New("--mean-prompt: is missing, and --requests-per-second needs it"))
+		errs = append(errs, errors.New("--mean-prompt is missing: --requests-per-second needs it"))
 	}
 	if _, known := blockTokens[o.Engine]; !known {
 		errs = append(errs, fmt.Errorf("--engine: got %q, want vllm, sglang, lmcache or llama.cpp", o.Engine))

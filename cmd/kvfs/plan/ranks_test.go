@@ -90,8 +90,8 @@ func TestMakeErrors(t *testing.T) {
 		{"llama-3.1-8b", Options{Engine: LlamaCpp, TP: 2, BlockTokens: 16}, []string{"--tp and --pp must be 1", "--block-tokens: llama.cpp has no blocks"}},
 		{"llama-3.1-8b", Options{TP: 2000, PP: -1, BlockTokens: -1, Context: 1 << 30, Engine: "trt", Load: Load{Concurrency: -1, Rate: -1, PrefixShare: 1.1, ReuseWindow: -1}},
 			[]string{"--tp: got 2000, want 1 to 1024", "--block-tokens", "--context", `--engine: got "trt"`, "--concurrency", "--requests-per-second", "--prefix-share", "--reuse-window"}},
-		{"llama-3.1-8b", Options{Load: Load{Rate: 1}}, []string{"--mean-prompt: is missing"}},
-		{"llama-3.1-8b", Options{Load: Load{Rate: 1e6, MeanPrompt: 1 << 28, ReuseWindow: 1 << 62}}, []string{"more than can be computed with"}},
+		{"llama-3.1-8b", Options{Load: Load{Rate: 1}}, []string{"--mean-prompt is missing"}},
+		{"llama-3.1-8b", Options{Load: Load{Rate: 1e6, MeanPrompt: 1 << 28, ReuseWindow: 1 << 62}}, []string{"too large to compute with"}},
 	} {
 		p, err := tryMake(t, config(t, tc.model), tc.o)
 		if err == nil {

@@ -9,15 +9,15 @@ import (
 	"strconv"
 )
 
-// object is a JSON object of a model config. What is wrong with its fields is collected in
-// errs, so that all of it is reported at once.
+// object is a JSON object of a model config. It collects the errors of its fields in errs, so that all of them are
+// reported at once.
 type object struct {
 	at     string // "" or "text_config."
 	fields map[string]json.RawMessage
 	errs   *[]error
 }
 
-// parseObject reads a config as Python writes it, where numbers may be Infinity or NaN.
+// parseObject reads a config that Python wrote, in which numbers may be Infinity or NaN.
 func parseObject(text []byte, errs *[]error) (object, error) {
 	o := object{errs: errs}
 	err := json.Unmarshal(plainNumbers(text), &o.fields)
@@ -30,8 +30,8 @@ func parseObject(text []byte, errs *[]error) (object, error) {
 	return o, nil
 }
 
-// plainNumbers returns text with null, padded to the same length, for the numbers that
-// Python writes and JSON has not.
+// plainNumbers returns text with null in place of the numbers that Python writes and JSON does not have, padded to
+// the same length.
 func plainNumbers(text []byte) []byte {
 	out := bytes.Clone(text)
 	inString := false
@@ -48,7 +48,7 @@ func plainNumbers(text []byte) []byte {
 				}
 				null := "null"
 				if len(word) < len(null) {
-					null = "0" // NaN: a number is as good, as nobody reads it
+					null = "0" // NaN: any number will do, because no code reads it
 				}
 				copy(out[i:], null+string(bytes.Repeat([]byte(" "), len(word)-len(null))))
 				i += len(word) - 1
@@ -73,7 +73,7 @@ func (o object) value(name string) json.RawMessage {
 	return text
 }
 
-// wrong collects that a field is not of the type that is wanted.
+// wrong adds the error that a field does not have the wanted type.
 func (o object) wrong(name, want string) {
 	text := string(o.value(name))
 	if len(text) > 40 {
@@ -82,8 +82,8 @@ func (o object) wrong(name, want string) {
 	o.fail(name, "got %s, want %s", text, want)
 }
 
-// number returns a whole number in 1..limit, 0 if the field is absent. What is not one is
-// collected, and 1 returned, so that no other error follows from it.
+// number returns a whole number in 1..limit, 0 if the field is absent. For any other value it adds an error and
+// returns 1, so that no second error follows from it.
 func (o object) number(name string, limit int) int {
 	text := o.value(name)
 	if text == nil {
@@ -96,7 +96,7 @@ func (o object) number(name string, limit int) int {
 	return 1
 }
 
-// count is number for counts of layers, where zero stands for nothing.
+// count is number for counts of layers, which may be zero.
 func (o object) count(name string) int {
 	if n, ok := wholeNumber(o.value(name)); ok && n == 0 {
 		return 0

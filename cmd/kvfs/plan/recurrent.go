@@ -4,10 +4,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// recurrent returns the shape of a layer that keeps this state.
+// recurrent returns the shape of a layer that stores a state.
 func recurrent(s State) Shape { return Shape{Kind: hybrid.Mamba, State: s} }
 
-// readJamba reads Mamba 1 layers, of which one in attn_layer_period is attention.
+// readJamba reads Mamba 1 layers; one in attn_layer_period layers is attention.
 func readJamba(r *reader) {
 	full := attention{divide: true}.shape(r)
 	hidden, expand := r.need("hidden_size", maxHidden), r.need("mamba_expand", maxKernel)
@@ -49,7 +49,7 @@ func readNemotron(r *reader) {
 			r.add(i, state)
 		case "*", "attention":
 			r.add(i, full)
-		case "-", "E", "mlp", "moe": // they keep nothing
+		case "-", "E", "mlp", "moe": // these layers store nothing
 		default:
 			r.fail("hybrid_override_pattern", "layer %d is %q; known are M, *, - and E", i, kind)
 			return
@@ -76,7 +76,7 @@ func (r *reader) nemotronLayers() []string {
 	return kinds
 }
 
-// readFalcon reads layers of which each has attention and, beside it, Mamba 2.
+// readFalcon reads layers that have both attention and Mamba 2.
 func readFalcon(r *reader) {
 	full := attention{divide: true}.shape(r)
 	heads := r.need("mamba_n_heads", maxHeads)
@@ -104,8 +104,7 @@ func readFalcon(r *reader) {
 	}
 }
 
-// readDeltaNet reads gated delta nets, of which one in full_attention_interval layers is
-// attention.
+// readDeltaNet reads gated delta nets; one in full_attention_interval layers is attention.
 func readDeltaNet(r *reader) {
 	full := attention{}.shape(r)
 	state := recurrent(State{

@@ -7,7 +7,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// sizer knows what one rank of a model keeps.
+// sizer computes the bytes that one rank of a model stores.
 type sizer struct {
 	model    *Model
 	tp, pp   int
@@ -15,19 +15,19 @@ type sizer struct {
 	conv, rs dtype // of the parts of recurrent states
 }
 
-// token returns the bytes that one rank keeps of a token in a layer of shape s.
+// token returns the bytes that one rank stores for a token in a layer of shape s.
 func (z *sizer) token(s Shape) int64 {
 	switch {
 	case !s.grows():
 		return 0
 	case s.Kind == hybrid.MLA:
-		return z.kv.bytes(int64(s.Latent)) // and no scale of a head, as there are none
+		return z.kv.bytes(int64(s.Latent)) // no scales, because a latent row has no heads
 	}
 	heads := int64(max(s.KVHeads/z.tp, 1))
 	return 2 * heads * (z.kv.bytes(int64(s.HeadDim)) + z.kv.scale)
 }
 
-// state returns the bytes of a state that one rank keeps in a layer of shape s.
+// state returns the bytes of a state that one rank stores in a layer of shape s.
 func (z *sizer) state(s Shape) int64 {
 	if s.grows() {
 		return 0
@@ -42,7 +42,7 @@ func (z *sizer) state(s Shape) int64 {
 	case "mamba2":
 		groups := int64(st.Groups)
 		if groups%tp != 0 {
-			groups = tp // each rank needs a whole one, and keeps a copy
+			groups = tp // each rank stores a whole group
 		}
 		channels = (int64(st.Heads)*int64(st.HeadDim) + 2*groups*int64(st.Size)) / tp
 		recurrent = int64(st.Heads) / tp * int64(st.HeadDim) * int64(st.Size)
@@ -54,8 +54,8 @@ func (z *sizer) state(s Shape) int64 {
 	return z.conv.bytes(channels*steps) + z.rs.bytes(recurrent)
 }
 
-// copies returns how many ranks keep a part of each layer of shape s that has to be stored.
-// A latent row is the same on all ranks of tensor parallelism, and stored once.
+// copies returns how many ranks have a part of a layer of shape s to store. A latent row is the same on all ranks of
+// tensor parallelism, and is stored once.
 func (z *sizer) copies(s Shape) int64 {
 	if s.Kind == hybrid.MLA {
 		return 1
@@ -63,8 +63,7 @@ func (z *sizer) copies(s Shape) int64 {
 	return int64(z.tp)
 }
 
-// stage returns the pipeline stage of a layer; the first stages have one more if the layers
-// do not divide evenly.
+// stage returns the pipeline stage of a layer. If the layers do not divide evenly, the first stages have one more.
 func (z *sizer) stage(layer int) int {
 	base, more := z.model.Layers/z.pp, z.model.Layers%z.pp
 	if layer < more*(base+1) {
@@ -73,7 +72,7 @@ func (z *sizer) stage(layer int) int {
 	return more + (layer-more*(base+1))/base
 }
 
-// largest returns what the stage has most of whose layers have most, each of them so much.
+// largest returns the bytes of the stage with most; of returns those of one layer.
 func (z *sizer) largest(of func(Shape) int64) int64 {
 	sums := make([]int64, z.pp)
 	for _, c := range z.model.Classes {
@@ -88,7 +87,7 @@ func (z *sizer) largest(of func(Shape) int64) int64 {
 	return most
 }
 
-// sum returns what all ranks store together, of layers each of which has so much a rank.
+// sum returns what all ranks store; of returns the bytes of one rank in one layer.
 func (z *sizer) sum(of func(Shape) int64) int64 {
 	var all int64
 	for _, c := range z.model.Classes {

@@ -9,8 +9,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// SpecOf returns the Spec of the files that vLLM writes of a model, served as o says. The name of a group is the number
-// that vLLM gives it in the names of its files. It fails if there is no spec.
+// SpecOf returns the Spec of the files that vLLM writes for a model, served as o says. A group has the number that
+// vLLM gives it in the names of its files. SpecOf fails if there is no spec.
 func SpecOf(m *Model, o Options) (*hybrid.Spec, error) {
 	o.Engine, o.Context = VLLM, 1 // a spec is for prompts of any length
 	if !slices.ContainsFunc(m.Classes, func(c Class) bool { return !c.Shape.grows() }) {
@@ -26,8 +26,8 @@ func SpecOf(m *Model, o Options) (*hybrid.Spec, error) {
 	return p.Spec, nil
 }
 
-// spec returns the Spec of a hybrid model, nil where there is none: of models all of whose
-// layers look at everything before, and of engines that keep groups to themselves.
+// spec returns the Spec of a hybrid model. It returns nil if all layers attend to all tokens, and if the engine does
+// not show its groups.
 func (p *Plan) spec() *hybrid.Spec {
 	if p.Engine != VLLM && p.Engine != "" {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Step is one figure of a workload, and how it comes about.
+// Step is one figure of a workload, with its derivation.
 type Step struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -15,7 +15,7 @@ type Step struct {
 	How   string  `json:"how"`
 }
 
-// Settings are what to set, as text of the configuration. What does not follow is empty.
+// Settings are settings to make, as text of the configuration. Those that do not follow from the workload are empty.
 type Settings struct {
 	MemorySize  string `json:"memory.size,omitempty"`        // with an SSD tier below
 	MemoryAlone string `json:"memory.size_alone,omitempty"`  // without one
@@ -26,13 +26,13 @@ type Settings struct {
 	BlockBytes  int64  `json:"largest_file_bytes,omitempty"` // of any group
 }
 
-// Figures of kvfs that sizes follow from.
+// Figures of kvfs on which the sizes depend.
 const (
-	lookupLease   = 30 * time.Second // mount.lookup_lease: so long blocks stay after a look-up
+	lookupLease   = 30 * time.Second // mount.lookup_lease: blocks stay this long after a look-up
 	lowWatermark  = 0.95             // memory.low_watermark; disks get the same reserve
 	usableStaging = 0.9              // staging.usable_ratio
-	stagingUnit   = 4 << 10          // blocks are rounded up to it
-	stagingRoom   = 8 << 10          // and need so much more
+	stagingUnit   = 4 << 10          // blocks are rounded up to this
+	stagingRoom   = 8 << 10          // and need this much more
 	minStaging    = 64 << 20         // the default
 	minMemory     = 64 << 20
 	minDisk       = 1 << 20
@@ -40,7 +40,7 @@ const (
 	gib           = 1 << 30
 )
 
-// tiers computes what the workload needs, and the settings.
+// tiers computes the figures of the workload, and the settings.
 func (p *Plan) tiers(z *sizer, o *Options) error {
 	st := &p.Settings
 	for _, g := range p.Groups {
@@ -50,7 +50,7 @@ func (p *Plan) tiers(z *sizer, o *Options) error {
 	l.steps()
 	for _, s := range p.Load {
 		if s.Value > tooMuch {
-			return fmt.Errorf("%s comes to %.3g %s, which is more than can be computed with", s.Name, s.Value, s.Unit)
+			return fmt.Errorf("%s comes to %.3g %s, too large to compute with", s.Name, s.Value, s.Unit)
 		}
 	}
 	switch {
@@ -71,7 +71,7 @@ func (p *Plan) tiers(z *sizer, o *Options) error {
 	return nil
 }
 
-// load is a workload on its way to become figures.
+// load computes the figures of a workload.
 type load struct {
 	Load
 	plan *Plan
@@ -84,7 +84,7 @@ func (l *load) add(name string, value float64, unit, how string, args ...any) fl
 	return value
 }
 
-// stored returns the bytes that are written of so many tokens of one request.
+// stored returns the bytes that a request stores for a number of tokens.
 func (l *load) stored(tokens float64) float64 {
 	var sum float64
 	for i := range l.plan.Groups {
@@ -98,7 +98,7 @@ func (l *load) stored(tokens float64) float64 {
 	return sum
 }
 
-// needed returns the bytes that the next request needs of so many tokens, at most.
+// needed returns the bytes that the next request needs of a number of tokens, at most.
 func (l *load) needed(tokens float64) float64 {
 	if l.plan.Engine == LlamaCpp {
 		return l.slot(tokens)
@@ -111,7 +111,7 @@ func (l *load) needed(tokens float64) float64 {
 	return sum
 }
 
-// slot returns the bytes of llama.cpp's file of a request.
+// slot returns the bytes of a request's file of llama.cpp.
 func (l *load) slot(tokens float64) float64 {
 	return float64(l.z.sum(func(s Shape) int64 { return l.z.request(s, int(math.Ceil(tokens))) }))
 }
@@ -142,7 +142,7 @@ func (l *load) steps() {
 	st.MemorySize = memorySize(memory)
 }
 
-// writes adds what is written, and returns the bytes a second.
+// writes adds the figures of writing, and returns the bytes a second.
 func (l *load) writes() float64 {
 	prompt, share := float64(l.MeanPrompt), l.PrefixShare
 	fresh := l.add("new tokens", prompt*(1-share)+float64(l.MeanOutput), "tokens", "%d x (1 - %v) of the prompt + %d of the output, of each request",
@@ -161,7 +161,7 @@ func (l *load) writes() float64 {
 	return perSecond
 }
 
-// working adds the working set and returns it.
+// working adds the figures of the working set, and returns its bytes.
 func (l *load) working(perSecond float64) float64 {
 	prompt, window := float64(l.MeanPrompt), l.ReuseWindow.Seconds()
 	how, shared := fmt.Sprintf("what is written in %s", shortTime(l.ReuseWindow)), 0.0
@@ -180,7 +180,7 @@ func (l *load) working(perSecond float64) float64 {
 	return working
 }
 
-// flight adds what is in use at a time and returns it.
+// flight adds the bytes in use at a time, and returns them.
 func (l *load) flight() float64 {
 	n, how := float64(l.Concurrency), "--concurrency"
 	if l.Concurrency == 0 {
@@ -207,10 +207,10 @@ func shortTime(d time.Duration) string {
 	return text
 }
 
-// memorySize is wholeSize, and never less than the least that kvfs takes.
+// memorySize is wholeSize, but at least the minimum of kvfs.
 func memorySize(bytes float64) string { return wholeSize(math.Max(bytes, minMemory)) }
 
-// wholeSize returns a size rounded up to MiB or GiB, as the configuration takes it.
+// wholeSize returns a size rounded up to MiB or GiB, in the form of the configuration.
 func wholeSize(bytes float64) string {
 	if n := math.Ceil(bytes / gib); n > 8 {
 		return fmt.Sprintf("%.0fGiB", n)
@@ -218,7 +218,7 @@ func wholeSize(bytes float64) string {
 	return fmt.Sprintf("%.0fMiB", math.Max(math.Ceil(bytes/mib), 1))
 }
 
-// exactSize returns a size as the configuration takes it.
+// exactSize returns a size in the form of the configuration.
 func exactSize(bytes int64) string {
 	for _, u := range []struct {
 		name  string

@@ -35,7 +35,7 @@ func (p *Plan) writeModel(w io.Writer) {
 	fmt.Fprintf(w, ", %s\n", ranks(p.TP, p.PP))
 }
 
-// ranks says how a model is split.
+// ranks returns how a model is split.
 func ranks(tp, pp int) string {
 	if tp*pp == 1 {
 		return "one rank"
@@ -43,7 +43,7 @@ func ranks(tp, pp int) string {
 	return fmt.Sprintf("%d ranks (tp %d, pp %d)", tp*pp, tp, pp)
 }
 
-// table returns a writer of columns, and the function that ends it.
+// table returns a writer of columns, and a function that ends it.
 func table(w io.Writer, head string) (*tabwriter.Writer, func()) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
@@ -133,7 +133,7 @@ func (p *Plan) writeLoad(w io.Writer) {
 	}
 }
 
-// amount is the figure for people.
+// amount returns the figure for people.
 func (s *Step) amount() string {
 	switch s.Unit {
 	case "B":
