@@ -169,8 +169,8 @@ func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, 
 	return float64(set.count*set.size) / result.elapsed.Seconds(), nil
 }
 
-// pretouch touches the next so many bytes of memory. A virtual machine returns freed memory to its
-// host after a moment (free page reporting), and the first use after that takes ten times as long.
+// pretouch touches bytes of new memory. A virtual machine returns freed memory to its host after a moment (free page
+// reporting), and the first use after that takes ten times as long.
 func pretouch(bytes int) error {
 	p, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -273,8 +273,8 @@ func basicReaders(t *testing.T, w *world) {
 	}
 }
 
-// TestListLocal shows that readdir.remote: off lists none of the names that nobody has
-// asked for on the node, and changes nothing else.
+// TestListLocal shows that readdir.remote: off lists only names of the node and names that a process on it has looked
+// up, and changes nothing else.
 func TestListLocal(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{Nodes: 2, Flags: func(int) []string { return []string{"--readdir-remote", "off"} }})
 	name := block("elsewhere")

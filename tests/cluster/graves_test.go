@@ -45,7 +45,7 @@ func testGraves(t *testing.T, kill bool) {
 	w.takeDown(a, kill)
 	b.WaitState(a, "failed", "left")
 
-	c.Restart() // Nobody but b knows of it.
+	c.Restart() // Only b knows of it.
 	w.WaitJoined()
 	w.wantEverywhere(removed, 0)
 	w.wantEverywhere(moved, 0)

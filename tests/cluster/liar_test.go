@@ -164,7 +164,7 @@ func runLiar(name, addr, join, lie string, paths []string) error {
 	return err
 }
 
-// claim waits until somebody holds the path and then claims to hold the same version.
+// claim waits until a node holds the path and then claims to hold the same version.
 func (l *liar) claim(path string) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

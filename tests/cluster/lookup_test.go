@@ -12,10 +12,9 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestLookupNoPacket shows that looking up 10,000 names that other nodes have, and as
-// many that nobody has, sends nothing: the packets of all control and bulk channels
-// are counted. The nodes talk about other things now and then, so some are allowed,
-// but far fewer than one for a hundred look-ups.
+// TestLookupNoPacket shows that look-ups of 10,000 names that other nodes have, and of as many that no node has, send
+// nothing. The test counts the packets of all control and bulk channels. The nodes exchange other messages now and
+// then, so a few packets are allowed, far fewer than one for a hundred look-ups.
 func TestLookupNoPacket(t *testing.T) {
 	const present, absent = 10_000, 10_000
 	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{MemorySize: "256MiB"}, PeerTimeout: patient})

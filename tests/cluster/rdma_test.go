@@ -84,7 +84,7 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
-// wantUnpinned evicts all of a node's blocks once nobody reads them, after which none is
+// wantUnpinned evicts all of a node's blocks once no process reads them, after which none is
 // registered: at once, not when the cache grows too old.
 func (w *world) wantUnpinned(n *harness.Node) {
 	w.t.Helper()

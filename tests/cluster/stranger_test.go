@@ -205,7 +205,7 @@ func issueExpired(t *testing.T, keys *harness.ClusterKeys, name, certFile, keyFi
 }
 
 // TestReplay records the gossip of a cluster while a node fails and comes back, and
-// sends all of it again from another address. Nobody is declared dead, nothing that was
+// sends all of it again from another address. No node is declared dead, nothing that was
 // removed comes back.
 func TestReplay(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{Secure: true, Spare: 1})

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, opts harness.ClusterOptions) *world {
 	return w
 }
 
-// rounds returns how many rounds a test with so many by default runs.
+// rounds returns the rounds of a test: all, or fewer in a short run.
 func rounds(t *testing.T, all, short int) int {
 	t.Helper()
 	n := all
@@ -366,7 +366,7 @@ func (w *world) list(n *harness.Node, dir string) []string {
 // copies returns how many blocks are in the memory of a node.
 func copies(n *harness.Node) int64 { return n.Status().Tiers[0].Blocks }
 
-// waitCopies waits until the nodes together have so many blocks in memory.
+// waitCopies waits until the nodes together have this number of blocks in memory.
 func (w *world) waitCopies(blocks int64, nodes ...*harness.Node) {
 	w.t.Helper()
 	harness.Poll(w.t, fmt.Sprintf("%d blocks in memory", blocks), func() bool {

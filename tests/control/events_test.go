@@ -230,9 +230,9 @@ func renames(t testing.TB, d *harness.Daemon, n int) {
 	put(t, d.Path("r/last"), []byte("x"))
 }
 
-// TestEventsGap lets a reader sleep while more happens than the daemon keeps: it reads
-// what was kept, in order, and where something is missing a gap that says how much. It
-// slows nobody. So does a reader that asks for what is long gone.
+// TestEventsGap lets a reader sleep while more happens than the daemon keeps. The reader then gets the events that
+// were kept, in order, and for the missing ones a gap with their number. It slows no writer. The same holds for a
+// reader that asks for events that are long gone.
 func TestEventsGap(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	const kept, n = 16_384, 30_000
@@ -415,7 +415,7 @@ func TestEventsTools(t *testing.T) {
 	}
 }
 
-// TestEventsAccess shows that anybody may read a text, and only root and the daemon's user may
+// TestEventsAccess shows that every user may read a text, and only root and the daemon's user may
 // read dialogues and the stream.
 func TestEventsAccess(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")

@@ -243,7 +243,7 @@ func TestExistsLease(t *testing.T) {
 }
 
 // TestExistsPromote shows that a query with promote brings what is on disk into memory,
-// nothing else, without anybody opening it.
+// nothing else, without an open.
 func TestExistsPromote(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	keys := keysOf("g", hashes(20))
@@ -305,7 +305,7 @@ func TestRelease(t *testing.T) {
 	}
 	c := talk(t, d, "query")
 	c.exists(obj{"keys": append(keys, "none"), "request": "req-1"})
-	c.exists(obj{"keys": keys[:1]}) // of nobody, so that only the other lease ends
+	c.exists(obj{"keys": keys[:1]}) // without a request: only the other lease ends
 	const release = `{"op": "release", "request": "req-1"}`
 	if got := askAs(t, engineUser, d.Path(".kvfs", "query"), release); got != "{\"op\": \"release\", \"released\": 0}\n" {
 		t.Errorf("release by another user: %s", got)

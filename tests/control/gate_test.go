@@ -53,7 +53,7 @@ func newGate(t testing.TB) *gate {
 	root.NewNode = func(r *fusefs.LoopbackRoot, _ *fusefs.Inode, _ string, _ *syscall.Stat_t) fusefs.InodeEmbedder {
 		return &gateNode{LoopbackNode: fusefs.LoopbackNode{RootData: r}, gate: g}
 	}
-	//lint:ignore SA1019 likewise
+	//lint:ignore SA1019 as above
 	root.RootNode = root.NewNode(root, nil, "", &st)
 	server, err := fusefs.Mount(g.dir, root.RootNode, &fusefs.Options{
 		MountOptions: fuse.MountOptions{FsName: "gate", Name: "gate", DirectMount: true, AllowOther: true, MaxBackground: 256},

@@ -89,7 +89,7 @@ func hashes(n int) []string {
 	return hs
 }
 
-// open opens a file and closes it with the test: nobody else may, as the number could be
+// open opens a file and closes it with the test: no other code may, because the number could be
 // another file's by then.
 func open(t testing.TB, path string, flags int) int {
 	t.Helper()

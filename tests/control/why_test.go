@@ -138,7 +138,7 @@ func TestWhyAttribute(t *testing.T) {
 }
 
 // TestWhyEvicted shows by which rule blocks were evicted that no other tier had: memory was
-// full, nearly full, the quota of the group was used up, or somebody asked for it.
+// full, nearly full, the quota of the group was used up, or a command evicted it.
 func TestWhyEvicted(t *testing.T) {
 	harness.KvfsOnly(t, "a control directory")
 	t.Run("capacity, quota and request", func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestWhyEvicted(t *testing.T) {
 			store(t, d.Path(fmt.Sprintf("g/%d", i)), pattern("x", 4*mib))
 		}
 		harness.Poll(t, "what has rested for a while is evicted", func() bool {
-			put(t, d.Path("g/new"), []byte("x")) // Writes wake who evicts.
+			put(t, d.Path("g/new"), []byte("x")) // Writes wake the evictor.
 			return c.states("g/0") == "."
 		})
 		wantVerdict(t, c, "g/0", verdict{Verdict: "evicted", Tier: "memory", Rule: "watermark"})

@@ -81,7 +81,7 @@ func TestStatusFields(t *testing.T) {
 // ready, until it stops, and that an address in use ends the daemon (E12).
 func TestHTTP(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
-	// Not 127.0.0.1, where somebody may take the port between its two uses.
+	// Not 127.0.0.1, where another process may take the port between its two uses.
 	l, err := net.Listen("tcp", "127.97.0.1:0")
 	must(t, "listen", err)
 	addr := l.Addr().String()

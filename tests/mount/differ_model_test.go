@@ -17,7 +17,7 @@ import (
 // answer as ext4 does. With them a name may mean one thing to everybody and
 // another to a process that writes a new version:
 //
-//  1. In place: who opens a file to write it without O_TRUNC shares it.
+//  1. In place: an open for writing without O_TRUNC shares the file.
 //  2. Anew: O_TRUNC of a file with bytes, or a new name, makes a version of the
 //     process that asks. Others see what was before, until the version is
 //     committed: by rename, or by the close of the last descriptor that its

@@ -26,7 +26,7 @@ const differSlots = 4
 // differMapBytes is how much a mapping covers.
 const differMapBytes = 3 * 4096
 
-// differRecent is the time of change of a file whose time nobody set.
+// differRecent is the time of change of a file if no call has set it.
 const differRecent = -1
 
 // differOp is one operation. Descriptors and mappings have numbers of their own,

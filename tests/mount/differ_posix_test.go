@@ -376,7 +376,7 @@ func (m *model) change(op differOp, o *modelOpen, a *modelAnswer) syscall.Errno 
 			off = size
 		}
 		o.off = off + op.N
-	case "pwrite": // Linux appends whatever the offset says
+	case "pwrite": // Linux appends and ignores the offset
 		a.N = op.N
 		if o.flags&unix.O_APPEND != 0 {
 			off = size

@@ -247,7 +247,7 @@ func (m *model) only(f, o int) bool {
 	return true
 }
 
-// held reports whether somebody has f open or mapped.
+// held reports whether a process has f open or mapped.
 func (m *model) held(f int) bool {
 	for _, o := range m.slots {
 		if m.opens[o].file == f {

@@ -148,7 +148,7 @@ func TestDiskLookupPromotion(t *testing.T) {
 }
 
 // TestDiskHotDuringCascade shows that readers see every block from the moment of
-// its commit on, whatever the cascade is doing with it.
+// its commit on, during a cascade, too.
 func TestDiskHotDuringCascade(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	blocks := numbered(d.Dir, 64, mib)

@@ -106,7 +106,7 @@ func TestDiskMadeDirectory(t *testing.T) {
 }
 
 // TestDiskOwnedByAnother starts a daemon that is not root on a directory of
-// somebody else.
+// another user.
 func TestDiskOwnedByAnother(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	runInside(t, "TestDiskOwnedByAnotherInside", "with")

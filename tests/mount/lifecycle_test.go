@@ -163,7 +163,7 @@ func TestStatusCommand(t *testing.T) {
 }
 
 // TestStartSelfTest (A10): a mount that is ready has read what memory holds through the kernel, by each
-// path, also after a crash. That leaves nothing in counters and listings. Others than root may not do it.
+// path, also after a crash. That leaves nothing in counters and listings. Only root may do it.
 func TestStartSelfTest(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	for passthrough, paths := range map[string][]string{"auto": {"passthrough", "splice"}, "off": {"splice"}} {

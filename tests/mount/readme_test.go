@@ -17,7 +17,7 @@ import (
 // shellBlock is a block of commands of a page.
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)\n```")
 
-// freePort returns a port of loopback that nobody has at the moment.
+// freePort returns a port of loopback that is free at the moment.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -346,7 +346,7 @@ func (w *fixedTemp) step(t *testing.T) {
 	must(t, fmt.Sprintf("step %d", w.at), err)
 }
 
-// wantOneOf fails unless the block is whole, or absent and nobody has published it yet.
+// wantOneOf fails unless the block is whole, or absent and not published yet.
 func wantOneOf(t *testing.T, a *harness.Actor, path string, order []bool, ws ...*fixedTemp) {
 	t.Helper()
 	b, err := a.ReadFile(path)

@@ -339,7 +339,7 @@ var emptyActs = []act{
 	}},
 }
 
-// agree fails unless what a descriptor's fstat, read and mmap say is the same. Nobody writes
+// agree fails unless what a descriptor's fstat, read and mmap say is the same. No process writes
 // meanwhile.
 func agree(t testing.TB, when string, r *harness.Actor, fd int) {
 	t.Helper()

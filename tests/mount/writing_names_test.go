@@ -26,7 +26,7 @@ func (s *stage) begun(path string, old, written []byte) (a *harness.Actor, fd in
 	return a, fd
 }
 
-// wantGone fails unless nobody has path.
+// wantGone fails if a process finds path.
 func (s *stage) wantGone(path string, all ...*harness.Actor) {
 	s.t.Helper()
 	for _, a := range append(all, s.process(), s.actor()) {

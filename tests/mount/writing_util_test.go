@@ -112,7 +112,7 @@ func (s *stage) own(flags ...string) *stage {
 	return own
 }
 
-// flood stores twice as many bytes as memory takes: whatever may be evicted is. It ends with the
+// flood stores twice as many bytes as memory takes: everything that may be evicted is. It ends with the
 // names of this flood removed.
 func (s *stage) flood() {
 	s.t.Helper()
@@ -133,7 +133,7 @@ func (s *stage) flood() {
 	}
 }
 
-// squeeze evicts what an SSD holds as well, and what nobody has open.
+// squeeze evicts blocks that an SSD also holds and that no process has open.
 func (s *stage) squeeze() {
 	s.t.Helper()
 	if s.ssd {

@@ -182,10 +182,9 @@ func TestClientRestart(t *testing.T) {
 	}
 }
 
-// TestZeroMQ shows that a subscriber which was written from the description of vLLM's
-// publisher understands the events for routers: those of a running daemon, what the
-// next one tells of the blocks that it finds, and what it tells to those who come while nothing
-// happens, one of which it connects to.
+// TestZeroMQ shows that a subscriber written from the description of vLLM's publisher understands the events for
+// routers: those of a running daemon, those that the next daemon sends about the blocks that it finds, and those for
+// subscribers that come while nothing happens. The publisher connects to one subscriber.
 func TestZeroMQ(t *testing.T) {
 	python := zmqPython(t)
 	dir := filepath.Join(harness.Root(t), "tests", "python")

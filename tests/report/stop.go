@@ -82,7 +82,7 @@ func end(group int, sig syscall.Signal, ended <-chan struct{}) {
 		case <-late.C:
 			sig = syscall.SIGKILL
 			if ended != nil {
-				_ = syscall.Kill(-group, sig) // likewise
+				_ = syscall.Kill(-group, sig) // an ended group gives an error
 			}
 		case <-tick.C:
 		}

@@ -311,7 +311,7 @@ func TestGrandchild(t *testing.T) {
 }
 
 // TestTemporaryDirsOfTheDead: the empty mount points that runs which were killed have left are removed by the next run,
-// and neither those that somebody has written to, nor those of runs that live, nor of other name spaces.
+// and neither those that were written to, nor those of runs that live, nor of other name spaces.
 func TestTemporaryDirsOfTheDead(t *testing.T) {
 	space, err := os.Readlink("/proc/self/ns/pid")
 	must(t, err)

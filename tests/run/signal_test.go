@@ -116,7 +116,7 @@ func TestKilled(t *testing.T) {
 	harness.Poll(t, "the daemon is gone", func() bool { return unix.Kill(daemon, 0) != nil || zombie(daemon) })
 }
 
-// zombie reports whether a process has ended, and nobody has waited for it.
+// zombie reports whether a process has ended, and its parent has not waited for it.
 func zombie(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := strings.Cut(string(text), ") ")
@@ -143,7 +143,7 @@ func TestDaemonDies(t *testing.T) {
 	}
 }
 
-// TestUnmounted shows that the command goes on when somebody unmounts.
+// TestUnmounted shows that the command goes on after an unmount.
 func TestUnmounted(t *testing.T) {
 	l := start(t, options{helper: targetHelper}, self(t))
 	_, mount := l.ready()

@@ -108,7 +108,7 @@ func (h *heir) wantGone(t *testing.T) {
 
 // TestTakenOver shows that a mount that another daemon has taken over, and a third from that, ends
 // with its run all the same, memory included, and that the exit code is that of the command (E3). The
-// last one was told to keep its memory, which nobody would find again.
+// last one was told to keep its memory, which no later daemon would find.
 func TestTakenOver(t *testing.T) {
 	l := start(t, options{helper: targetHelper}, self(t))
 	_, mount := l.ready()
@@ -192,7 +192,7 @@ func TestTakenOverDies(t *testing.T) {
 	h.wantGone(t)
 }
 
-// TestTakenOverByOther shows that a mount that somebody else has made at the place, after the daemon
+// TestTakenOverByOther shows that a mount that another program has made at the place, after the daemon
 // of the run was killed, stays when the run ends.
 func TestTakenOverByOther(t *testing.T) {
 	dir := filepath.Join(resolved(t, t.TempDir()), "mnt")

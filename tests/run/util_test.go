@@ -42,7 +42,7 @@ type launcher struct {
 	ended  chan struct{}
 	state  *os.ProcessState // once it has ended
 	stderr safeBuffer
-	silent chan struct{} // closed when nobody can write to stderr any more
+	silent chan struct{} // closed when no process can write to stderr any more
 }
 
 // safeBuffer may be read while a process writes.

@@ -70,9 +70,9 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// TestKilledTogether: clients of an attached mount get an error where its process and the owner are killed, though
-// somebody has the connection open, as a thread of the owner that cannot end: also where its watcher is about
-// to start.
+// TestKilledTogether shows that clients of an attached mount get an error if its process and the owner are killed.
+// That also holds if a process still has the connection open, as a thread of the owner that cannot end, and if the
+// watcher of the mount is about to start.
 func TestKilledTogether(t *testing.T) {
 	for range 10 {
 		killTogether(t)

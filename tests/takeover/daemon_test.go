@@ -65,7 +65,7 @@ func newSite(tb testing.TB, flags ...string) *site {
 }
 
 func (s *site) clean() {
-	if s.tb.Failed() { // somebody may still wait for an answer
+	if s.tb.Failed() { // a client may still wait for an answer
 		unix.Unmount(s.dir, unix.MNT_FORCE|unix.MNT_DETACH)
 	}
 	for _, d := range s.daemons {

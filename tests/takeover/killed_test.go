@@ -51,9 +51,9 @@ func (d *daemon) hasWatcher() bool {
 	return false
 }
 
-// TestKilled kills the old daemon, the new one or both at every stage of a takeover. The clients of the mount
-// go on if the one that is left has the mount, and get an error if none has: none waits for ever, though
-// somebody has the connection open.
+// TestKilled kills the old daemon, the new one or both at every stage of a takeover. If the remaining daemon has the
+// mount, its clients go on. If none has it, they get an error. No client waits for ever, though a process has the
+// connection open.
 func TestKilled(t *testing.T) {
 	for _, stage := range []struct {
 		name string

@@ -210,7 +210,7 @@ func (l *load) finish() {
 }
 
 // TestChain: a mount is taken over five times while clients read and write. None waits for
-// ever or reads wrong bytes; blocks that nobody writes are never missed; and only what was open
+// ever or reads wrong bytes; blocks without a writer are never missed; and only what was open
 // meanwhile is in vain.
 func TestChain(t *testing.T) {
 	for _, disk := range []bool{false, true} {

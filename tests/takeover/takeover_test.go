@@ -118,7 +118,7 @@ func TestTakeover(t *testing.T) {
 // TestTakeoverKeepsSettings shows that what can change does: the size of memory, and the HTTP
 // address, which is free by then; and that SIGTERM ends the new daemon as it did the old one.
 func TestTakeoverKeepsSettings(t *testing.T) {
-	// An address of this process alone: nobody else gets the port before the daemon has it.
+	// An address of this process alone: no other process gets the port before the daemon.
 	own := net.IPv4(127, 100, byte(os.Getpid()>>8), byte(os.Getpid()))
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: own})
 	if err != nil {

@@ -157,7 +157,7 @@ func replaced(t *testing.T, s *site, end daemonsEnd) {
 		}
 	}
 	check("replaced")
-	a.Close(changed) // whatever it says
+	a.Close(changed) // its error does not matter
 	check("and closed")
 	for _, name := range plain {
 		if end.name == "takeover" { // of a killed daemon the descriptors are dead

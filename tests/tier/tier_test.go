@@ -32,7 +32,7 @@ var added = []struct{ before, more string }{
 	{"\t)\n}\n", "\t\tr.Register(\"files\", func() driver.Opener { return &files.Options{} }),\n"},
 }
 
-// program builds kvfs with the type files, as somebody would who has a tier of his own.
+// program builds kvfs with the type files, as the author of another type of tier would.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(harness.Root(t), typesFile)

@@ -32,7 +32,7 @@ func wantMiss(t *testing.T, err error) {
 	}
 }
 
-// stored waits until a mount has so many blocks on its SSD, and nothing on the way.
+// stored waits until a mount has this number of blocks on its SSD, and no copy under way.
 func stored(t *testing.T, d *harness.Daemon, blocks int64) {
 	t.Helper()
 	harness.Poll(t, "the state is on the SSD", func() bool {

@@ -11,7 +11,7 @@ import (
 )
 
 // evictor is the pvc_evictor: it watches how full the file system is, and
-// removes files that nobody has accessed for a while.
+// removes files without an access for a while.
 type evictor struct {
 	dir   string
 	start float64 // share of the size in use at which it begins

@@ -120,7 +120,7 @@ func (e *localDisk) Store(b replay.Block, p []byte) error {
 	return nil
 }
 
-// makeRoom removes the least recently used files, but not those that somebody is
+// makeRoom removes the least recently used files, but not files that a thread is
 // about to load, and reserves n bytes. It reports whether there are that many,
 // and not already a file.
 func (e *localDisk) makeRoom(name string, n int64) (bool, error) {

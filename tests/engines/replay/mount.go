@@ -9,7 +9,7 @@ import (
 
 // Mount mounts kvfs, with a directory for the files of engines.
 //
-// If the test is root, engines run as a user of their own, who owns that
+// If the test is root, engines run as a user of their own, which owns that
 // directory and cannot write to the mount point. While no daemon runs, the mount
 // point is the directory below, and what an engine stored there would be in the
 // way of the next mount.

@@ -24,6 +24,6 @@
 // one. The guest turns itself off when the command has ended; QEMU is killed when the
 // context ends or nothing was printed for too long.
 //
-// The guest has a network interface that reaches nobody, with two addresses (Addrs) and the
+// The guest has a network interface without a peer, with two addresses (Addrs) and the
 // RDMA device Device on it: the kernel's soft-RoCE serves only one network namespace.
 package guest

@@ -74,14 +74,14 @@ func Prepare(ctx context.Context, cache string) (*Image, error) {
 		return nil, fmt.Errorf("make the guest's image: %w", err)
 	}
 	if err := os.Rename(filepath.Join(work, "image"), dir); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err // If it exists, somebody else was faster.
+		return nil, err // If it exists, another process was faster.
 	}
 	return open(dir)
 }
 
 const workPrefix = "new-"
 
-// sweep removes what was left by somebody who was killed while making an image.
+// sweep removes the files of processes that were killed while they made an image.
 func sweep(cache string) {
 	dirs, _ := filepath.Glob(filepath.Join(cache, workPrefix+"*"))
 	for _, dir := range dirs {
@@ -171,7 +171,7 @@ type builder struct {
 	dir      string
 	disk     *archive
 	names    map[string]bool     // base names of all files and links
-	needs    map[string][]string // libraries, and who needs them
+	needs    map[string][]string // libraries, and the files that need them
 	hasLinux bool
 }
 

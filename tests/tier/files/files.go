@@ -195,7 +195,7 @@ func (t *files) begin(op string, job *driver.Job, claim func(int, *driver.Transf
 	defer t.mu.Unlock()
 	closed, start := t.closed, t.jobs.Go
 	if closed {
-		start = func(f func()) { go f() } // nobody waits for it: it touches nothing but the job
+		start = func(f func()) { go f() } // no goroutine waits for it: it touches only the job
 	} else {
 		for i := range job.Blocks {
 			claim(i, &job.Blocks[i])
