@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -191,24 +192,16 @@ func (b *builder) engine() error {
 		b.skip(what, "%s", opaque)
 		return nil
 	}
-	switch {
-	case p.engine == None && asked == Auto:
+	chosen, err := choose(asked, p.engine)
+	if err != nil {
+		return err
+	}
+	if chosen == None {
 		b.skip("engine", "%s", p.why)
 		return nil
-	case p.engine == None || asked == Auto:
-	case asked == LMCache && (p.engine == VLLM || p.engine == SGLang):
-	case asked != p.engine:
-		return fmt.Errorf("the command is %s, not %s", p.engine, asked)
 	}
-	b.program, b.options = p, parseOptions(p.args)
-	for name, value := range p.set {
-		b.env[name] = value
-	}
-	chosen := asked
-	if chosen == Auto {
-		chosen = p.engine
-	}
-	b.plan.Engine = chosen
+	b.program, b.options, b.plan.Engine = p, parseOptions(p.args), chosen
+	maps.Copy(b.env, p.set)
 	if p.engine != None && p.why != "" { // the engine, but not one of its servers
 		b.skip(string(chosen), "%s", p.why)
 		return nil
@@ -227,6 +220,18 @@ func (b *builder) engine() error {
 		b.plan.Command = p.add(b.plan.Flags)
 	}
 	return nil
+}
+
+// choose returns the engine that a command is to use: the one asked for, or with Auto the one found in it. found is None
+// if kvfs does not know the program. choose fails if the command is another engine than the one asked for.
+func choose(asked, found Engine) (Engine, error) {
+	switch {
+	case asked == Auto:
+		return found, nil
+	case found == None, found == asked, asked == LMCache && (found == VLLM || found == SGLang):
+		return asked, nil
+	}
+	return None, fmt.Errorf("the command is %s, not %s", found, asked)
 }
 
 // groupDir returns the directory of a group, which it has made.

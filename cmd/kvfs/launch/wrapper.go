@@ -109,36 +109,26 @@ func (w *walker) walk(argv []string) (words []string, opaque string) {
 	return nil, "too many wrappers in each other"
 }
 
-// options leaves out the options of a wrapper, and what else stands before the
-// program.
+// options leaves out the options of a wrapper, and the other words before the program. opaque says why that fails.
 func (w *walker) options(name string, outer wrapper, words []string) (rest []string, opaque string) {
-	bare, valued := strings.Fields(outer.bare), strings.Fields(outer.valued)
 	for len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-' {
 		word := words[0]
 		if word == "--" {
 			words = words[1:]
 			break
 		}
-		option, value, inline := strings.Cut(word, "=")
-		if !strings.HasPrefix(word, "--") && len(word) > 2 && slices.Contains(valued, word[:2]) {
-			option, value, inline = word[:2], word[2:], true
-		}
-		switch {
-		case outer.python && (word == "-m" || word == "--module"):
+		if outer.python && (word == "-m" || word == "--module") {
 			return append([]string{"-m"}, words[1:]...), ""
-		case outer.numbers && strings.Trim(word[1:], "0123456789") == "", slices.Contains(bare, word):
-			words = words[1:]
-		case slices.Contains(valued, option) && inline:
-			words = words[1:]
-		case slices.Contains(valued, option) && len(words) > 1:
-			value, words = words[1], words[2:]
-		default:
+		}
+		option, value, n := outer.option(words)
+		if n == 0 {
 			return nil, fmt.Sprintf("%s %s is not looked through", name, word)
 		}
 		if option == "-u" || option == "--unset" {
 			w.unset = append(w.unset, value)
 			delete(w.set, value)
 		}
+		words = words[n:]
 	}
 	for outer.assigns && len(words) > 0 && w.assignment(words[0]) {
 		words = words[1:]
@@ -147,6 +137,28 @@ func (w *walker) options(name string, outer wrapper, words []string) (rest []str
 		return nil, fmt.Sprintf("%s has no program", name)
 	}
 	return words[outer.skips:], ""
+}
+
+// option returns the option at the start of words, its value if it takes one, and how many words they are: 0 if o has no
+// such option, or if its value is missing.
+func (o wrapper) option(words []string) (option, value string, n int) {
+	word, valued := words[0], strings.Fields(o.valued)
+	if slices.Contains(strings.Fields(o.bare), word) || o.numbers && strings.Trim(word[1:], "0123456789") == "" {
+		return word, "", 1
+	}
+	option, value, inline := strings.Cut(word, "=")
+	if !strings.HasPrefix(word, "--") && len(word) > 2 && slices.Contains(valued, word[:2]) {
+		option, value, inline = word[:2], word[2:], true
+	}
+	switch {
+	case !slices.Contains(valued, option):
+		return "", "", 0
+	case inline:
+		return option, value, 1
+	case len(words) > 1:
+		return option, words[1], 2
+	}
+	return "", "", 0
 }
 
 // assignmentForm matches NAME=value.
@@ -162,34 +174,53 @@ func (w *walker) assignment(word string) bool {
 	return true
 }
 
-// shell returns the words of the one simple command that a shell is given with
-// -c. It returns none for a shell that runs a file or reads its input.
+// shell returns the words of the one simple command that a shell is given with -c. It returns none for a shell that
+// runs a file or reads its input. opaque says why the command is not found.
 func (w *walker) shell(words []string) (inner []string, opaque string) {
 	name := filepath.Base(words[0])
-	at := 1
+	at, opaque := shellText(words)
+	if at == 0 {
+		return nil, opaque
+	}
+	if at == len(words) || w.script {
+		return nil, fmt.Sprintf("%s -c is not looked through here", name)
+	}
+	inner, simple := splitScript(words[at])
+	if simple {
+		w.script = true
+		w.addToText(words[at], len(words)-at)
+		inner = w.plain(inner)
+	}
+	if len(inner) == 0 || strings.HasPrefix(inner[0], "-") {
+		return nil, fmt.Sprintf("what %s -c runs is more than one plain command", name)
+	}
+	return inner, ""
+}
+
+// shellText returns the position in words, or just behind them, of the text that a shell is given with -c. It returns 0
+// for a shell without -c; opaque then says whether it has an unknown option.
+func shellText(words []string) (at int, opaque string) {
+	at = 1
 	for at < len(words) && len(words[at]) > 1 && strings.Trim(words[at], "-celiux") == "" && !strings.HasPrefix(words[at], "--") {
 		at++
 		if strings.Contains(words[at-1], "c") {
 			break
 		}
 	}
-	if !strings.Contains(words[at-1], "c") || !strings.HasPrefix(words[at-1], "-") {
-		if at < len(words) && strings.HasPrefix(words[at], "-") {
-			return nil, fmt.Sprintf("%s %s is not looked through", name, words[at])
-		}
-		return nil, ""
+	if last := words[at-1]; strings.HasPrefix(last, "-") && strings.Contains(last, "c") {
+		return at, ""
 	}
-	if at >= len(words) || w.script {
-		return nil, fmt.Sprintf("%s -c is not looked through here", name)
+	if at < len(words) && strings.HasPrefix(words[at], "-") {
+		return 0, fmt.Sprintf("%s %s is not looked through", filepath.Base(words[0]), words[at])
 	}
-	text := words[at]
-	inner, simple := splitScript(text)
-	if !simple {
-		return nil, fmt.Sprintf("what %s -c runs is more than one plain command", name)
-	}
-	w.script = true
+	return 0, ""
+}
+
+// addToText makes w.add append flags to the text of a shell, the word of the command that is back words from its end.
+// Wrappers stand in front of the shell and change nothing behind it.
+func (w *walker) addToText(text string, back int) {
 	outer := w.add(nil)
-	place := len(outer) - len(words) + at // wrappers stand in front, and change nothing behind
+	place := len(outer) - back
 	w.add = func(flags []string) []string {
 		command := slices.Clone(outer)
 		if len(flags) > 0 {
@@ -197,14 +228,15 @@ func (w *walker) shell(words []string) (inner []string, opaque string) {
 		}
 		return command
 	}
-	for len(inner) > 0 && w.assignment(inner[0]) {
-		inner = inner[1:]
+}
+
+// plain leaves out the assignments of a simple command, which it notes, and exec.
+func (w *walker) plain(command []string) []string {
+	for len(command) > 0 && w.assignment(command[0]) {
+		command = command[1:]
 	}
-	if len(inner) > 0 && inner[0] == "exec" {
-		inner = inner[1:]
+	if len(command) > 0 && command[0] == "exec" {
+		command = command[1:]
 	}
-	if len(inner) == 0 || strings.HasPrefix(inner[0], "-") {
-		return nil, fmt.Sprintf("what %s -c runs is more than one plain command", name)
-	}
-	return inner, ""
+	return command
 }
