@@ -111,22 +111,31 @@ func (l *loader) validateTiers() {
 			continue
 		}
 		seen[name] = i
-		switch {
-		case t.Options != nil && (name == TierMemory || name == TierDisk || strings.HasPrefix(name, TierPeer)):
-			fail("the name %q is kept for memory, disk and peers", name)
-		case t.Type == TierMemory && i > 0:
-			fail("memory is the first tier: list it first, or leave it out")
-		case t.Type == TierPeer && i < len(l.cfg.Tiers)-1:
-			fail("peers are the last tier: list them last, or leave them out")
-		case t.Type == TierDisk && len(l.cfg.Disk.Dirs) == 0:
-			fail("it needs %s", diskDirs)
-		case t.Type == TierPeer && l.cfg.Bind == "":
-			fail("it needs bind")
+		if why := l.cfg.misplaced(i, name); why != "" {
+			fail("%s", why)
 		}
 	}
 	if n := len(l.cfg.Below()); n > maxTiers {
 		l.fail(l.cfg.Origin("tiers"), "tiers", violate(ErrRange, "%d tiers below memory: want at most %d", n, maxTiers))
 	}
+}
+
+// misplaced returns why the i-th tier, called name, cannot stand in the list, "" if it can.
+func (c *Config) misplaced(i int, name string) string {
+	t := &c.Tiers[i]
+	switch {
+	case t.Options != nil && (name == TierMemory || name == TierDisk || strings.HasPrefix(name, TierPeer)):
+		return fmt.Sprintf("the name %q is kept for memory, disk and peers", name)
+	case t.Type == TierMemory && i > 0:
+		return "memory is the first tier: list it first, or leave it out"
+	case t.Type == TierPeer && i < len(c.Tiers)-1:
+		return "peers are the last tier: list them last, or leave them out"
+	case t.Type == TierDisk && len(c.Disk.Dirs) == 0:
+		return "it needs " + diskDirs
+	case t.Type == TierPeer && c.Bind == "":
+		return "it needs bind"
+	}
+	return ""
 }
 
 // maxTiers bounds the tiers between memory and peers: the engine has room for one more.

@@ -36,11 +36,7 @@ func (s *setting) setText(v reflect.Value, text string) error {
 	case *string:
 		return s.setString(p, text)
 	case *int:
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return violate(ErrType, "%q is not an integer", text)
-		}
-		return setBounded(s, p, n, parseInt)
+		return setParsed(s, p, text, parseInt)
 	case **int:
 		n := reflect.New(v.Type().Elem())
 		if err := s.setText(n.Elem(), text); err != nil {
@@ -49,11 +45,7 @@ func (s *setting) setText(v reflect.Value, text string) error {
 		v.Set(n)
 		return nil
 	case *float64:
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return violate(ErrType, "%q is not a number", text)
-		}
-		return setBounded(s, p, f, parseFloat)
+		return setParsed(s, p, text, parseFloat)
 	case *Size:
 		n, err := ParseSize(text)
 		if err != nil {
@@ -64,11 +56,7 @@ func (s *setting) setText(v reflect.Value, text string) error {
 		}
 		return setBounded(s, p, n, ParseSize)
 	case *Duration:
-		d, err := ParseDuration(text)
-		if err != nil {
-			return err
-		}
-		return setBounded(s, p, d, ParseDuration)
+		return setParsed(s, p, text, ParseDuration)
 	}
 	panic("config: no text form for " + v.Type().String())
 }
@@ -93,6 +81,15 @@ func (s *setting) setString(p *string, text string) error {
 	}
 	*p = text
 	return nil
+}
+
+// setParsed sets *p to what parse makes of text, if that is in the bounds of s.
+func setParsed[T int | float64 | Size | Duration](s *setting, p *T, text string, parse func(string) (T, error)) error {
+	v, err := parse(text)
+	if err != nil {
+		return err
+	}
+	return setBounded(s, p, v, parse)
 }
 
 // setBounded sets *p to v if v is in the bounds of s. NaN never is.
@@ -160,8 +157,21 @@ func (s *setting) limits() string {
 	return ""
 }
 
-func parseInt(s string) (int, error)       { return strconv.Atoi(s) }
-func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
+func parseInt(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, violate(ErrType, "%q is not an integer", s)
+	}
+	return n, nil
+}
+
+func parseFloat(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0, violate(ErrType, "%q is not a number", s)
+	}
+	return f, nil
+}
 
 // setScalar sets v from a scalar of a file. given is false if the scalar is null
 // or empty, which counts as absent.
