@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,9 +54,9 @@ type Options struct {
 
 	Logger *zap.Logger // nil: none
 
-	//lint:ignore U1000 without the tag ofi nobody asks for it
+	//lint:ignore U1000 only code with the tag ofi reads it
 	pollOnly bool // for tests: as if the provider could not wake
-	//lint:ignore U1000 without the tag ofi nobody asks for it
+	//lint:ignore U1000 only code with the tag ofi reads it
 	direct bool // for tests: no buffers, as with a card
 }
 
@@ -67,33 +68,8 @@ const minStripe = 64 << 10
 
 // withDefaults returns o with its zero values replaced, or an error.
 func (o Options) withDefaults() (Options, error) {
-	switch o.Provider {
-	case Verbs, EFA, TCP:
-	default:
-		return o, fmt.Errorf("fabric: provider %q: there are %s, %s and %s", o.Provider, Verbs, EFA, TCP)
-	}
-	if len(o.Devices) > MaxRails {
-		return o, fmt.Errorf("fabric: %d devices, %d is the limit", len(o.Devices), MaxRails)
-	}
-	seen := map[string]bool{}
-	for i, d := range o.Devices {
-		if d == "" || strings.ContainsAny(d, " /\x00") {
-			return o, fmt.Errorf("fabric: device %d has no usable name: %q", i, d)
-		}
-		if seen[d] {
-			return o, fmt.Errorf("fabric: device %s is listed twice", d)
-		}
-		seen[d] = true
-	}
-	if o.Host != "" && net.ParseIP(o.Host) == nil {
-		return o, fmt.Errorf("fabric: host %q is no IP address", o.Host)
-	}
-	if o.Stripe < 0 || o.Stripe > 0 && o.Stripe < minStripe {
-		return o, fmt.Errorf("fabric: stripe of %d bytes, %d is the least", o.Stripe, minStripe)
-	}
-	if o.CacheBytes < 0 || o.CacheTime < 0 || o.StallTimeout < 0 {
-		return o, fmt.Errorf("fabric: negative cache of %d bytes, cache time %v or stall timeout %v",
-			o.CacheBytes, o.CacheTime, o.StallTimeout)
+	if err := o.check(); err != nil {
+		return o, fmt.Errorf("fabric: %w", err)
 	}
 	if o.CacheTime == 0 {
 		o.CacheTime = 5 * time.Second
@@ -105,4 +81,42 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = zap.NewNop()
 	}
 	return o, nil
+}
+
+// check returns what is wrong with o.
+func (o *Options) check() error {
+	switch o.Provider {
+	case Verbs, EFA, TCP:
+	default:
+		return fmt.Errorf("provider %q: there are %s, %s and %s", o.Provider, Verbs, EFA, TCP)
+	}
+	if err := checkDevices(o.Devices); err != nil {
+		return err
+	}
+	if o.Host != "" && net.ParseIP(o.Host) == nil {
+		return fmt.Errorf("host %q is no IP address", o.Host)
+	}
+	if o.Stripe < 0 || o.Stripe > 0 && o.Stripe < minStripe {
+		return fmt.Errorf("stripe of %d bytes, %d is the least", o.Stripe, minStripe)
+	}
+	if o.CacheBytes < 0 || o.CacheTime < 0 || o.StallTimeout < 0 {
+		return fmt.Errorf("negative cache of %d bytes, cache time %v or stall timeout %v", o.CacheBytes, o.CacheTime, o.StallTimeout)
+	}
+	return nil
+}
+
+// checkDevices returns what is wrong with the names of network cards.
+func checkDevices(devices []string) error {
+	if len(devices) > MaxRails {
+		return fmt.Errorf("%d devices, %d is the limit", len(devices), MaxRails)
+	}
+	for i, d := range devices {
+		if d == "" || strings.ContainsAny(d, " /\x00") {
+			return fmt.Errorf("device %d has no usable name: %q", i, d)
+		}
+		if slices.Contains(devices[:i], d) {
+			return fmt.Errorf("device %s is listed twice", d)
+		}
+	}
+	return nil
 }
