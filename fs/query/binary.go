@@ -43,19 +43,27 @@ func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answe
 	finish(sc, answer, nil)
 }
 
-// readBinary reads a request. Errors name its fields as in JSON.
-func (q *query) readBinary(request []byte) *requestError {
+// checkHeader refuses a request that does not begin with a header of the binary form.
+func checkHeader(request []byte) *requestError {
 	if len(request) < binaryHeader || !bytes.HasPrefix(request, []byte(binaryRequest)) {
 		return &requestError{why: "not a header of " + binaryRequest}
 	}
-	u16, u32 := binary.LittleEndian.Uint16, binary.LittleEndian.Uint32
-	op, flags := request[4], request[5]
+	op, flags, reserved := request[4], request[5], request[28:binaryHeader]
 	if op != binaryExists && op != binaryLongestHit {
 		return faulty("/op", "%d is neither %d, exists, nor %d, longest_hit", op, binaryExists, binaryLongestHit)
 	}
-	if flags&^(binaryNoLease|binaryPromote|binaryText) != 0 || u32(request[28:]) != 0 {
+	if flags&^(binaryNoLease|binaryPromote|binaryText) != 0 || binary.LittleEndian.Uint32(reserved) != 0 {
 		return &requestError{why: "bits are set that have no meaning"}
 	}
+	return nil
+}
+
+// readBinary reads a request. Errors name its fields as in JSON.
+func (q *query) readBinary(request []byte) *requestError {
+	if err := checkHeader(request); err != nil {
+		return err
+	}
+	u16, u32, flags := binary.LittleEndian.Uint16, binary.LittleEndian.Uint32, request[5]
 	*q = query{has: hasHashes, lease: flags&binaryNoLease == 0, promote: flags&binaryPromote != 0, promptTokens: -1}
 	n := &q.names
 	n.list, n.hex, n.ranks = "/hashes", flags&binaryText == 0, max(1, int(u16(request[22:])))
