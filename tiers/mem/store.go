@@ -176,27 +176,12 @@ func (s *Store) checkForeign() error {
 // loadFormat returns the format of a store that can be trusted. Else it empties the directory and
 // returns a new format.
 func (s *Store) loadFormat(fresh bool) (format, error) {
-	uid := os.Geteuid()
 	f, err := readFormat(s.root)
 	var st unix.Stat_t
 	if e := unix.Fstat(int(s.root.Fd()), &st); e != nil {
 		return f, &os.PathError{Op: "stat", Path: s.dir, Err: e}
 	}
-	reason := ""
-	switch {
-	case err != nil && !errors.Is(err, iofs.ErrNotExist):
-		reason = err.Error()
-	case err != nil && !fresh && exists(s.root, bucketsName):
-		reason = "no " + formatName
-	case int(st.Uid) != uid:
-		reason = fmt.Sprintf("directory of uid %d", st.Uid)
-	case err == nil && f.uid != uid:
-		reason = fmt.Sprintf("store of uid %d", f.uid)
-	case err == nil && f.id != s.opts.ID:
-		reason = fmt.Sprintf("store %q, not %q", f.id, s.opts.ID)
-	case err == nil && f.attr != s.attr:
-		reason = fmt.Sprintf("records in attribute %q, not %q", f.attr, s.attr)
-	}
+	reason := s.distrust(f, err, fresh, int(st.Uid))
 	if err == nil && reason == "" {
 		return f, nil
 	}
@@ -210,7 +195,30 @@ func (s *Store) loadFormat(fresh bool) (format, error) {
 			return f, err
 		}
 	}
-	return format{id: s.opts.ID, label: s.opts.Label, uid: uid, attr: s.attr, next: 1}, nil
+	return format{id: s.opts.ID, label: s.opts.Label, uid: os.Geteuid(), attr: s.attr, next: 1}, nil
+}
+
+// distrust returns why the store in the directory of owner cannot be trusted, "" if it can, or if there is none. f and
+// err are the results of readFormat.
+func (s *Store) distrust(f format, err error, fresh bool, owner int) string {
+	uid := os.Geteuid()
+	switch {
+	case err != nil && !errors.Is(err, iofs.ErrNotExist):
+		return err.Error()
+	case err != nil && !fresh && exists(s.root, bucketsName):
+		return "no " + formatName
+	case owner != uid:
+		return fmt.Sprintf("directory of uid %d", owner)
+	case err != nil:
+		return ""
+	case f.uid != uid:
+		return fmt.Sprintf("store of uid %d", f.uid)
+	case f.id != s.opts.ID:
+		return fmt.Sprintf("store %q, not %q", f.id, s.opts.ID)
+	case f.attr != s.attr:
+		return fmt.Sprintf("records in attribute %q, not %q", f.attr, s.attr)
+	}
+	return ""
 }
 
 func exists(root *os.File, name string) bool {
