@@ -57,23 +57,9 @@ func (p *probe) find(limit int, eagle bool) int {
 		return p.spans[0].tokens
 	}
 	hit := limit
-	var verified uint64 // classes that have their last block dropped from this hit already
-	for round := 0; ; round++ {
-		now := hit
-		for i := range classes {
-			if classes[i].kind.fullLike() && round > 0 {
-				now = min(now, p.spans[i].tokens) // a prefix of what was there is there
-				continue
-			}
-			drop := eagle && classes[i].eagle && verified>>i&1 == 0
-			p.spans[i] = p.class(i, p.bound(i, now, limit, drop), drop)
-			if drop {
-				verified |= 1 << i
-			} else if p.spans[i].tokens < now {
-				verified = 0
-			}
-			now = p.spans[i].tokens
-		}
+	var verified uint64
+	for first := true; ; first = false {
+		now := p.round(first, hit, limit, eagle, &verified)
 		done := now >= hit
 		hit = now
 		// A full class accepts every prefix, so a single class after it decides.
@@ -83,6 +69,27 @@ func (p *probe) find(limit int, eagle bool) int {
 	}
 	if classes[0].kind.fullLike() {
 		p.spans[0].end = min(p.spans[0].end, ceilDiv(hit, classes[0].block))
+	}
+	return hit
+}
+
+// round searches all classes once, in order, each for at most the hit that the one before it left. It returns the hit of
+// the last one. verified has the classes that have dropped their last block from this hit already.
+func (p *probe) round(first bool, hit, limit int, eagle bool, verified *uint64) int {
+	classes := p.c.classes
+	for i := range classes {
+		if classes[i].kind.fullLike() && !first {
+			hit = min(hit, p.spans[i].tokens) // the class accepts each prefix of its hit
+			continue
+		}
+		drop := eagle && classes[i].eagle && *verified>>i&1 == 0
+		p.spans[i] = p.class(i, p.bound(i, hit, limit, drop), drop)
+		if drop {
+			*verified |= 1 << i
+		} else if p.spans[i].tokens < hit {
+			*verified = 0
+		}
+		hit = p.spans[i].tokens
 	}
 	return hit
 }
