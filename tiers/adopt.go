@@ -84,8 +84,7 @@ func (e *adoption) adopt() error {
 	return nil
 }
 
-// adoptOne enters one record. The engine is not shared yet, so adoptOne needs no
-// lock.
+// adoptOne enters one record. The engine is not shared yet, so adoptOne needs no lock.
 func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
 	if parent == 0 { // a directory above is a file here
@@ -203,9 +202,8 @@ func (e *adoption) shrinkAdopted() {
 	e.finish(&g)
 }
 
-// enumerate enters the blocks that the secondary tiers hold. Of two versions of a name
-// the higher commit number wins, wherever it is. The other version is removed. Blocks
-// that only memory has are copied down.
+// enumerate enters the blocks that the secondary tiers hold. Of two versions of a name the higher commit number wins,
+// wherever it is. The other version is removed. Blocks that only memory has are copied down.
 func (e *adoption) enumerate() error {
 	for _, s := range e.tiers {
 		list, ok := s.tier.(driver.Enumerator)
@@ -236,8 +234,7 @@ func (e *adoption) enumerate() error {
 	return nil
 }
 
-// enumeration enters the blocks of one tier, one by one. The engine is not shared
-// yet, so it needs no lock.
+// enumeration enters the blocks of one tier, one by one. The engine is not shared yet, so it needs no lock.
 type enumeration struct {
 	e             *adoption
 	s             *secondary
@@ -320,9 +317,8 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	n.bytes += uint64(h.Size)
 }
 
-// adoptDirs makes the directories of a path that are missing. kept has the attributes
-// that the tier kept of them, outermost first. adoptDirs returns the last directory, or
-// 0 if one of them is a file.
+// adoptDirs makes the directories of a path that are missing. kept has the attributes that the tier kept of them,
+// outermost first. adoptDirs returns the last directory, or 0 if one of them is a file.
 func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	parent := index.Root
 	for depth := 0; dir != ""; depth++ {

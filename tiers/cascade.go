@@ -23,9 +23,8 @@ func (e *copies) cascadeLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// cascadableLocked reports whether a block may go to secondary tiers. A file under
-// a temporary name may not. The raw files of pinned groups and plain names may not
-// either, because they change at any time.
+// cascadableLocked reports whether a block may go to secondary tiers. A file under a temporary name may not. The raw
+// files of pinned groups and plain names may not either, because they change at any time.
 func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
 	return en.Mode&modeType == modeRegular && en.Flags&flagUncommitted == 0 && en.Blob != 0 &&
 		e.mu.ix.Linked(id) && e.kindLocked(en) == draft.Block
@@ -74,9 +73,8 @@ func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// retargetLocked is called when the name and bytes of a block went from one entry
-// to another, or when a block got another commit number. It points the stores that
-// are queued or under way to the new entry and number.
+// retargetLocked is called when the name and bytes of a block went from one entry to another, or when a block got
+// another commit number. It points the stores that are queued or under way to the new entry and number.
 func (e *copies) retargetLocked(from, to index.ID, seq, newSeq uint64) {
 	en := e.mu.ix.At(from)
 	if en.Storing == 0 {
@@ -138,9 +136,8 @@ func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
 	return nil
 }
 
-// storeNow copies a block down to a tier ahead of all others, and waits until the copy
-// is there. force disregards the write budget and the admission of the tier. It returns
-// false if the block is not for that tier.
+// storeNow copies a block down to a tier ahead of all others, and waits until the copy is there. force disregards the
+// write budget and the admission of the tier. It returns false if the block is not for that tier.
 func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)

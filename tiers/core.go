@@ -144,8 +144,7 @@ func (e *core) seqNowLocked() uint64 { return max(e.mu.seq, uint64(e.now())) }
 // chargeOf returns the bytes that a file of size bytes costs: whole pages, as tmpfs counts.
 func chargeOf(size int64) int64 { return (size + pageBytes - 1) &^ (pageBytes - 1) }
 
-// checkLocked verifies the invariants of e.mu that are cheap enough for every
-// Lock and Unlock.
+// checkLocked verifies the invariants of e.mu that are cheap enough for every Lock and Unlock.
 func (e *core) checkLocked() {
 	m := &e.mu
 	m.room.Check()

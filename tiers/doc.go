@@ -11,39 +11,35 @@
 //
 // # A store, step by step
 //
-//  1. Create makes a file in the primary tier, enters the name as uncommitted, and
-//     reserves the size that blocks of the group have. It evicts if it must. It clears
-//     and allocates no pages: the reservation is a number, and the tmpfs is larger than
-//     the capacity by the headroom.
-//  2. The kernel writes straight into the file (Handle.Direct). While the block size of
-//     the group is not known, WriteAt writes instead, and reserves as it goes.
-//  3. Flush, or Rename to a name that is not temporary, commits. The engine takes size
-//     and time from the file. All processes see the name. The block enters the eviction
-//     order of its group. The event log gets an event. One xattr on the file makes the
-//     block survive a crash of the process.
-//  4. When the last handle for writing is closed, the block joins the queue of each
-//     secondary tier (cascade.go). The tier copies it in batches and computes its
-//     checksum on the way. Only Fsync waits for that, and close where the cascade is
-//     synchronous. A file that may still be written meanwhile is Volatile.
+//  1. Create makes a file in the primary tier, enters the name as uncommitted, and reserves the size that blocks of
+//     the group have. It evicts if it must. It clears and allocates no pages: the reservation is a number, and the
+//     tmpfs is larger than the capacity by the headroom.
+//  2. The kernel writes straight into the file (Handle.Direct). While the block size of the group is not known,
+//     WriteAt writes instead, and reserves as it goes.
+//  3. Flush, or Rename to a name that is not temporary, commits. The engine takes size and time from the file. All
+//     processes see the name. The block enters the eviction order of its group. The event log gets an event. One
+//     xattr on the file makes the block survive a crash of the process.
+//  4. When the last handle for writing is closed, the block joins the queue of each secondary tier (cascade.go). The
+//     tier copies it in batches and computes its checksum on the way. Only Fsync waits for that, and close where the
+//     cascade is synchronous. A file that may still be written meanwhile is Volatile.
 //
 // # A load, step by step
 //
-//  1. Lookup finds the name in the index and grants the lease. During the lease the block
-//     is not evicted, because engines look up first and read later.
+//  1. Lookup finds the name in the index and grants the lease. During the lease the block is not evicted, because
+//     engines look up first and read later.
 //  2. OpenRead pins the block. The kernel reads the file by itself.
 //  3. CloseRead unpins it.
 //
 // A hollow block is in secondary tiers only: it has its name and attributes, but no bytes
 // in memory. Opening it promotes it (promote.go):
 //
-//  1. The first open makes room, and evicts for it if it must. It makes a file of the
-//     primary tier with its pages allocated. Later opens wait for the same promotion.
-//  2. The tier loads the block into that file, with other blocks that were asked for
-//     meanwhile, and verifies the checksum.
-//  3. The entry takes the file, with one pin for each waiting open, and the file gets its
-//     record. If the tier cannot give the block, the next tier is asked. If none can, the
-//     open is a miss (ErrNotFound). If the copy is known to be gone or bad, the name is
-//     removed.
+//  1. The first open makes room, and evicts for it if it must. It makes a file of the primary tier with its pages
+//     allocated. Later opens wait for the same promotion.
+//  2. The tier loads the block into that file, with other blocks that were asked for meanwhile, and verifies the
+//     checksum.
+//  3. The entry takes the file, with one pin for each waiting open, and the file gets its record. If the tier cannot
+//     give the block, the next tier is asked. If none can, the open is a miss (ErrNotFound). If the copy is known to
+//     be gone or bad, the name is removed.
 //
 // # Asking ahead
 //
@@ -69,14 +65,12 @@
 // entry asks Remote.Locate, which answers from memory. From then on the block is hollow as others are: its open
 // promotes it.
 //
-// A hybrid logical clock numbers versions: the clock, but above every number that was seen,
-// here or elsewhere (Observe). So the later of two versions has the higher number wherever
-// they were made, as far as the maker knew of the other. Names that are removed, replaced
-// or renamed leave a Grave. A grave voids the versions of its name with a lower number
-// (Remote.Bury there, Supersede here). Two nodes may store one name at the same time, each
-// without the other's version when it began. Then both keep theirs. A number from more than
-// a day ahead is ignored, with all that came with it, so that one broken clock does not set
-// the others.
+// A hybrid logical clock numbers versions: the clock, but above every number that was seen, here or elsewhere
+// (Observe). So the later of two versions has the higher number wherever they were made, as far as the maker knew of
+// the other. Names that are removed, replaced or renamed leave a Grave. A grave voids the versions of its name with a
+// lower number (Remote.Bury there, Supersede here). Two nodes may store one name at the same time, each without the
+// other's version when it began. Then both keep theirs. A number from more than a day ahead is ignored, with all that
+// came with it, so that one broken clock does not set the others.
 //
 // A name that is removed or renamed away gets its grave before the lock is released, so that no look-up finds it
 // elsewhere meanwhile. A replaced name gets its grave afterwards, because the new version has the name here already.
@@ -87,9 +81,8 @@
 // within its lease, though the other holders may evict it as well. Otherwise a node could read, in the time of a lease,
 // no more of the others' blocks than fit into its memory.
 //
-// This node tells the others what is in its own memory and on its own devices
-// (holding.go); the event log says when that changes. It lends blocks (lend.go) and takes
-// copies on request (take.go).
+// This node tells the others what is in its own memory and on its own devices (holding.go); the event log says when
+// that changes. It lends blocks (lend.go) and takes copies on request (take.go).
 //
 // # Writing
 //
@@ -120,23 +113,20 @@
 //
 // # Eviction
 //
-// Blocks go in the order of the policy. Open files, uncommitted files, pinned blocks and
-// pinned groups are never evicted. Leased blocks go only when a writer has waited for
-// WriteTimeout and would fail otherwise. Above the high watermark a goroutine evicts blocks
-// that have rested for a second, so that writers seldom evict inline.
+// Blocks go in the order of the policy. Open files, uncommitted files, pinned blocks and pinned groups are never
+// evicted. Leased blocks go only when a writer has waited for WriteTimeout and would fail otherwise. Above the high
+// watermark a goroutine evicts blocks that have rested for a second, so that writers seldom evict inline.
 //
-// A block with a copy in a secondary tier becomes hollow, whatever its lease: that tier
-// keeps the promise. A block without one is copied first, and skipped until the copy is
-// there. A writer that has waited for WriteTimeout takes its memory all the same. Then the
-// block is lost, and counted as lost. A block that a tier has refused (full, write budget,
-// admission) goes without a copy.
+// A block with a copy in a secondary tier becomes hollow, whatever its lease: that tier keeps the promise. A block
+// without one is copied first, and skipped until the copy is there. A writer that has waited for WriteTimeout takes
+// its memory all the same. Then the block is lost, and counted as lost. A block that a tier has refused (full, write
+// budget, admission) goes without a copy.
 //
 // # After a crash
 //
-// A file is committed if and only if it has a record (Record), written by one system call.
-// Adopt takes over all of them. Of two files with one name the higher sequence number wins.
-// A file that changed after its commit is dropped. The same holds between memory and the
-// secondary tiers.
+// A file is committed if and only if it has a record (Record), written by one system call. Adopt takes over all of
+// them. Of two files with one name the higher sequence number wins. A file that changed after its commit is dropped.
+// The same holds between memory and the secondary tiers.
 //
 // # Lock order
 //
@@ -161,19 +151,18 @@
 //
 // # Decisions
 //
-//   - The engine, not the primary tier, owns the index: secondary tiers and peers
-//     hold blocks that memory does not, and a listing must show them.
-//   - A full cascade queue slows writers only when memory has nothing else to evict.
-//     A block that does not fit into it waits without protection (deferred). Dropping
-//     the copy at once would lose blocks in every burst longer than the queue.
+//   - The engine, not the primary tier, owns the index: secondary tiers and peers hold blocks that memory does not,
+//     and a listing must show them.
+//   - A full cascade queue slows writers only when memory has nothing else to evict. A block that does not fit into
+//     it waits without protection (deferred). Dropping the copy at once would lose blocks in every burst longer than
+//     the queue.
 //   - A rename does not copy: it is an update of the header on SSD.
-//   - fsync commits a version. To keep its promise and hide the version at the same time
-//     would need two copies under one name in every tier.
-//   - A copy that fsync promised leaves its tier only when the next version has taken its
-//     place there, or has failed to (flagSynced). A version without fsync removes the old
-//     copy when it is committed: that costs no promise.
-//   - Reservations do not fallocate. tmpfs would clear every page, and the write
-//     that follows overwrites it: that halves the speed of a first write.
-//   - One mutex. On two cores a hot open holds it for well under a microsecond of the 20
-//     that the FUSE round trip takes. Shard it by group when a profile asks for it.
+//   - fsync commits a version. To keep its promise and hide the version at the same time would need two copies under
+//     one name in every tier.
+//   - A copy that fsync promised leaves its tier only when the next version has taken its place there, or has failed
+//     to (flagSynced). A version without fsync removes the old copy when it is committed: that costs no promise.
+//   - Reservations do not fallocate. tmpfs would clear every page, and the write that follows overwrites it: that
+//     halves the speed of a first write.
+//   - One mutex. On two cores a hot open holds it for well under a microsecond of the 20 that the FUSE round trip
+//     takes. Shard it by group when a profile asks for it.
 package tiers

@@ -47,11 +47,10 @@ type listing struct {
 	names  []Dirent // when done is closed: sorted, and each once
 }
 
-// Elsewhere lists the names in a directory that other nodes have, in ascending order. Names of
-// this node are among them if other nodes have them, too. Only Name and Mode are set. It waits
-// for the other nodes, at most for Options.ListWait and until ctx ends. For nodes that have not
-// answered by then, it returns their names of the listing before. A listing is reused for a
-// second. The caller must not change it.
+// Elsewhere lists the names in a directory that other nodes have, in ascending order. Names of this node are among
+// them if other nodes have them, too. Only Name and Mode are set. It waits for the other nodes, at most for
+// Options.ListWait and until ctx ends. For nodes that have not answered by then, it returns their names of the
+// listing before. A listing is reused for a second. The caller must not change it.
 func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
 	if e.remote == nil {
 		return nil

@@ -33,7 +33,6 @@ type elsewhere struct {
 // tells of that.
 //
 // A directory becomes this node's own, and is announced to the other nodes, when something below it does.
-// below it does.
 
 // findLocked returns the child of parent called name, 0 if there is none here or elsewhere.
 func (e *elsewhere) findLocked(parent index.ID, name string) index.ID {

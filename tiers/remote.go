@@ -8,8 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// Holding is what this node itself has of a name: in memory, or in a secondary tier
-// that is not Remote.
+// Holding is what this node itself has of a name: in memory, or in a secondary tier that is not Remote.
 type Holding struct {
 	Path    string
 	Seq     uint64
