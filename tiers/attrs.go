@@ -105,8 +105,7 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	return nil
 }
 
-// PunchHole frees the pages of a range and keeps the size, as fallocate(2) with
-// FALLOC_FL_PUNCH_HOLE.
+// PunchHole frees the pages of a range and keeps the size, as fallocate(2) with FALLOC_FL_PUNCH_HOLE.
 func (h *Handle) PunchHole(_ context.Context, off, length int64) error {
 	return h.WithFile(func(file *os.File) error {
 		defer h.File.e.tellFreed(file)
@@ -134,7 +133,7 @@ type Change struct {
 }
 
 // SetAttr changes attributes. Setting the time of last access marks the block as recently used.
-// Other nodes do not learn of the other changes. So SetAttr first promotes a block that only others
+// Other nodes do not learn of the other changes. So SetAttr first promotes a block that only other nodes
 // have, and waits for that. It fails as the promotion does, or with ErrNoSpace.
 func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
@@ -147,41 +146,16 @@ func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 	}
 	e.mu.Lock()
 	en := e.mu.ix.At(id)
-	if c.Mode != nil {
-		en.Mode = en.Mode&modeType | *c.Mode&0o7777
-	}
-	if c.UID != nil {
-		en.UID = *c.UID
-	}
-	if (c.UID != nil || c.GID != nil) && c.Mode == nil && en.Mode&modeType == modeRegular {
-		en.Mode &^= unix.S_ISUID
-		if en.Mode&unix.S_IXGRP != 0 {
-			en.Mode &^= unix.S_ISGID
-		}
-	}
-	if c.GID != nil {
-		en.GID = *c.GID
-	}
-	if c.Atime != nil {
-		en.Atime = *c.Atime
-		if en.Flags&flagPolicy != 0 {
-			e.mu.room.Order(en.Group).Touch(uint32(id))
-		}
-	}
-	en.Ctime = e.now()
+	e.changeLocked(id, en, &c)
 	isDir := en.Mode&modeType == modeDir
-	if c.Mtime != nil && isDir {
-		en.Mtime = *c.Mtime
-	}
-	blob := driver.BlobID(en.Blob)
-	f := e.mu.files[id]
-	hollow := e.hollowLocked(id, en)
-	if hollow && c.Mtime != nil {
+	blob, f := driver.BlobID(en.Blob), e.mu.files[id]
+	onFile := c.Mtime != nil && !isDir && !e.hollowLocked(id, en)
+	if c.Mtime != nil && !onFile {
 		en.Mtime = *c.Mtime
 	}
 	e.mu.Unlock()
 	var err error
-	if c.Mtime != nil && !isDir && !hollow {
+	if onFile {
 		err = e.setMtime(id, f, blob, *c.Mtime)
 	}
 	if record {
@@ -195,6 +169,32 @@ func (e *attrs) SetAttr(id index.ID, c Change) (Attr, error) {
 		}
 	}
 	return e.names.Attr(id), err
+}
+
+// changeLocked makes the changes of c to an entry, but for the time of modification. A new owner takes the setuid and
+// setgid bits away, unless c sets the mode, too.
+func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
+	if c.Mode != nil {
+		en.Mode = en.Mode&modeType | *c.Mode&0o7777
+	} else if (c.UID != nil || c.GID != nil) && en.Mode&modeType == modeRegular {
+		en.Mode &^= unix.S_ISUID
+		if en.Mode&unix.S_IXGRP != 0 {
+			en.Mode &^= unix.S_ISGID
+		}
+	}
+	if c.UID != nil {
+		en.UID = *c.UID
+	}
+	if c.GID != nil {
+		en.GID = *c.GID
+	}
+	if c.Atime != nil {
+		en.Atime = *c.Atime
+		if en.Flags&flagPolicy != 0 {
+			e.mu.room.Order(en.Group).Touch(uint32(id))
+		}
+	}
+	en.Ctime = e.now()
 }
 
 // makeOwn gets a block or directory that only others have for this node, too. The block stays in
@@ -270,9 +270,8 @@ func (e *attrs) setMtime(id index.ID, f *File, blob driver.BlobID, ns int64) err
 	return nil
 }
 
-// SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that
-// only others have first, as SetAttr does. It fails with ErrNotFound for a file that is not
-// committed, and with ErrIsDir for a directory.
+// SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that only others have first,
+// as SetAttr does. It fails with ErrNotFound for a file that is not committed, and with ErrIsDir for a directory.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
 	return e.change(id, func(en *index.Entry) {
 		en.Flags &^= flagPinned
@@ -290,8 +289,7 @@ func (e *report) Pinned(id index.ID) bool {
 	return en.Flags&flagPinned != 0 || en.Mode&modeType != modeDir && e.mu.room.Group(en.Group).Pinned()
 }
 
-// SetTTL sets the time that a file has left to live; 0 means for ever. It fails
-// as SetPinned does.
+// SetTTL sets the time that a file has left to live; 0 means for ever. It fails as SetPinned does.
 func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	var at int64
 	if ttl > 0 {
