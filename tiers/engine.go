@@ -1,6 +1,7 @@
 package tiers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/pattern"
 )
 
-// Options configures an Engine. The zero value of each field is usable, unless
-// the field says otherwise.
+// Options configures an Engine. The zero value of each field is usable, unless the field says otherwise.
 type Options struct {
 	Primary       driver.Primary // required: tier 0
 	CapacityBytes int64          // required: hard cap on the bytes in the primary tier
@@ -81,22 +81,19 @@ type Options struct {
 	// Invalidate is called when a name that the kernel may have cached is gone,
 	// and not by the kernel's doing. It must not block; no lock is held.
 	//
-	// With Kernels it is also called when a kernel made a name mean another entry than id, or
-	// nothing. If the attributes of id have changed, or its bytes in place, and all names stay, it is
-	// called with no parent and no name. by is the process for which a kernel asked to change the
-	// name: that kernel knows of the change once it is answered. If the answer is an error, the call
-	// is repeated without by. by is zero if no kernel knows.
+	// With Kernels it is also called when a kernel made a name mean another entry than id, or nothing. If the
+	// attributes of id have changed, or its bytes in place, and all names stay, it is called with no parent and no
+	// name. by is the process for which a kernel asked to change the name: that kernel knows of the change once it is
+	// answered. If the answer is an error, the call is repeated without by. by is zero if no kernel knows.
 	Invalidate func(by Process, parent, id index.ID, name string)
 
-	// Dropped is called after the file of a blob was removed, when no handle of
-	// the engine uses it any more. The front can then release what refers to it
-	// (a registered backing file). It must not block; no lock is held.
+	// Dropped is called after the file of a blob was removed, when no handle of the engine uses it any more. The
+	// front can then release what refers to it (a registered backing file). It must not block; no lock is held.
 	Dropped func(driver.BlobID)
 
-	// Freed is called with the device and inode number of a block's file that was removed from memory,
-	// or truncated in place. No other file can have the numbers before it returns. Code that has mapped
-	// or registered the file lets go of the pages now. It must not block; no lock is held. Nil: no
-	// code has.
+	// Freed is called with the device and inode number of a block's file that was removed from memory, or truncated
+	// in place. No other file can have the numbers before it returns. Code that has mapped or registered the file
+	// lets go of the pages now. It must not block; no lock is held. Nil: no code has.
 	Freed func(dev, ino uint64)
 
 	Now    func() time.Time // nil means time.Now
@@ -113,9 +110,8 @@ type GroupOptions struct {
 	OpenDeadline time.Duration // as Options.OpenDeadline. 0: that one holds.
 }
 
-// Engine is the store: names, blocks, and the tiers of each block. It decides what
-// may be evicted. All methods may be called in parallel. See doc.go for the lock
-// order and for a load and a store step by step.
+// Engine is the store: names, blocks, and the tiers of each block. It decides what may be evicted. All methods may be
+// called in parallel. See doc.go for the lock order and for a load and a store step by step.
 //
 // Each part of it is a room: a type with the methods of one subject. The rooms share core, and call each other by its
 // fields (e.drafts.commit). The exported methods of the rooms are the methods of Engine.
@@ -161,9 +157,8 @@ type Counters struct {
 	DeadlineExceeded        uint64 // opens that were a miss because the block missed the deadline
 }
 
-// Open makes an engine over opts.Primary and adopts the files that an earlier
-// process left there. It fails with all violations of opts at once, or with the
-// error of a tier.
+// Open makes an engine over opts.Primary and adopts the files that an earlier process left there. It fails with all
+// violations of opts at once, or with the error of a tier.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
@@ -212,37 +207,19 @@ func newEngine(opts Options) *Engine {
 
 // fill sets defaults, then reports every violation.
 func (o *Options) fill() error {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.WriteTimeout, 5*time.Second)
-	def(&o.LookupLease, 30*time.Second)
-	def(&o.TempExpiry, time.Hour)
-	def(&o.PromoteTimeout, 30*time.Second)
-	def(&o.ListWait, 50*time.Millisecond)
-	if o.PromoteBatchKeys == 0 {
-		o.PromoteBatchKeys = 64
-	}
-	if o.PromoteBatchBytes == 0 {
-		o.PromoteBatchBytes = 8 << 20
-	}
-	if o.HighWatermark == 0 {
-		o.HighWatermark = 0.98
-	}
-	if o.LowWatermark == 0 {
-		o.LowWatermark = min(0.95, o.HighWatermark)
-	}
-	if o.RootMode == 0 {
-		o.RootMode = 0o755
-	}
-	if o.RequestBytes == 0 {
-		o.RequestBytes = 1 << 20
-	}
-	if o.Policy == "" {
-		o.Policy = "lru"
-	}
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 5*time.Second)
+	o.LookupLease = cmp.Or(o.LookupLease, 30*time.Second)
+	o.TempExpiry = cmp.Or(o.TempExpiry, time.Hour)
+	o.PromoteTimeout = cmp.Or(o.PromoteTimeout, 30*time.Second)
+	o.ListWait = cmp.Or(o.ListWait, 50*time.Millisecond)
+	o.PromoteBatchKeys = cmp.Or(o.PromoteBatchKeys, 64)
+	o.PromoteBatchBytes = cmp.Or(o.PromoteBatchBytes, 8<<20)
+	o.HighWatermark = cmp.Or(o.HighWatermark, 0.98)
+	o.LowWatermark = cmp.Or(o.LowWatermark, min(0.95, o.HighWatermark))
+	o.RootMode = cmp.Or(o.RootMode, 0o755)
+	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
+	o.Policy = cmp.Or(o.Policy, "lru")
+	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.TempPatterns == nil {
 		o.TempPatterns = pattern.Temp
 	}
@@ -264,9 +241,6 @@ func (o *Options) fill() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
 	var errs []error
 	if o.Primary == nil {
 		errs = append(errs, errors.New("primary tier missing"))
@@ -280,10 +254,9 @@ func (o *Options) fill() error {
 	return errors.Join(append(errs, o.checkSecondaries()...)...)
 }
 
-// Close stops the background work and closes the tiers. If keep is set, the primary
-// tier keeps the committed blocks for a later process. The caller closes all files
-// first, and calls Drain if blocks that are not copied down yet matter. ctx bounds
-// the wait for secondary tiers.
+// Close stops the background work and closes the tiers. If keep is set, the primary tier keeps the committed blocks
+// for a later process. The caller closes all files first, and calls Drain if blocks that are not copied down yet
+// matter. ctx bounds the wait for secondary tiers.
 func (e *Engine) Close(ctx context.Context, keep bool) error {
 	e.mu.Lock()
 	if e.mu.closed {
