@@ -36,19 +36,17 @@ type EvictKept struct {
 const (
 	maxKept = 1000
 
-	// openGrace is how long EvictFrom waits for the kernel to release files that
-	// are closed already.
+	// openGrace is how long EvictFrom waits for the kernel to release files that are closed already.
 	openGrace = 2 * time.Second
 
 	// dropBatch bounds how many blocks one hold of the lock evicts.
 	dropBatch = 1024
 )
 
-// EvictFrom drops blocks from one tier, without regard to leases. Blocks that only
-// that tier holds stay, unless the request has Force. Open and pinned blocks always
-// stay. It waits for blocks that are on their way to another tier. It fails with
-// ErrInvalid for a tier that does not exist or a request that makes no sense, or
-// with ctx's error: then part of the work is done.
+// EvictFrom drops blocks from one tier, without regard to leases. Blocks that only that tier holds stay, unless the
+// request has Force. Open and pinned blocks always stay. It waits for blocks that are on their way to another tier.
+// It fails with ErrInvalid for a tier that does not exist or a request that makes no sense, or with ctx's error: then
+// part of the work is done.
 func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
 	from, err := e.evictSource(&r)
 	if err != nil {
@@ -63,31 +61,13 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 	ids := e.evictTargets(&r, &reply)
 	deadline := time.Now().Add(openGrace)
 	for {
-		var open []index.ID
-		for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
-			some := ids[i:min(i+dropBatch, len(ids))]
-			if from == nil && !r.Force {
-				if err := e.copies.cleanSome(ctx, some); err != nil {
-					return reply, err
-				}
-			}
-			open = append(open, e.dropSome(from, &r, some, &reply)...)
-		}
-		if err := ctx.Err(); err != nil {
+		open, err := e.dropAll(ctx, from, &r, ids, &reply)
+		if err != nil || len(open) == 0 {
 			return reply, err
 		}
 		left := time.Until(deadline)
-		if len(open) == 0 {
-			return reply, nil
-		}
 		if left <= 0 {
-			e.mu.Lock()
-			for _, id := range open {
-				if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
-					reply.keep(e.mu.ix.Path(id), fate.ReasonOpen)
-				}
-			}
-			e.mu.Unlock()
+			e.keepOpen(open, &reply)
 			return reply, nil
 		}
 		e.mu.Lock()
@@ -100,8 +80,33 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 	}
 }
 
-// evictSource checks a request. It returns the secondary tier that the request
-// names, nil for memory.
+// dropAll drops blocks from a tier, those that must stay excepted, and returns those that are open. It first waits for
+// copies that are under way, unless r has Force. It fails with ctx's error.
+func (e *space) dropAll(ctx context.Context, from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID, err error) {
+	for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
+		some := ids[i:min(i+dropBatch, len(ids))]
+		if from == nil && !r.Force {
+			if err := e.copies.cleanSome(ctx, some); err != nil {
+				return nil, err
+			}
+		}
+		open = append(open, e.dropSome(from, r, some, reply)...)
+	}
+	return open, ctx.Err()
+}
+
+// keepOpen enters blocks in the reply that stay because they are open.
+func (e *space) keepOpen(open []index.ID, reply *EvictReply) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range open {
+		if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
+			reply.keep(e.mu.ix.Path(id), fate.ReasonOpen)
+		}
+	}
+}
+
+// evictSource checks a request. It returns the secondary tier that the request names, nil for memory.
 func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
 	if r.All == (len(r.Paths) > 0) {
 		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
@@ -159,8 +164,7 @@ func (r *EvictReply) keep(path string, reason fate.Reason) {
 	}
 }
 
-// dropSome evicts some of the blocks that a request names. It returns those that
-// are open.
+// dropSome evicts some of the blocks that a request names. It returns those that are open.
 func (e *space) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
 	var g gone
 	e.mu.Lock()
@@ -188,16 +192,7 @@ func (e *space) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply
 
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
 func (e *space) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
-	var here, elsewhere bool
-	if from == nil {
-		here, elsewhere = en.Blob != 0, en.Tiers != 0
-	} else {
-		here, elsewhere = en.Tiers&from.bit != 0, en.Blob != 0 || en.Tiers&^from.bit != 0
-	}
-	safe := elsewhere
-	if from != nil {
-		safe = en.Blob != 0 || e.ownTiers(en)&^from.bit != 0
-	}
+	here, elsewhere, own := e.copiesLocked(from, en)
 	pinned := en.Flags&flagPinned != 0 || e.mu.room.Group(en.Group).Pinned()
 	switch {
 	case en.Flags&(flagUncommitted|flagTemp) != 0:
@@ -208,12 +203,22 @@ func (e *space) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en 
 		return fate.ReasonNotHere
 	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
 		return fate.ReasonOpen
-	case pinned && (from == nil || !safe):
+	case pinned && (from == nil || !own):
 		return fate.ReasonPinned
 	case !elsewhere && !r.Force:
 		return fate.ReasonOnlyCopy
 	}
 	return 0
+}
+
+// copiesLocked reports whether a tier, memory if it is nil, has a block, whether another tier has the block, too, and
+// whether such a tier is one of this node.
+func (e *space) copiesLocked(from *secondary, en *index.Entry) (here, elsewhere, own bool) {
+	if from == nil {
+		return en.Blob != 0, en.Tiers != 0, e.ownTiers(en) != 0
+	}
+	inMemory := en.Blob != 0
+	return en.Tiers&from.bit != 0, inMemory || en.Tiers&^from.bit != 0, inMemory || e.ownTiers(en)&^from.bit != 0
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
