@@ -125,10 +125,9 @@ func (e *core) classifyLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// evictLocked evicts blocks in the order of pol until need bytes are gone or no
-// more blocks may go. It returns the bytes freed. until is the earliest end of a
-// lease that kept a block (nanoseconds since the epoch), 0 if none did. force
-// evicts leased blocks too.
+// evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
+// bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
+// force evicts leased blocks too.
 func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *gone) (freed, until int64) {
 	h := hunt{space: e, now: e.now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
@@ -201,9 +200,8 @@ func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, s
 	return policy.Skip, true
 }
 
-// One search for victims has the first maxDirty blocks without a copy copied down.
-// It skips at most maxSearch such blocks to find others that may go. That takes a
-// millisecond or two under the lock.
+// One search for victims has the first maxDirty blocks without a copy copied down. It skips at most maxSearch such
+// blocks to find others that may go. That takes a millisecond or two under the lock.
 const (
 	maxDirty  = 4096
 	maxSearch = 64 << 10
@@ -251,8 +249,7 @@ func (e *copies) leftLocked(s *secondary, op *lane.Store, g *gone) {
 	e.space.evictOneLocked(op.ID, en, fate.ReasonCapacity, g)
 }
 
-// evictOneLocked takes a block out of memory. If no other tier has it, the block is
-// lost, and its name is removed.
+// evictOneLocked takes a block out of memory. If no other tier has it, the block is lost, and its name is removed.
 func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *gone) {
 	if en.Tiers == 0 {
 		if len(e.tiers) > 0 {
@@ -277,54 +274,65 @@ func (e *space) evictOneLocked(id index.ID, en *index.Entry, reason fate.Reason,
 	e.elsewhere.settleRemoteLocked(id, en, g)
 }
 
-// dropNameLocked takes the name of a file away. It gives up the bytes as soon as
-// no handle and no kernel uses them.
+// dropNameLocked takes the name of a file away. It gives up the bytes as soon as no handle and no kernel uses them.
 func (e *names) dropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *gone) {
-	ix := e.mu.ix
-	limbo := false
-	if ix.Linked(id) {
-		parent, name := ix.Parent(id), ix.Name(id)
-		k := nameKey{parent, name}
-		if why.Reason == fate.ReasonReplaced {
-			limbo = e.drafts.limboLocked(id, en, k, g)
-			if en.Lookups > 0 {
-				e.mu.formerly[id] = k
-			}
-		} else {
-			e.drafts.leaveLimboNamedLocked(k, g)
-		}
-		if en.Flags&flagUncommitted == 0 && en.Mode&modeType != modeDir {
-			if en.Blob != 0 || e.mu.files[id] != nil {
-				e.mu.blocks--
-			} else {
-				e.mu.hollow--
-			}
-			if e.kindLocked(en) == draft.Block {
-				e.eventLocked(kind, id, why)
-				if kind == event.Removed {
-					e.elsewhere.buryLocked(id, why.Reason)
-				}
-			}
-		} else if why.Reason == fate.ReasonUnlink && en.Flags&flagTemp == 0 && en.Mode&modeType != modeDir {
-			e.elsewhere.buryLocked(id, why.Reason) // it may have been committed while it was empty
-		}
-		e.copies.voidStoresLocked(id, en)
-		e.copies.removeCopiesLocked(id, en)
-		if en.Lookups > 0 {
-			g.names = append(g.names, goneName{parent: parent, id: id, name: name})
-		}
-		ix.Unlink(id)
-		e.elsewhere.strayLocked(parent, ix.At(parent))
-		if p := e.mu.promotions[id]; p != nil { // another file may get the id
-			delete(e.mu.promotions, id)
-			e.mu.orphans[p] = struct{}{}
-		}
-	}
+	limbo := e.mu.ix.Linked(id) && e.unnameLocked(id, en, kind, why, g)
 	if en.Blob != 0 && !limbo {
 		g.blobs = append(g.blobs, driver.BlobID(en.Blob))
 	}
 	e.classifyLocked(id, en)
 	e.reapLocked(id, en, g)
+}
+
+// unnameLocked takes the name of an entry out of the index, and everything that hangs on the name. It reports whether
+// the bytes stay in limbo.
+func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *gone) (limbo bool) {
+	ix := e.mu.ix
+	parent, name := ix.Parent(id), ix.Name(id)
+	k := nameKey{parent, name}
+	if why.Reason == fate.ReasonReplaced {
+		limbo = e.drafts.limboLocked(id, en, k, g)
+		if en.Lookups > 0 {
+			e.mu.formerly[id] = k
+		}
+	} else {
+		e.drafts.leaveLimboNamedLocked(k, g)
+	}
+	if en.Mode&modeType != modeDir {
+		e.tellDroppedLocked(id, en, kind, why)
+	}
+	e.copies.voidStoresLocked(id, en)
+	e.copies.removeCopiesLocked(id, en)
+	if en.Lookups > 0 {
+		g.names = append(g.names, goneName{parent: parent, id: id, name: name})
+	}
+	ix.Unlink(id)
+	e.elsewhere.strayLocked(parent, ix.At(parent))
+	if p := e.mu.promotions[id]; p != nil {
+		e.loads.orphanLocked(p) // another file may get the id
+	}
+	return limbo
+}
+
+// tellDroppedLocked counts a file that is about to lose its name, and tells followers and other nodes.
+func (e *names) tellDroppedLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause) {
+	if en.Flags&flagUncommitted != 0 {
+		if why.Reason == fate.ReasonUnlink && en.Flags&flagTemp == 0 {
+			e.elsewhere.buryLocked(id, why.Reason) // it may have been committed while it was empty
+		}
+		return
+	}
+	if en.Blob != 0 || e.mu.files[id] != nil {
+		e.mu.blocks--
+	} else {
+		e.mu.hollow--
+	}
+	if e.kindLocked(en) == draft.Block {
+		e.eventLocked(kind, id, why)
+		if kind == event.Removed {
+			e.elsewhere.buryLocked(id, why.Reason)
+		}
+	}
 }
 
 // reapLocked frees the memory, the file and the id of an entry without a name, as
@@ -390,8 +398,7 @@ func (e *space) roomLocked(gr *room.Group, n int64, force bool, g *gone) (ok boo
 	return e.mu.room.Make(gr, n, force, e.victims(force, g))
 }
 
-// quotaLocked evicts blocks of the group until its quota leaves n bytes, and
-// reports whether it does.
+// quotaLocked evicts blocks of the group until its quota leaves n bytes, and reports whether it does.
 func (e *space) quotaLocked(gr *room.Group, n int64, force bool, g *gone) bool {
 	ok, _ := e.mu.room.MakeInGroup(gr, n, e.victims(force, g))
 	return ok
@@ -437,10 +444,9 @@ func (e *space) speculate(f *File, n int64) bool {
 	return ok
 }
 
-// reserve charges n more bytes to the entry. It evicts if it must, and waits up to
-// WriteTimeout for pins to go. started: the engine has accepted bytes of this file
-// already, so the file may use the headroom rather than fail. reserve fails with
-// ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+// reserve charges n more bytes to the entry. It evicts if it must, and waits up to WriteTimeout for pins to go.
+// started: the engine has accepted bytes of this file already, so the file may use the headroom rather than fail.
+// reserve fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
 func (e *space) reserve(ctx context.Context, id index.ID, f *File, n int64, started bool) error {
 	if n <= 0 {
 		return nil
@@ -524,9 +530,8 @@ func (e *space) wakeEvictor() {
 // evictBatch bounds the bytes that one hold of the lock evicts in the background.
 const evictBatch = 64 << 20
 
-// watermarkIdle is how long a block must have rested before it is evicted ahead
-// of need. If memory turns over faster, writers evict by themselves. If all other
-// blocks are pinned, the block just written stays.
+// watermarkIdle is how long a block must have rested before it is evicted ahead of need. If memory turns over faster,
+// writers evict by themselves. If all other blocks are pinned, the block just written stays.
 const watermarkIdle = time.Second
 
 // runEvictor evicts down to the low watermark each time it is woken, so that

@@ -22,8 +22,7 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	var g gone
 	e.mu.Lock()
 	en := e.promotedEntryLocked(p)
-	bad := o.Status == driver.Absent || errors.Is(o.Err, block.ErrCorrupt)
-	later := o.Status == driver.Absent || errors.Is(o.Err, block.ErrPending)
+	bad, later := isBad(o), isLater(o)
 	if en != nil && s != e.remote && !e.mu.closed && e.sameTierLocked(s, p, o, later) {
 		e.mu.Unlock()
 		return
@@ -31,7 +30,7 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	s.countFailureLocked(o, en != nil)
 	again, stale := false, en == nil
 	if en != nil {
-		again, stale = e.nextTierLocked(s, p, en, o, bad, &g)
+		again, stale = e.nextTierLocked(s, p, en, o, &g)
 	}
 	e.mu.Unlock()
 	e.finish(&g)
@@ -49,6 +48,16 @@ func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	default:
 		e.failPromotion(p, o.Err)
 	}
+}
+
+// isBad reports whether a tier that did not give a block never will, because it has no copy or a damaged one.
+func isBad(o *driver.Outcome) bool {
+	return o.Status == driver.Absent || errors.Is(o.Err, block.ErrCorrupt)
+}
+
+// isLater reports whether a tier that did not give a block may have it under another name, or later.
+func isLater(o *driver.Outcome) bool {
+	return o.Status == driver.Absent || errors.Is(o.Err, block.ErrPending)
 }
 
 // sameTierLocked asks a tier of this node again for a block that it did not give, and returns true, if the name may
@@ -78,26 +87,38 @@ func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
 	}
 }
 
-// nextTierLocked follows a tier that did not give a block; bad says that it never will. again says that another tier
-// is left to ask. stale says that the name must be looked up again, because other nodes have another version by now.
-func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, bad bool, g *gone) (again, stale bool) {
+// nextTierLocked follows a tier that did not give a block. again says that another tier is left to ask. stale says that
+// the name must be looked up again, because other nodes have another version by now.
+func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *gone) (again, stale bool) {
+	bad := isBad(o)
 	p.tried |= s.bit
 	again = e.chooseLocked(p, en)
-	other := !again && s == e.remote && (bad || errors.Is(o.Err, block.ErrPending)) && e.elsewhere.otherElsewhereLocked(p.id, en)
+	other := !again && e.otherVersionLocked(s, p, en, o)
 	if !again && (bad && en.Tiers == s.bit || other || p.own) {
-		delete(e.mu.promotions, p.id) // the next look-up begins a new promotion
-		e.mu.orphans[p] = struct{}{}
+		e.orphanLocked(p) // the next look-up begins a new promotion
 	}
-	switch reason := fate.ReasonAbsent; {
+	switch {
 	case bad && en.Tiers&s.bit != 0:
-		if o.Status != driver.Absent {
-			reason = fate.ReasonCorrupt
+		reason := fate.ReasonCorrupt
+		if o.Status == driver.Absent {
+			reason = fate.ReasonAbsent
 		}
 		e.copies.forgetCopyLocked(s, p.id, en, reason, g)
 	case other && e.elsewhere.remoteOnlyLocked(p.id, en):
 		e.elsewhere.forgetRemoteLocked(p.id, en, g) // else a look-up would find this version again
 	}
 	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
+}
+
+// otherVersionLocked reports whether other nodes have another version of a block that the Remote tier did not give.
+func (e *loads) otherVersionLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
+	return s == e.remote && (isBad(o) || isLater(o)) && e.elsewhere.otherElsewhereLocked(p.id, en)
+}
+
+// orphanLocked parts a promotion from its entry, which may get another one.
+func (e *loads) orphanLocked(p *promotion) {
+	delete(e.mu.promotions, p.id)
+	e.mu.orphans[p] = struct{}{}
 }
 
 // failPromotion ends a promotion that brought no block.
