@@ -490,26 +490,12 @@ func (e *attrs) tryRecord(id index.ID, file *os.File) error {
 	stripe.Lock()
 	defer stripe.Unlock()
 	e.mu.Lock()
-	if !e.mu.ix.Valid(id) { // gone meanwhile: the caller holds no reference
+	blob, r, due := e.dueRecordLocked(id)
+	if !due {
 		e.mu.Unlock()
 		return nil
 	}
-	en := e.mu.ix.At(id)
-	f := e.mu.files[id]
-	committed := e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0
-	if en.Blob == 0 || !committed && (f == nil || !f.recorded) {
-		e.mu.Unlock()
-		return nil
-	}
-	var r driver.Record
-	if committed {
-		r = recordOf(e.mu.ix, id, en)
-	}
-	blob := driver.BlobID(en.Blob)
-	if f != nil {
-		f.recorded = false
-	}
-	if f != nil && file == nil && f.file != nil {
+	if f := e.mu.files[id]; f != nil && file == nil && f.file != nil {
 		file = f.file
 		f.users++
 		defer f.unuse()
@@ -527,8 +513,8 @@ func (e *attrs) tryRecord(id index.ID, file *os.File) error {
 		file = opened
 	}
 	var err error
-	if committed {
-		err = e.primary.Commit(blob, file, &r)
+	if r != nil {
+		err = e.primary.Commit(blob, file, r)
 	} else {
 		err = e.primary.Uncommit(blob, file)
 	}
@@ -536,6 +522,27 @@ func (e *attrs) tryRecord(id index.ID, file *os.File) error {
 		return nil // removed meanwhile
 	}
 	return err
+}
+
+// dueRecordLocked returns the record that the file of an entry must get, nil if it must lose the one that it has. due is
+// false if the file stays as it is.
+func (e *attrs) dueRecordLocked(id index.ID) (blob driver.BlobID, r *driver.Record, due bool) {
+	if !e.mu.ix.Valid(id) { // gone meanwhile: the caller holds no reference
+		return 0, nil, false
+	}
+	en, f := e.mu.ix.At(id), e.mu.files[id]
+	committed := e.mu.ix.Linked(id) && en.Flags&flagUncommitted == 0
+	if en.Blob == 0 || !committed && (f == nil || !f.recorded) {
+		return 0, nil, false
+	}
+	if committed {
+		record := recordOf(e.mu.ix, id, en)
+		r = &record
+	}
+	if f != nil {
+		f.recorded = false
+	}
+	return driver.BlobID(en.Blob), r, true
 }
 
 func recordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
