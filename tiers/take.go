@@ -38,20 +38,7 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 			return bringError("take", err)
 		}
 	}
-	var g gone
-	e.mu.Lock()
-	e.elsewhere.observeLocked(h.Seq)
-	id, err := e.takeLocked(h, p != nil, &g)
-	landed := false
-	if err == nil {
-		e.mu.ix.At(id).Lookups++ // so that the entry stays
-		landed = p != nil && e.landLocked(p, id)
-	}
-	e.mu.Unlock()
-	e.finish(&g)
-	if p != nil && !landed {
-		e.loads.failPromotion(p, ErrStale)
-	}
+	id, landed, err := e.enterTaken(h, p)
 	if err != nil {
 		return err
 	}
@@ -66,17 +53,42 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 	if err != nil {
 		return bringError("take", err)
 	}
-	e.mu.Lock()
-	if en := e.mu.ix.At(id); e.mu.ix.Linked(id) && en.Seq == h.Seq {
-		for _, s := range e.tiers {
-			if s != e.remote {
-				e.copies.cascadeToLocked(s, id, en)
-			}
-		}
-	}
-	e.mu.Unlock()
+	e.cascadeTaken(id, h.Seq)
 	e.opens.CloseRead(id) // gives back the pin of the promotion
 	return nil
+}
+
+// enterTaken enters the block h, and counts a reference to the entry so that it stays. p is the promotion that fetched
+// the block already, nil if none did. It becomes that of the entry, which landed reports; otherwise it fails.
+func (e *lending) enterTaken(h *Holding, p *promotion) (id index.ID, landed bool, err error) {
+	var g gone
+	e.mu.Lock()
+	e.elsewhere.observeLocked(h.Seq)
+	if id, err = e.takeLocked(h, p != nil, &g); err == nil {
+		e.mu.ix.At(id).Lookups++
+		landed = p != nil && e.landLocked(p, id)
+	}
+	e.mu.Unlock()
+	e.finish(&g)
+	if p != nil && !landed {
+		e.loads.failPromotion(p, ErrStale)
+	}
+	return id, landed, err
+}
+
+// cascadeTaken copies a block to the tiers of this node, if the entry still has the version seq.
+func (e *lending) cascadeTaken(id index.ID, seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en := e.mu.ix.At(id)
+	if !e.mu.ix.Linked(id) || en.Seq != seq {
+		return
+	}
+	for _, s := range e.tiers {
+		if s != e.remote {
+			e.copies.cascadeToLocked(s, id, en)
+		}
+	}
 }
 
 // promoteTaken is promote for a block that Take copies.
