@@ -20,66 +20,85 @@ import (
 // adoption enters, at Open, the files that an earlier process left in the tiers. No other code of the engine runs.
 type adoption struct{ *core }
 
+// inventory is what an earlier process left in the primary tier.
+type inventory struct {
+	dirs, files []leftFile
+	latest      map[string]int    // path -> index into dirs or files
+	changed     map[string]uint64 // path -> commit number of a file that changed after its commit
+	replaced    []driver.BlobID   // files with an earlier commit of a path
+	dropped     int               // files that nothing is made of
+}
+
+// leftFile is a file of the primary tier with its record.
+type leftFile struct {
+	blob driver.BlobID
+	r    driver.Record
+}
+
+// reject counts a file that cannot be taken over. modified says that it changed after its commit.
+func (v *inventory) reject(r *driver.Record, modified bool) {
+	v.dropped++
+	if modified {
+		v.changed[r.Path] = max(v.changed[r.Path], r.Seq)
+	}
+}
+
+// add adds a file, and reports false if a file with a later commit has its path.
+func (v *inventory) add(id driver.BlobID, r *driver.Record) bool {
+	list := &v.files
+	if r.Dir {
+		list = &v.dirs
+	}
+	if i, ok := v.latest[r.Path]; ok && i < len(*list) && (*list)[i].r.Path == r.Path {
+		v.dropped++
+		if (*list)[i].r.Seq >= r.Seq {
+			return false
+		}
+		v.replaced = append(v.replaced, (*list)[i].blob)
+		(*list)[i] = leftFile{id, *r}
+		return true
+	}
+	v.latest[r.Path] = len(*list)
+	*list = append(*list, leftFile{id, *r})
+	return true
+}
+
 // adopt takes over the files that an earlier process left in the primary tier. Of several files with one path the
 // latest commit wins. A file that changed after its commit is dropped, because the change may not be whole. The file
 // that it replaced is dropped, too.
 func (e *adoption) adopt() error {
-	type found struct {
-		blob driver.BlobID
-		r    driver.Record
-	}
-	var dirs, files []found
-	latest := map[string]int{}     // path -> index into files or dirs
-	changed := map[string]uint64{} // path -> commit number of a file that changed after it
-	var g gone
-	dropped := 0
+	left := inventory{latest: map[string]int{}, changed: map[string]uint64{}}
 	err := e.primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		if modified && !r.Dir && !e.plainPath(r.Path) || block.CheckPath(r.Path) != nil {
-			dropped++
-			if modified {
-				changed[r.Path] = max(changed[r.Path], r.Seq)
-			}
+			left.reject(r, modified)
 			return false
 		}
-		list := &files
-		if r.Dir {
-			list = &dirs
-		}
-		if i, ok := latest[r.Path]; ok && i < len(*list) && (*list)[i].r.Path == r.Path {
-			dropped++
-			if (*list)[i].r.Seq >= r.Seq {
-				return false
-			}
-			g.blobs = append(g.blobs, (*list)[i].blob)
-			(*list)[i] = found{id, *r}
-			return true
-		}
-		latest[r.Path] = len(*list)
-		*list = append(*list, found{id, *r})
-		return true
+		return left.add(id, r)
 	})
 	if err != nil {
 		return err
 	}
-	latest = nil
+	left.latest = nil
+	dirs, files := left.dirs, left.files
 	sort.Slice(dirs, func(i, j int) bool { return dirs[i].r.Path < dirs[j].r.Path })
 	sort.Slice(files, func(i, j int) bool { return files[i].r.Seq < files[j].r.Seq })
+	g := gone{blobs: left.replaced}
 	for _, d := range dirs {
 		e.adoptOne(d.blob, &d.r, &g)
 	}
 	for _, f := range files {
-		if f.r.Seq < changed[f.r.Path] {
-			dropped++
+		if f.r.Seq < left.changed[f.r.Path] {
+			left.dropped++
 			g.blobs = append(g.blobs, f.blob)
 			continue
 		}
 		e.adoptOne(f.blob, &f.r, &g)
 	}
-	e.mu.counters.AdoptDropped += uint64(dropped)
+	e.mu.counters.AdoptDropped += uint64(left.dropped)
 	e.finish(&g)
-	if n := e.mu.counters.Adopted; n > 0 || dropped > 0 {
+	if n := e.mu.counters.Adopted; n > 0 || left.dropped > 0 {
 		e.log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
-			zap.Uint64("bytes", e.mu.counters.AdoptedBytes), zap.Int("dropped", dropped))
+			zap.Uint64("bytes", e.mu.counters.AdoptedBytes), zap.Int("dropped", left.dropped))
 	}
 	return nil
 }
