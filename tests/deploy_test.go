@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestUnits shows that the units let the daemon do what it is for: pin memory for RDMA, open a file a
-// block, tell that it lives; and that no core has what is in memory.
+// TestUnits shows that the units let the daemon pin memory for RDMA, open a file a block, and tell that it lives; and
+// that no core dump contains the memory tier.
 func TestUnits(t *testing.T) {
 	for _, name := range []string{"kvfs.service", "kvfs-serve.service"} {
 		text, err := os.ReadFile(filepath.Join("../deploy", name))

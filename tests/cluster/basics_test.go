@@ -14,8 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestBasics shows what files of one node look like on the others, without and with
-// keys (A43).
+// TestBasics shows the files of one node on the other nodes, without and with keys (A43).
 func TestBasics(t *testing.T) {
 	for _, mode := range []struct {
 		name   string
@@ -43,7 +42,7 @@ func TestBasics(t *testing.T) {
 	}
 }
 
-// basicRead: what is written on one node is there on the others.
+// basicRead: a file written on one node is there on the other nodes.
 func basicRead(t *testing.T, w *world) {
 	name := block("read")
 	version := w.mustWrite(w.Nodes[0], name, 2*mib)
@@ -286,8 +285,7 @@ func TestListLocal(t *testing.T) {
 	w.wantEverywhere(name, version)
 }
 
-// TestMembers shows what a node knows of the others, and that a clean stop and a kill
-// are told apart (E6).
+// TestMembers shows the members that a node lists, and that a clean stop differs from a kill (E6).
 func TestMembers(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{})
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]

@@ -73,9 +73,8 @@ var faults = []struct {
 		func(w *world, n *harness.Node) { w.Net.LinkUp(n.Index) }},
 }
 
-// TestHolderLost shows what readers on the third node get when something happens to
-// the holder in the middle of a fetch: the bytes of the other holder if there is one,
-// else no such file, in time; and that all is well when the holder is back.
+// TestHolderLost lets each of the faults happen to the holder in the middle of a fetch. Readers on the third node get
+// the bytes of the other holder if there is one, else no such file, in time. When the holder is back, all is well.
 func TestHolderLost(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		w := newWorld(t, harness.ClusterOptions{
@@ -179,8 +178,8 @@ func TestEvictedMeanwhile(t *testing.T) {
 	newWorld(t, harness.ClusterOptions{Flags: littleMemory(nil)}).evictMeanwhile()
 }
 
-// littleMemory returns flags by which the first node has room for a quarter of what
-// evictMeanwhile writes, and the others for all: what they look up they may not evict.
+// littleMemory returns flags that give the first node room for a quarter of the blocks of evictMeanwhile, and the
+// other nodes room for all: they may not evict blocks that they look up.
 func littleMemory(more []string) func(node int) []string {
 	return func(node int) []string {
 		size := "320MiB"

@@ -1,9 +1,8 @@
-// Package cluster holds the black-box tests of peers: real daemons in network
-// namespaces that share files, lose each other, die, stop, lie and come back.
+// Package cluster holds the black-box tests of peers: real daemons in network namespaces that share files, lose each
+// other, die, stop, lie and come back.
 //
-// What every test shows, besides what its comment says: a read returns the bytes
-// that some writer committed under that name, whole, or there is no such file; and
-// no operation takes longer than its deadline and a second.
+// Every test also shows two things. A read returns the bytes that a writer committed under that name, whole, or there
+// is no such file. No operation takes longer than its deadline and a second.
 //
 // The tests need root, ip and nft, and are skipped without.
 package cluster

@@ -11,10 +11,9 @@ import (
 // until the nodes have declared each other dead.
 const patienceRounds = 12
 
-// TestPartitions cuts the network in two, in both directions or in one, while both
-// sides write, replace and remove, and heals it, again and again. After each round
-// what one side alone has changed is so on all nodes, and of what both have written
-// all have one.
+// TestPartitions cuts the network in two, in both directions or in one, while both sides write, replace and remove,
+// and heals it, again and again. After each round all nodes have the changes that one side alone made. Where both
+// sides wrote, all nodes have the version of one of them.
 func TestPartitions(t *testing.T) {
 	n := rounds(t, 25, 5)
 	seed := rand.Uint64()

@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// BenchmarkPreferred measures what it is worth that a node which reads the blocks of another one is its preferred
-// segment, with -benchtime 1x: of 64 blocks of 256 KiB the reader has all, or about half, before it reads them (E11).
+// BenchmarkPreferred measures the gain of a preferred segment for a node that reads the blocks of another one, with
+// -benchtime 1x. Of 64 blocks of 256 KiB the reader has all before it reads them, or about half without (E11).
 func BenchmarkPreferred(b *testing.B) {
 	for name, flags := range map[string][]string{"none": {"--replicas", "1"}, "reader": {"--replicas", "1", "--preferred-segment", harness.NodeName(1)}} {
 		b.Run(name, func(b *testing.B) {

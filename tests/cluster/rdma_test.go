@@ -101,8 +101,8 @@ func (w *world) wantUnpinned(n *harness.Node) {
 	}
 }
 
-// TestRDMAWithout shows a node without RDMA among others with it: blocks come by TCP, both ways,
-// the others say so once, and the one with peer.transport rdma has none of its blocks.
+// TestRDMAWithout shows a node without RDMA in a cluster with RDMA. Blocks come by TCP, both ways, and the other
+// nodes log that once. A node with peer.transport rdma gets none of its blocks.
 func TestRDMAWithout(t *testing.T) {
 	w := newRDMAWorld(t, harness.ClusterOptions{PeerTimeout: patient, Flags: func(i int) []string {
 		return [][]string{sockets, {"--peer-transport", "tcp"}, append([]string{"--peer-transport", "rdma"}, sockets...)}[i]
@@ -141,9 +141,9 @@ func TestRDMAWithout(t *testing.T) {
 	}
 }
 
-// TestRDMAHolderLost shows what readers get when something happens to the holder in the middle
-// of a one-sided read: the bytes of the other holder if there is one, else no such file, in
-// time; and that all is well, by RDMA again, when it is back.
+// TestRDMAHolderLost lets each of the faults happen to the holder in the middle of a one-sided read. Readers get the
+// bytes of the other holder if there is one, else no such file, in time. When the holder is back, all is well, by
+// RDMA again.
 func TestRDMAHolderLost(t *testing.T) {
 	for _, copied := range []bool{true, false} {
 		w := newRDMAWorld(t, harness.ClusterOptions{
@@ -163,8 +163,8 @@ func TestRDMAHolderLost(t *testing.T) {
 	}
 }
 
-// TestRDMAEvictedMeanwhile shows that a holder that evicts while others read its memory is a miss
-// or another holder, never an error or other bytes: not those of the block that comes after.
+// TestRDMAEvictedMeanwhile shows that a reader of a holder that evicts the block meanwhile gets a miss or the block
+// from another holder. It never gets an error or other bytes, such as those of the next block in the same place.
 func TestRDMAEvictedMeanwhile(t *testing.T) {
 	newRDMAWorld(t, harness.ClusterOptions{Flags: littleMemory(sockets)}).evictMeanwhile()
 }

@@ -96,8 +96,8 @@ func TestHolderSSD(t *testing.T) {
 	w.agree()
 }
 
-// TestReadOnlyUse shows that a node without replicas that accepts none reads what the
-// others have and holds nothing else.
+// TestReadOnlyUse shows that a node that makes and accepts no replicas reads the blocks of other nodes and holds
+// nothing else.
 func TestReadOnlyUse(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{PeerTimeout: patient, Flags: func(node int) []string {
 		if node == 2 {

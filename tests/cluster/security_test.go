@@ -12,8 +12,8 @@ import (
 
 const exitConfig = 3
 
-// TestBindRefused shows that an address that is not loopback is refused without gossip
-// keys and certificates, and the message says what is missing and what to do.
+// TestBindRefused shows that an address beyond loopback is refused without gossip keys and certificates. The message
+// says which of them is missing, and how to make it.
 func TestBindRefused(t *testing.T) {
 	keys := harness.NewClusterKeys(t)
 	secure := keys.Flags("nodea")
@@ -39,8 +39,8 @@ func TestBindRefused(t *testing.T) {
 	}
 }
 
-// TestBadFiles shows that a node with an expired certificate, one of another CA, or a
-// key that others can read does not start, and says which file is wrong.
+// TestBadFiles shows that a node does not start with an expired certificate, with a certificate of another CA, or
+// with a key that other users can read. The message names the file.
 func TestBadFiles(t *testing.T) {
 	net := harness.NewNet(t, 2)
 	keys, others := harness.NewClusterKeys(t), harness.NewClusterKeys(t)

@@ -15,7 +15,7 @@ import (
 // stallRound is how long each round looks for stalls: until gossip has noticed, and beyond.
 const stallRound = 5 * time.Second
 
-// stallLimit is far above what an operation takes, and below what gossip needs to notice.
+// stallLimit is far above the time of an operation, and below the time that gossip needs to notice.
 const stallLimit = 3 * time.Second
 
 // TestStalls freezes, cuts off and kills a node of three, and notes how long the slowest

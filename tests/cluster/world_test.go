@@ -25,9 +25,8 @@ const (
 	mib = 1 << 20
 )
 
-// slack is what an operation may take beyond its deadline: the second that is
-// promised, and what a machine with few processors, which others use as well, adds when
-// all nodes share them.
+// slack is how long an operation may take beyond its deadline: the promised second, and the time that a machine with
+// few processors adds when all nodes, and other programs, share them.
 const slack = time.Second + 9*time.Second
 
 // patient is the deadline of the peers where nothing happens to any of them: one that is

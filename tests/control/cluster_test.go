@@ -35,9 +35,9 @@ func waitStates(t testing.TB, c *dialogue, want string, keys ...string) {
 	harness.Poll(t, "the states are "+want, func() bool { return c.states(keys...) == want })
 }
 
-// TestPeers shows the control surface of a node whose peer has blocks: exists says so and
-// brings nothing over, longest_hit counts them, prefetch fetches them with the right bytes,
-// both nodes tell of it, and why says where they are.
+// TestPeers shows the control surface of a node whose peer has blocks. exists reports them and brings nothing over.
+// longest_hit counts them. prefetch fetches them with the right bytes, and both nodes tell of it. why says where they
+// are.
 func TestPeers(t *testing.T) {
 	_, a, b := newPair(t, harness.ClusterOptions{}, "g", "s")
 	const n, size = 20, 64 * kib

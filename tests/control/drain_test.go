@@ -78,8 +78,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestFlush shows that kvfs flush makes durable what is at a path or below it, and only that: a power cut
-// is the end of what is in memory, which the test takes away. (A46)
+// TestFlush shows that kvfs flush makes blocks durable at a path or below it, and no others. The test takes the
+// memory away, as a power cut does. (A46)
 func TestFlush(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--disk-cascade", "off"}})
 	keys := []string{"a/x", "a/y/z", "b/x", "b/y", "c/x"}

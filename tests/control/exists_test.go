@@ -130,8 +130,8 @@ func TestExistsNames(t *testing.T) {
 	}
 }
 
-// TestExistsRanksPending shows that a block of which one rank is still being written is
-// pending, and that a rank that misses makes it a miss, whatever the others are.
+// TestExistsRanksPending shows that a block is pending while one of its ranks is being written, and a miss if one of
+// its ranks is, in whatever state the other ranks are.
 func TestExistsRanksPending(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	harness.KvfsOnly(t, "a control directory")
@@ -263,8 +263,8 @@ func TestExistsPromote(t *testing.T) {
 	}
 }
 
-// TestAfterRestart shows that a daemon answers for what its SSD tier had from before, and that
-// its memory of what happened begins anew.
+// TestAfterRestart shows that a daemon answers for blocks that its SSD tier had before, and that its memory of events
+// begins anew.
 func TestAfterRestart(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	keys := keysOf("g", hashes(10))

@@ -146,9 +146,9 @@ func naiveHit(layers []layer, present [][]bool, numTokens, cached int) hitAnswer
 	return a
 }
 
-// TestLongestHit asks for prompts of which random blocks of three groups are there, in
-// memory, on disk, or missing, on the real mount, and compares with trying all lengths.
-// What is to be fetched can be opened. JSON and binary agree (C7, C8, C9).
+// TestLongestHit asks for prompts on the real mount. Random blocks of three groups are in memory, on disk, or
+// missing. It compares the answers with a trial of all lengths. Blocks to be fetched can be opened. JSON and binary
+// agree (C7, C8, C9).
 func TestLongestHit(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	rnd := newRand(t)

@@ -146,9 +146,8 @@ func TestPrefetchRanks(t *testing.T) {
 	wantStates(t, talk(t, d, "query"), "mm", cold[0], cold[1])
 }
 
-// TestPrefetchFailed shows what cannot be loaded: a copy that is damaged on disk, a device
-// that fails, and memory that is full of what is pinned. Errors name the path; the others
-// are loaded.
+// TestPrefetchFailed shows three causes of a failure: a copy is damaged on disk, a device fails, and memory is full
+// of pinned blocks. Errors name the path. The other blocks are loaded.
 func TestPrefetchFailed(t *testing.T) {
 	t.Run("damaged", func(t *testing.T) {
 		d := diskMount(t, harness.Options{Flags: []string{"--disk-scrub-rate", "0"}})
@@ -313,8 +312,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestPrefetchLease shows that what was prefetched stays in memory, as after stat, while
-// others are written over the capacity.
+// TestPrefetchLease shows that prefetched blocks stay in memory, as after stat, while other blocks are written over
+// the capacity.
 func TestPrefetchLease(t *testing.T) {
 	d := diskMount(t, harness.Options{MemorySize: "64MiB", Flags: []string{"--mount-lookup-lease", "10m"}})
 	keys := keysOf("g", hashes(8))

@@ -37,8 +37,8 @@ func askAs(t testing.TB, u *harness.User, control, request string) string {
 	return answer
 }
 
-// private stores blocks that not all may read, and returns the keys of all. The engine's user may read
-// those of which the state in the second list is no miss, other users the first block.
+// private stores blocks that only some users may read, and returns all keys. The user of the engine may read the
+// blocks whose state in the second list is no miss, other users the first block.
 func private(t testing.TB, d *harness.Daemon) (keys []string, engine string) {
 	t.Helper()
 	for _, b := range []struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// wantVerdict asks why about one path and compares what it says with want; the time must
-// be of this test for what happened, and the text has a sentence in any case.
+// wantVerdict asks why about one path and compares the answer with want. The time of an event must be within this
+// test, and the text must have a sentence in any case.
 func wantVerdict(t testing.TB, c *dialogue, key string, want verdict) verdict {
 	t.Helper()
 	got := c.why(key)[0]

@@ -17,8 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// statusFields are what others may rely on in .kvfs/status, by path, with the
-// type that JSON gives them.
+// statusFields are the fields of .kvfs/status that programs may rely on, by path, with their JSON type.
 var statusFields = []struct {
 	path []string
 	kind any

@@ -13,7 +13,7 @@ import (
 
 // What the model does with files, and when a process or the daemon is killed.
 
-// do does op, and says in a what comes of it.
+// do does op, returns its error and puts its results into a.
 func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
 	for f := range m.files {
 		for p := range differWorkers {
@@ -446,7 +446,7 @@ func (m *model) kill(p int) {
 	}
 }
 
-// killUnheard says what f has after the death of a process that has closed it a moment ago.
+// killUnheard changes f for the death of a process that has closed it a moment ago.
 func (m *model) killUnheard(p, f int) {
 	file := &m.files[f]
 	name, ok := m.nameOf(f, none)
@@ -468,8 +468,7 @@ func (m *model) killUnheard(p, f int) {
 	m.setName(name, e)
 }
 
-// killOwn says what a name means after the death of a process that had a
-// temporary file of its own there.
+// killOwn returns e after the death of a process that had a temporary file of its own there.
 func (m *model) killOwn(e modelName, p, v int, open bool) modelName {
 	m.note(ruleTemporary)
 	other := m.other(p, e)
@@ -496,8 +495,7 @@ func (m *model) killOwn(e modelName, p, v int, open bool) modelName {
 	return e
 }
 
-// killVersion says what a name means after the death of a process that had a
-// version there.
+// killVersion returns e after the death of a process that had a version there.
 func (m *model) killVersion(e modelName, p, v int) modelName {
 	file := &m.files[v]
 	switch {

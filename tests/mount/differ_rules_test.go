@@ -70,8 +70,7 @@ func (m *model) maySee(p, v int) bool {
 	return f.own || len(f.data) == 0 || f.ghost || p < differWorkers && f.joined[p]
 }
 
-// seeOther returns what p may see of others' versions of a name that means
-// nothing to everybody.
+// seeOther returns a version of another process that p may see, under a name without a file for all, or none.
 func (m *model) seeOther(p int, e modelName) int {
 	for q, v := range e.own {
 		if q == p || v == none || !m.maySee(p, v) {

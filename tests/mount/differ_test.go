@@ -42,14 +42,13 @@ var differConfigs = []struct {
 // differFound are the seeds of mix free that have found faults.
 var differFound = []uint64{8, 9, 11, 71, 94, 139, 140, 206, 423, 450, 451, 508, 514, 589, 591, 651, 862, 1013, 1114, 1229, 1234, 1581, 3180, 4088, 4720, 10300, 11300, 11691, 20674, 21076, 21722, 40166, 40999, 42044, 43740, 45300, 45314, 45522, 45896, 47035}
 
-// TestDiffer shows that what two processes do to files comes out as on ext4: it
-// does random sequences of operations on kvfs and on a directory of the machine,
-// and compares each answer, what a third process sees afterwards, and what is
-// there after the daemon was killed. A failure prints the sequence, shortened,
-// and the command that repeats it.
+// TestDiffer shows that kvfs behaves as ext4 does for two processes. It does random sequences of operations on kvfs
+// and on a directory of the machine. It compares each answer, the view of a third process afterwards, and the files
+// that are there after the daemon was killed. A failure prints the sequence, shortened, and the command that repeats
+// it.
 //
-// Mix free compares with a model of what docs/semantics.md says where that is not ext4. Without
-// settings it does the sequences that have found faults (differFound).
+// Mix free compares with a model of docs/semantics.md where that differs from ext4. Without settings the test does
+// the sequences that have found faults (differFound).
 //
 //	KVFS_DIFFER_SEED=7 KVFS_DIFFER_N=2000 go test -run '^TestDiffer$' -timeout 0 ./tests/mount
 //	KVFS_DIFFER_MIX=free KVFS_DIFFER_SEED=7 go test -run '^TestDiffer$' ./tests/mount

@@ -226,8 +226,7 @@ func (w *differWorld) same(op differOp) (differResult, error) {
 	return differResult{}, nil
 }
 
-// evict drops from memory what the disk tier has, and gives it what it has not
-// before.
+// evict gives the disk tier the blocks that it lacks, and drops from memory all that it has.
 func (w *differWorld) evict() {
 	w.t.Helper()
 	if !w.disk {

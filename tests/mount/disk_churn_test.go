@@ -28,10 +28,9 @@ type churner struct {
 	stop  <-chan struct{}
 }
 
-// TestDiskChurn does random operations to blocks, from several workers with names
-// of their own, while all that the disk holds is evicted from memory again and
-// again: every read shows what was written last, also after a clean restart and
-// after a crash that leaves only the disk. A worker that fails says what it did.
+// TestDiskChurn does random operations to blocks, from several workers with names of their own. All blocks that the
+// disk holds are evicted from memory again and again. Every read shows the bytes written last, also after a clean
+// restart and after a crash that leaves only the disk. A worker that fails names the operation.
 func TestDiskChurn(t *testing.T) {
 	rnd := newRand(t)
 	steps := 3 * diskRounds(t) / 4

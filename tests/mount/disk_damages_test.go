@@ -149,8 +149,8 @@ var damages = []damage{
 	}},
 }
 
-// olderVersion plants a valid older copy of a block, with other bytes, in a free
-// slot, as a crash between a store and the removal of what it replaces leaves it.
+// olderVersion plants a valid older copy of a block, with other bytes, in a free slot. A crash between a store and
+// the removal of the replaced copy leaves such a slot.
 func olderVersion(t *testing.T, h *hurt) {
 	for _, s := range h.slots {
 		used := map[uint32]bool{}

@@ -85,10 +85,9 @@ func TestDiskNoWait(t *testing.T) {
 	wantTier(t, p, "memory,disk")
 }
 
-// TestDiskStuck freezes the file system below the tier, so that writes do not
-// come back: after --disk-stuck-timeout the tier is offline and says why,
-// stores and reads of what memory holds go on, an fsync fails rather than
-// hangs, and the daemon ends once the writes do.
+// TestDiskStuck freezes the file system below the tier, so that writes do not come back. After --disk-stuck-timeout
+// the tier is offline and says why. Stores go on, and so do reads of blocks in memory. An fsync fails and does not
+// hang. The daemon ends once the writes do.
 func TestDiskStuck(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	// In memory, where possible, and with seconds of patience: what is merely slow must
@@ -140,9 +139,8 @@ func TestDiskStuck(t *testing.T) {
 	survey(t, second)
 }
 
-// TestDiskOneDeviceFails lets one of two devices fail: its blocks are misses,
-// the other's are there, stores go on to the other, and the status names the
-// one that is bad.
+// TestDiskOneDeviceFails lets one of two devices fail. Its blocks are misses, those of the other device are there,
+// stores go on to the other device, and the status names the bad one.
 func TestDiskOneDeviceFails(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})

@@ -157,9 +157,8 @@ func (img *diskImage) in(file string) []string {
 	return keys
 }
 
-// TestDiskFormat reads what a daemon leaves on disk by the description of the
-// format: all blocks are where it says, with their attributes and checksums,
-// and nothing else is (C20, G7).
+// TestDiskFormat reads the files that a daemon leaves on disk by the description of the format. All blocks are where
+// it says, with their attributes and checksums, and nothing else is there (C20, G7).
 func TestDiskFormat(t *testing.T) {
 	d := diskMount(t, harness.Options{Disk: "128MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
 	blocks := sizedBlocks(d.Path("top"))

@@ -19,9 +19,8 @@ func crashAll(d *harness.Daemon) {
 	d.Restart()
 }
 
-// TestDiskFsync shows what fsync promises: when it returns, the block, or what
-// was written of it so far, is there after a crash that takes the memory with
-// it (A46).
+// TestDiskFsync shows the promise of fsync: when it returns, the block is there after a crash that takes the memory
+// with it. Of a block that is still being written, the bytes so far are there (A46).
 func TestDiskFsync(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	fsync := func(t *testing.T, f *file) {
@@ -144,9 +143,8 @@ func TestDiskFsyncMany(t *testing.T) {
 	wantBlocks(t, blocks)
 }
 
-// TestDiskFsyncOffline shows that an fsync whose promise cannot be kept says so
-// and does not hang, and that the block is none the worse for it. The device
-// cannot take new data because what it lies on is full.
+// TestDiskFsyncOffline shows that an fsync that cannot keep its promise fails and does not hang, and that the block
+// is unharmed. The device cannot take new data because the file system below it is full.
 func TestDiskFsyncOffline(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l, fill := failingDevice(t)

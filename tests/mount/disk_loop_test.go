@@ -81,9 +81,8 @@ func TestDiskLargerThanFileSystem(t *testing.T) {
 	}
 }
 
-// TestDiskDeviceFull fills the file system below the tier before its slabs are
-// made: no store fails, no read is wrong, the status says what is missing, and
-// once there is room again it is used.
+// TestDiskDeviceFull fills the file system below the tier before its slabs are made. No store fails, no read is
+// wrong, and the status says how much is missing. Once there is room again, the tier uses it.
 func TestDiskDeviceFull(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 160 * mib})

@@ -63,9 +63,9 @@ func killWatchers(t *testing.T, d *harness.Daemon) {
 	harness.Poll(t, "the daemon has missed its watcher", func() bool { return strings.Contains(d.Log(), "watcher of this mount has ended") })
 }
 
-// TestKilledFreesClients: what clients have asked a daemon that is killed fails, also what it has not read
-// and although its connection is held open: by the watcher; or, where that was killed before, by
-// kvfs umount and kvfs mount.
+// TestKilledFreesClients shows that requests to a killed daemon fail, also those that it has not read, and although
+// its connection is held open. The watcher sees to it. If the watcher was killed before, kvfs umount and kvfs mount
+// do.
 func TestKilledFreesClients(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	if os.Getuid() != 0 {

@@ -117,9 +117,9 @@ func TestSmallShm(t *testing.T) {
 	runInside(t, "TestSmallShmInside", "with")
 }
 
-// TestSmallShmInside: without root, memory is in a file system that it shares, which in a container is
-// 64 MiB however large memory.size is. The daemon says so and takes what there is: stores go on,
-// what is old is evicted, and df shows what can be held.
+// TestSmallShmInside: without root the memory tier shares a file system with other programs. In a container that has
+// 64 MiB, however large memory.size is. The daemon says so and uses the room that there is: stores go on, old blocks
+// are evicted, and df shows the size that can be held.
 func TestSmallShmInside(t *testing.T) {
 	insideOnly(t)
 	shm := t.TempDir()

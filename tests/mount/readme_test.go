@@ -28,8 +28,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// TestReadme pastes the blocks of commands of the README into a shell, one after the other, each as a whole: that
-// is, kvfs mount -d returns when the mount answers, and what follows umount finds nothing in use.
+// TestReadme pastes the blocks of commands of the README into a shell, one after the other, each as a whole. So kvfs
+// mount -d must return when the mount answers, and the commands after umount must find nothing in use.
 func TestReadme(t *testing.T) {
 	harness.KvfsOnly(t, "kvfs mount")
 	harness.NeedFuse(t)

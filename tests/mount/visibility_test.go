@@ -317,8 +317,8 @@ type fixedTemp struct {
 	emptied bool // the other has truncated what this one had closed and not renamed yet
 }
 
-// published reports whether the block must be there, because w has renamed. What the other has emptied
-// before, and still writes, waits for the other's close.
+// published reports whether the block must be there, because w has renamed. If the other process has emptied the file
+// before and still writes it, the block waits for its close.
 func (w *fixedTemp) published(other *fixedTemp) bool {
 	return w.renamed && !(w.emptied && other.at < 4)
 }

@@ -282,8 +282,8 @@ func readHalves(s *storm) {
 	}
 }
 
-// readSizes checks that what fstat says can be read and mapped: files only grow in this storm. It does not
-// map what fstat said while a call made a file grow: FUSE tells the new size before the kernel has it for
+// readSizes checks that the size of fstat can be read and mapped, because files only grow in this storm. It does not
+// map a size that comes while a call makes the file grow: FUSE tells the new size before the kernel has it for
 // mappings, which is when that call returns. args: a directory, the names, the oracle.
 func readSizes(s *storm) {
 	o, names := s.openOracle(s.args[2]), strings.Split(s.args[1], ",")

@@ -45,8 +45,8 @@ var must = []string{
 // more, too.
 var maySkip = regexp.MustCompile(`the (transport|harness) has no (Get|Cut|Stall)$`)
 
-// tooLong names what is left out in the machine: it has hundreds of reads refused, and over
-// verbs each of them costs its connection, whose successor takes a second to make there.
+// tooLong names the tests that are left out in the machine. They have hundreds of reads refused. Over verbs each
+// refusal costs a connection, and the machine takes a second to make the next one.
 const tooLong = "^TestConformance$/^read_churn$"
 
 // script runs the tests. Soft-RoCE allows completion queues that are smaller than libfabric

@@ -215,8 +215,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAttachNot shows that a mount whose daemon is dead is replaced, and that one whose
-// daemon does not answer in time is an error.
+// TestAttachNot shows that a mount with a dead daemon is replaced, and that a daemon that does not answer in time is
+// an error.
 func TestAttachNot(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	must(t, unix.Kill(d.Pid, unix.SIGSTOP))
@@ -259,9 +259,9 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestEngines shows that engines get what the plan says, with directories that are
-// there: that of llama-server has to be, and that of the fs tier of vLLM is in the
-// mount (E3), unless the command has a configuration of its own (E4, E5).
+// TestEngines shows that engines get the flags and variables of the plan, and that the directories exist:
+// llama-server needs its own, and that of the fs tier of vLLM is in the mount (E3), unless the command has a
+// configuration of its own (E4, E5).
 func TestEngines(t *testing.T) {
 	const vllm = "#!/bin/sh\nfor last; do :; done\necho \"$PYTHONHASHSEED $last\"\n[ -d \"$KVFS_MOUNT/.kvfs\" ] || exit 9\n"
 	engine := script(t, "vllm", vllm)

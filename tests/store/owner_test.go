@@ -85,7 +85,7 @@ func (o *owner) start() {
 	}
 }
 
-// launch starts the owner and returns what it says when it is ready.
+// launch starts the owner and returns the line that it prints when it is ready.
 func (o *owner) launch() (line string, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -101,7 +101,7 @@ func (p *pair) sees(when string, e *end, path string, want []byte) {
 	}
 }
 
-// comesToSee is sees for the other mount, whose kernel hears of names a moment later.
+// comesToSee is sees for the other mount, whose kernel learns of names a moment later.
 func (p *pair) comesToSee(when string, e *end, path string, want []byte) {
 	p.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -112,7 +112,7 @@ func (s *site) takeover(flags ...string) *daemon {
 	return d
 }
 
-// refused starts a daemon that has to end by itself, and returns its exit code and what it said.
+// refused starts a daemon that has to end by itself, and returns its exit code and its output.
 func (s *site) refused(flags ...string) (int, string) {
 	s.tb.Helper()
 	d := s.begin(nil, append([]string{"--takeover"}, flags...)...)

@@ -213,7 +213,7 @@ func TestNewHangs(t *testing.T) {
 	}
 }
 
-// TestMountBeneath shows that a daemon whose mount was taken away leaves alone what lies beneath.
+// TestMountBeneath shows that a daemon whose mount was taken away does not touch the mount beneath.
 func TestMountBeneath(t *testing.T) {
 	s := newSite(t)
 	if err := unix.Mount("beneath", s.dir, "tmpfs", 0, "size=1m"); err != nil {

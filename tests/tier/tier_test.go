@@ -147,7 +147,7 @@ func tiersOf(path string) string {
 	return string(buf[:n])
 }
 
-// refused shows what kvfs config check says, and that a tier which cannot be opened ends the daemon.
+// refused shows the answer of kvfs config check, and that a tier that cannot be opened ends the daemon.
 func refused(t *testing.T, bin string) {
 	environ := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "KVFS_") })
 	for list, want := range map[string]string{

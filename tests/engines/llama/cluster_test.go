@@ -78,8 +78,8 @@ func TestNodeKilled(t *testing.T) {
 	}
 }
 
-// TestNodeLostWhileRestoring shows that a state whose only holder is killed, or
-// removes it, while it is on its way is a miss, or whole, and never a part.
+// TestNodeLostWhileRestoring kills the only holder of a state while the state is on its way, or has it remove the
+// state. The state then is a miss or whole, and never a part.
 func TestNodeLostWhileRestoring(t *testing.T) {
 	e := prepare(t)
 	for _, how := range []string{"killed", "removed"} {

@@ -169,10 +169,9 @@ type reply struct {
 	Probabilities []float64 `json:"probabilities"`
 }
 
-// Command returns the program and arguments that do "save" or "restore" once, for
-// those who start the process themselves. A file without a path is in the directory
-// that --slot-save-path names, which may be added as for llama-server, and else in
-// KVFS_MOUNT. Result reads what it prints.
+// Command returns the program and arguments that do "save" or "restore" once, for callers that start the process
+// themselves. A file without a path is in the directory of --slot-save-path, which may be added as for llama-server,
+// and otherwise in KVFS_MOUNT. Result reads the output.
 func (e *Engine) Command(op, file string) ([]string, error) {
 	req := request{
 		Modules: e.modules,

@@ -34,8 +34,7 @@ const oldestNode = 20
 // installTimeout bounds the download of about 40 MB.
 const installTimeout = 5 * time.Minute
 
-// errUnavailable marks what this machine lacks to run the engine, as opposed to
-// what is broken.
+// errUnavailable marks errors of a machine that lacks something for the engine. Other errors are faults.
 var errUnavailable = errors.New("engine unavailable")
 
 // findNode returns the path of a Node that can run the engine.

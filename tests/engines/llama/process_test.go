@@ -14,9 +14,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// waitsForOwner reports whether a thread of a process waits for the answer of a FUSE
-// daemon: in request_wait_answer of the kernel, or in what calls it, where the compiler
-// has put the one into the other.
+// waitsForOwner reports whether a thread of a process waits for the answer of a FUSE daemon: in request_wait_answer
+// of the kernel, or in its caller if the compiler has inlined it.
 func waitsForOwner(pid int) bool {
 	names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
 	for _, name := range names {

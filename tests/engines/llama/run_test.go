@@ -165,7 +165,7 @@ func TestRunExitCode(t *testing.T) {
 	}
 }
 
-// TestRecipe shows that what the page of the engine says is what kvfs run starts.
+// TestRecipe shows that kvfs run starts the command on the page of the engine.
 func TestRecipe(t *testing.T) {
 	harness.KvfsOnly(t, "kvfs run")
 	text, err := os.ReadFile(filepath.Join(harness.Root(t), "docs", "engines", "llama.cpp.md"))

@@ -7,10 +7,9 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestStore shows that mounts of one owner have one set of states: what was saved
-// through one is restored through the other, by another process. It stays so when the
-// owner was killed, or stopped for an upgrade, and has been started again while the
-// mounts live, be it with its memory or with the SSD alone (B1, E22).
+// TestStore shows that mounts of one owner have one set of states: another process restores through one mount a state
+// that was saved through the other. It stays so after the owner was killed, or stopped for an upgrade, and started
+// again while the mounts live, with its memory or with the SSD alone (B1, E22).
 func TestStore(t *testing.T) {
 	e := prepare(t)
 	o := harness.Serve(t, harness.Options{Disk: "64MiB", Flags: []string{"--memory-keep"}})

@@ -71,10 +71,9 @@ func (e *backend) loadTail(b replay.Block, p []byte) error {
 	return f.Read(p)
 }
 
-// Store implements replay.Engine: a touch if the file is there; else a
-// temporary file, one writev of which the first part is empty, and a rename
-// while it is still open. What close says is not looked at, and a temporary file
-// of which the write fails stays.
+// Store implements replay.Engine. If the file is there, it touches it. Otherwise it writes a temporary file with one
+// writev, whose first part is empty, and renames it while it is still open. It ignores the result of close. If the
+// write fails, the temporary file stays.
 func (e *backend) Store(b replay.Block, p []byte) error {
 	final := e.path(b)
 	if f, err := replay.Open(final, unix.O_RDONLY, 0); err == nil {

@@ -19,9 +19,9 @@ func TestMain(m *testing.M) {
 	os.Exit(replay.Main(m, map[string]replay.Maker{"fs": start}))
 }
 
-// TestSpill runs 64 threads over ten times what memory holds. A file that was
-// looked up must be there when it is loaded: the engine would take what is in
-// its buffer for the file. The first file of each conversation is smaller.
+// TestSpill runs 64 threads over ten times the size of memory. A file that was looked up must be there when it is
+// loaded, because the engine would take the old content of its buffer for the file. The first file of each
+// conversation is smaller.
 func TestSpill(t *testing.T) {
 	d := replay.Mount(t, harness.Options{MemorySize: "64MiB", Disk: "2GiB"}, shared)
 	c := replay.Chat{
@@ -95,10 +95,9 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
-// TestEvictor runs the evictor of llm-d beside a cache that is full. It has
-// nothing to do, because what kvfs would evict counts as free. Where it is made
-// to crawl, it removes what has been idle, and neither what was read nor what was
-// touched by a store.
+// TestEvictor runs the evictor of llm-d beside a full cache. The evictor has nothing to do, because blocks that kvfs
+// would evict count as free. If it is made to crawl, it removes idle files, but none that was read or that a store
+// touched.
 func TestEvictor(t *testing.T) {
 	harness.KvfsOnly(t, "statfs of a cache")
 	d, e, blocks, p := one(t, harness.Options{MemorySize: "32MiB", Disk: "64MiB"}, 160)

@@ -20,10 +20,9 @@ func Page(tb testing.TB, name string) string {
 	return string(text)
 }
 
-// Template shows that a template of a recipe stands for the files that the replay
-// has left on the mount: kvfs lookup finds all blocks of a prompt with it, kvfs
-// prefetch brings them into memory after they have left it, and kvfs events says
-// so of the engine's group. The page must have the template as it is here.
+// Template shows that a template of a recipe fits the files that the replay has left on the mount. With it kvfs
+// lookup finds all blocks of a prompt, kvfs prefetch brings them back into memory, and kvfs events shows that for the
+// group of the engine. The page must have the template as it is here.
 func Template(t *testing.T, d *harness.Daemon, page, template string, prompt []Block) {
 	t.Helper()
 	if !strings.Contains(Page(t, page), template) {

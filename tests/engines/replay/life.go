@@ -6,8 +6,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Life is what the engines of one machine go through: a chat of which memory
-// holds a part only, restarts of the daemon, and a crash in the middle of work.
+// Life is the life of the engines of one machine: a chat larger than memory, restarts of the daemon, and a crash in
+// the middle of work.
 type Life struct {
 	Engine    string // as registered with Main
 	Dir       string // below the mount, of the engine's files

@@ -6,7 +6,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Figures returns what a daemon says about the opens that it has served, and its counters.
+// Figures returns the figures of a daemon: the opens that it has served, and its counters.
 func Figures(tb testing.TB, d *harness.Daemon) (harness.StatusSummary, harness.StatusCounters) {
 	tb.Helper()
 	s := d.Status()

@@ -29,7 +29,7 @@ const holderHelper = "holder"
 // patience is for what must happen, on an emulated processor.
 const patience = 2 * time.Minute
 
-// offer is what a holder prints: how to read what it has.
+// offer is the output of a holder: how to read its memory.
 type offer struct {
 	Addr   string
 	Region rdma.RemoteRegion
@@ -234,8 +234,8 @@ func TestHolderStopped(t *testing.T) {
 	holds(t, dial(t, reader, o.Addr), o, 3, 3)
 }
 
-// TestStaleRegion shows that what was read of one region never comes for another one in the
-// same place: the registrations of closed regions are not used again for other files.
+// TestStaleRegion shows that a read of one region never returns bytes of another one in the same place: registrations
+// of closed regions are not used again for other files.
 func TestStaleRegion(t *testing.T) {
 	const size = 256 * kib
 	held, reader := openFabric(t), openFabric(t)

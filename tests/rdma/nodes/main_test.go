@@ -1,15 +1,14 @@
-// Package nodes holds the tests of reading a peer's memory with libfabric: the conformance
-// suite over rdma/fabric, holders that die, and real daemons.
+// Package nodes holds the tests of reading a peer's memory with libfabric: the conformance suite over rdma/fabric,
+// holders that die, and real daemons.
 //
-// They run here over the provider tcp, in network namespaces, and in the virtual machine of
-// tests/rdma over verbs and soft-RoCE, where these variables say so:
+// They run here over the provider tcp, in network namespaces, and in the virtual machine of tests/rdma over verbs and
+// soft-RoCE, which sets these variables:
 //
 //	KVFS_TEST_FABRIC_PROVIDER   a provider of rdma/fabric; default tcp
 //	KVFS_TEST_FABRIC_DEVICES    its devices
 //	KVFS_TEST_FABRIC_ADDRESSES  two IP addresses of the device, for two nodes
 //
-// What every test shows, besides what its comment says: bytes that come are the right ones,
-// and nothing hangs.
+// Every test also shows that bytes that come are the right ones, and that nothing hangs.
 package nodes
 
 import (
