@@ -91,7 +91,7 @@ func TestQuerySets(t *testing.T) {
 	}
 }
 
-// The request is what docs/control.md says, byte for byte.
+// The request has the bytes of docs/control.md.
 func TestBinaryQuery(t *testing.T) {
 	hashes := queryNames(3, 2)
 	got, err := binaryQuery(opLongestHit, "spec", hashes, 33)

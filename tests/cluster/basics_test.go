@@ -217,7 +217,7 @@ func basicRename(t *testing.T, w *world) {
 	}
 }
 
-// basicOverwrite: what one node writes over the block of another one is what all read.
+// basicOverwrite: after one node writes over the block of another one, all read the new bytes.
 func basicOverwrite(t *testing.T, w *world) {
 	name := block("overwrite")
 	for i := range 9 { // Both ways of writing on each node.

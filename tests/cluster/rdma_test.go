@@ -169,8 +169,8 @@ func TestRDMAEvictedMeanwhile(t *testing.T) {
 	newRDMAWorld(t, harness.ClusterOptions{Flags: littleMemory(sockets)}).evictMeanwhile()
 }
 
-// TestRDMARestart shows that a holder that comes back has other keys: nothing is read with the
-// old ones but what was committed under the name.
+// TestRDMARestart shows that a holder has other keys after a restart: a read with the old keys returns only bytes
+// that were committed under the name.
 func TestRDMARestart(t *testing.T) {
 	w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, Flags: bySockets})
 	a, b := w.Nodes[0], w.Nodes[1]

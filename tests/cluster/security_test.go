@@ -85,9 +85,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestStrangerNodes shows that a node with other gossip keys, with certificates of
-// another CA, or with none joins no node, gets nothing and gives nothing; that it is
-// counted; and that the cluster goes on.
+// TestStrangerNodes shows that a node with other gossip keys, with certificates of another CA, or with none joins no
+// node, gets no block and gives none. The nodes count it, and the cluster goes on.
 func TestStrangerNodes(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{Secure: true, Spare: 1})
 	others := harness.NewClusterKeys(t)

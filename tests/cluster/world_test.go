@@ -240,8 +240,8 @@ func (w *world) mustWrite(n *harness.Node, name string, size int) uint64 {
 	return version
 }
 
-// read reads a name on a node and returns its version; 0 if there is no such file.
-// Anything else but these is an error: other bytes, other errors.
+// read reads a name on a node and returns its version, 0 if there is no such file. Other bytes and other errors are
+// errors.
 func (w *world) read(n *harness.Node, name string) (uint64, error) {
 	var b []byte
 	err := w.timed("read "+name+" on "+n.Name, func() (err error) {

@@ -188,7 +188,7 @@ func TestCommandPin(t *testing.T) {
 	wantNotMount(t, "pin", "/none")
 }
 
-// TestCommandWhy runs kvfs why on what is there and what is not.
+// TestCommandWhy runs kvfs why on blocks that are there and on names without a block.
 func TestCommandWhy(t *testing.T) {
 	d := commandMount(t)
 	put(t, d.Path("g/x"), []byte("x"))

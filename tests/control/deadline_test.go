@@ -17,9 +17,8 @@ func counter(t testing.TB, d *harness.Daemon, name string) int {
 	return int(n)
 }
 
-// TestOpenDeadline holds the device up: an open gives up after the deadline, later ones at
-// once, and both are counted; the block stays on disk, why says what happened, and once
-// the device is well the open works.
+// TestOpenDeadline holds the device up. An open gives up after the deadline, later opens give up at once, and both
+// are counted. The block stays on disk, and why gives the reason. Once the device is well, the open works.
 func TestOpenDeadline(t *testing.T) {
 	d, g := gateMount(t, harness.Options{Flags: []string{"--promotion-open-deadline", "200ms"}})
 	coldBlocks(t, d, mib, "g/a", "g/b", "g/c")

@@ -208,7 +208,7 @@ func wantStates(t testing.TB, c *dialogue, want string, keys ...string) {
 	}
 }
 
-// prefetchAnswer is the last line of what prefetch answers.
+// prefetchAnswer is the last line of an answer of prefetch.
 type prefetchAnswer struct {
 	Results  string        `json:"results"`
 	Done     int           `json:"done"`
@@ -254,7 +254,7 @@ func (a prefetchAnswer) check() error {
 	return nil
 }
 
-// verdict is what why says of a path.
+// verdict is an answer of why about a path.
 type verdict struct {
 	Path    string   `json:"path"`
 	Verdict string   `json:"verdict"`

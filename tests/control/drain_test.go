@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// storesUnderWay is what .kvfs/jobs says of copies to the SSD.
+// storesUnderWay is the part of .kvfs/jobs about copies to the SSD.
 func storesUnderWay(t testing.TB, d *harness.Daemon) (keys int, bytes int64, queued int) {
 	t.Helper()
 	var doc struct {

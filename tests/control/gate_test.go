@@ -206,8 +206,7 @@ func gateMount(t testing.TB, opts harness.Options) (*harness.Daemon, *gate) {
 	return d, g
 }
 
-// TestGate shows that the gate does what the other tests need: a read waits, blocks are
-// whole afterwards, and a failing one is a miss.
+// TestGate shows that a read waits at the gate, that blocks are whole afterwards, and that a failing read is a miss.
 func TestGate(t *testing.T) {
 	d, g := gateMount(t, harness.Options{})
 	coldBlocks(t, d, mib, "g/a", "g/b")

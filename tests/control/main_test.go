@@ -1,9 +1,9 @@
-// Package control holds the black-box tests of the control surface: what engines,
-// routers and operators ask through the files of .kvfs and the commands that use them.
-// They are written against docs/control.md, on real daemons, mounts and disks.
+// Package control holds the black-box tests of the control surface: the questions of engines, routers and operators
+// to the files of .kvfs, and the commands that use these files. The tests are written against docs/control.md and run
+// on real daemons, mounts and disks.
 //
-// A device that answers late, or not at all, is a file system of the test's own below
-// the SSD tier (gate): its reads wait until the test says so.
+// A device that answers late, or not at all, is a file system of the test itself below the SSD tier (gate). Its reads
+// wait until the test lets them go.
 package control
 
 import (

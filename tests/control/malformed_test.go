@@ -311,8 +311,8 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// TestKilledClient kills processes while they wait for an answer: the daemon cancels
-// what they asked for and serves the others.
+// TestKilledClient kills processes while they wait for an answer. The daemon cancels their requests and serves other
+// processes.
 func TestKilledClient(t *testing.T) {
 	d, g := gateMount(t, harness.Options{})
 	keys := keysOf("g", hashes(40))

@@ -209,7 +209,7 @@ func tierOf(path string) string {
 	return tier
 }
 
-// within fails the test if fn does not return in time: it is for what must not hang.
+// within fails the test if fn does not return in time. It is for calls that must not hang.
 func within(t testing.TB, what string, fn func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -224,7 +224,7 @@ func within(t testing.TB, what string, fn func()) {
 	}
 }
 
-// receive returns what comes next from a channel, or fails the test.
+// receive returns the next value of a channel, or fails the test.
 func receive[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()
 	select {

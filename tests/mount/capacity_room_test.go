@@ -65,8 +65,8 @@ func TestManyDirectories(t *testing.T) {
 	}
 }
 
-// TestOpenBeyondMemory opens more than memory holds: what is beyond fails, status and the log say why, and it can be
-// had when others are closed. A file that is larger than memory fails at once.
+// TestOpenBeyondMemory opens more than memory holds. The open that does not fit fails, and status and the log say
+// why. It works when other files are closed. A file that is larger than memory fails at once.
 func TestOpenBeyondMemory(t *testing.T) {
 	d := smallMount(t, "1s")
 	dir := d.Path("group")

@@ -111,7 +111,7 @@ func hiCacheRanks(t *testing.T, e *env) {
 	}
 }
 
-// hiCacheRank stores each page unless it is there, and reads back what is.
+// hiCacheRank stores each page that is not there, and reads the pages that are.
 func hiCacheRank(a *harness.Actor, dir string, rank, pages, size int) error {
 	for i := range pages {
 		i = (i + rank) % pages

@@ -76,7 +76,7 @@ func (m *differModels) kvfs(op differOp, got, ext4 differResult, tally *differTa
 	return wanted + ", but no rule says so", chosen.rule != 0
 }
 
-// differTally counts what became of the steps of sequences.
+// differTally counts the results of the steps of sequences.
 type differTally struct {
 	steps  int
 	rules  map[string]int // answers unlike those of ext4, by the rules that say so

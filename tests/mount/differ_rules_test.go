@@ -44,7 +44,7 @@ func (m *model) other(p int, e modelName) int {
 	return none
 }
 
-// noteOthers notes why p may not see what other processes have written.
+// noteOthers notes the rules by which p may not see the writes of other processes.
 func (m *model) noteOthers(p int, e modelName) {
 	for q, v := range e.own {
 		if q == p || v == none {

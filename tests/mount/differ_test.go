@@ -113,8 +113,7 @@ func differEnv(t *testing.T, name string, v any) {
 	os.Unsetenv(name)
 }
 
-// differReference returns a directory to compare with, and of what file system
-// it is.
+// differReference returns a directory to compare with, and the type of its file system.
 func differReference(t testing.TB) (dir, kind string) {
 	t.Helper()
 	if why := harness.LacksLoop("ext4"); why != "" {

@@ -24,8 +24,8 @@ const differDeadline = 30 * time.Second
 // errDifferHang is of an operation that took longer.
 var errDifferHang = errors.New("it hangs")
 
-// differWorld is a file system, and processes that work on it: one operation at
-// a time, so that what comes of a sequence depends on nothing else.
+// differWorld is a file system, and processes that work on it, one operation at a time, so that the results of a
+// sequence depend on nothing else.
 type differWorld struct {
 	t       testing.TB
 	base    string          // directory of the directories of sequences
@@ -182,8 +182,7 @@ func (w *differWorld) askOne(op differOp) (differResult, error) {
 	return rs[0], nil
 }
 
-// translate returns what a process is told. The reference does not sync: nothing
-// comes of it but waiting for the disk.
+// translate returns the operation that a process gets. The reference does not sync, because that only costs time.
 func (w *differWorld) translate(ops []differOp) []differOp {
 	if w.d != nil {
 		return ops

@@ -151,8 +151,8 @@ func TestDiskBiggerThanStaging(t *testing.T) {
 	}
 }
 
-// TestDiskSecondHit shows --disk-admission second_hit: what is stored once stays
-// off the disk and is counted, what comes again goes there.
+// TestDiskSecondHit shows --disk-admission second_hit: a block stored once stays off the disk and is counted, a block
+// stored again goes there.
 func TestDiskSecondHit(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--disk-admission", "second_hit"}})
 	blocks := numbered(d.Dir, 10, 100_000)

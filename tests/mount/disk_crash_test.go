@@ -241,7 +241,7 @@ func diskCrashRound(t *testing.T, d *harness.Daemon, rnd *rand.Rand, names []*di
 	wg.Wait()
 }
 
-// check compares what a restart brought with what the writer knows.
+// check compares the blocks after a restart with those that the writer knows.
 func (n *diskName) check(t *testing.T, lossy bool, tally *crashTally) {
 	t.Helper()
 	name := filepath.Base(n.path)

@@ -163,8 +163,8 @@ func TestDiskFsyncOffline(t *testing.T) {
 	wantBytes(t, d.Path("x"), pattern("x", 100_000))
 }
 
-// failingDevice mounts an ext4 whose device fails writes to new places after
-// fill has been called: it is a sparse file on a small tmpfs.
+// failingDevice mounts an ext4 on a sparse file on a small tmpfs. After fill has been called, its device fails writes
+// to new places.
 func failingDevice(t *testing.T) (l *harness.LoopFS, fill func()) {
 	t.Helper()
 	needRoot(t)

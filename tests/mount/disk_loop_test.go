@@ -62,8 +62,8 @@ func onFileSystem(t *testing.T, l *harness.LoopFS, dir, engine string) {
 	d.Stop()
 }
 
-// TestDiskLargerThanFileSystem: a size of the SSD tier above what its file system has room for is warned of, and status
-// and df show what there is.
+// TestDiskLargerThanFileSystem gives the SSD tier a size above the room of its file system. The daemon warns, and
+// status and df show the size that there is.
 func TestDiskLargerThanFileSystem(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 160 * mib})
@@ -137,9 +137,8 @@ func TestDiskLargerThanDevice(t *testing.T) {
 	fsck(t, l.Dir, false, 0)
 }
 
-// TestDiskReadErrors cuts the device in two below a running tier: what was
-// beyond is a miss, or comes from memory, never an error and never wrong; the
-// tier says that it suffers; the mount goes on, also after a restart.
+// TestDiskReadErrors cuts the device in two below a running tier. A block beyond the cut is a miss, or comes from
+// memory. It is never an error and never wrong. The tier reports the errors. The mount goes on, also after a restart.
 func TestDiskReadErrors(t *testing.T) {
 	harness.KvfsOnly(t, "a disk tier")
 	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})

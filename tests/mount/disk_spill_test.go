@@ -121,8 +121,8 @@ func sameAsPattern(t testing.TB, p string, n int) bool {
 	return true
 }
 
-// TestDiskSpillAsync is the same with --disk-cascade async, where a copy may be
-// dropped: what is missing afterwards is no more than what the counters say.
+// TestDiskSpillAsync is the same with --disk-cascade async, where a copy may be dropped: no more blocks are missing
+// afterwards than the counters say.
 func TestDiskSpillAsync(t *testing.T) {
 	d := diskMount(t, harness.Options{MemorySize: "64MiB"})
 	blocks := numbered(d.Dir, 200, 2*mib)

@@ -196,7 +196,7 @@ func tryDiskMount(t *testing.T, opts harness.Options) *harness.Daemon {
 	return nil
 }
 
-// engineOf returns what the status says of the I/O engine of the disk tier.
+// engineOf returns the I/O engine of the disk tier, as the status has it.
 func engineOf(t *testing.T, d *harness.Daemon) string {
 	t.Helper()
 	text, err := json.Marshal(d.Status().Raw["secondaries"])

@@ -11,7 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestErrors is what section 3.5 says beside lack of space (capacity_test.go).
+// TestErrors shows section 3.5 of the contract without lack of space (capacity_test.go).
 func TestErrors(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	runRows(t, d, errorRows)

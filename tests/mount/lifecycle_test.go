@@ -197,9 +197,8 @@ func TestStartSelfTest(t *testing.T) {
 	}
 }
 
-// TestSplicePages reads what touches one page more than its length says: pipes count
-// pages, and a pipe that was a page too small made a short read of it. Each mount is
-// new, as its pipes only grow.
+// TestSplicePages reads ranges that touch one page more than their length says. Pipes count pages, and a pipe that
+// was a page too small made such a read short. Each mount is new, because its pipes only grow.
 func TestSplicePages(t *testing.T) {
 	harness.KvfsOnly(t, "mount options")
 	for slots := 16; slots <= 256; slots *= 2 {

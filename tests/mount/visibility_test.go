@@ -11,8 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestVisibility is section 3.4 of the contract: what other processes see of a
-// block before, at and after its commit.
+// TestVisibility is section 3.4 of the contract: what other processes see before, at and after the commit of a block.
 func TestVisibility(t *testing.T) {
 	d := harness.Mount(t, harness.Options{MemorySize: "512MiB"})
 	runRows(t, d, slices.Concat(commitRows, killRows, raceRows))

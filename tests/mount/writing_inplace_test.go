@@ -28,7 +28,7 @@ const (
 	rwMap  = unix.PROT_READ | unix.PROT_WRITE
 )
 
-// checksum is what user.kvfs.checksum says of bytes p.
+// checksum returns the value of user.kvfs.checksum for bytes p.
 func checksum(p []byte) string {
 	return fmt.Sprintf("crc64nvme:%016x", crc64.Checksum(p, nvme))
 }

@@ -233,8 +233,8 @@ var syncActs = []act{
 	}},
 }
 
-// mooncake does what Mooncake's offset store does, twice: the second time it writes in place. Its
-// process is killed after each. It returns what is there then.
+// mooncake stores as Mooncake's offset store does, twice: the second time it writes in place. Its process is killed
+// after each. It returns the bytes that are there then.
 func (s *stage) mooncake(p string) (data, meta []byte) {
 	s.t.Helper()
 	t := s.t

@@ -141,7 +141,7 @@ func (s *stage) squeeze() {
 	}
 }
 
-// status is what the mount says of itself, read by its user.
+// status returns the status of the mount, read by its user.
 func (s *stage) status() harness.Status {
 	s.t.Helper()
 	b, err := s.process().ReadFile(s.d.Path(".kvfs", "status"))

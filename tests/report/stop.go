@@ -21,8 +21,8 @@ const stopTime = 10 * time.Second
 // errStopped is why a command has not run to its end.
 var errStopped = errors.New("stopped by a signal")
 
-// stopper ends what runs when this process is told to end: each command with its process group, and what
-// outlives that.
+// stopper ends the commands when this process is told to end: each with its process group, and processes that outlive
+// that.
 type stopper struct {
 	signals chan os.Signal
 	stopped atomic.Bool

@@ -235,7 +235,7 @@ func TestAttachNot(t *testing.T) {
 	}
 }
 
-// TestPrint shows what --print says, and that nothing is run or mounted.
+// TestPrint shows the output of --print, and that nothing is run or mounted.
 func TestPrint(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "ran")
 	l := start(t, options{flags: []string{"--print", "--disk", "path=/a b,size=1GiB"}}, script(t, "llama-server", "#!/bin/sh\ntouch "+marker), "-m", "x y")

@@ -18,9 +18,9 @@ const (
 	holderHelper = "holder"
 )
 
-// target is a command that says what happens to it: "ready" with its process, then
-// each signal, and "byte" for each byte at its standard input. "qN" there ends it
-// with N. With the argument "quiet" it does not wait for the end of its input.
+// target is a command that reports its events: "ready" with its process, then each signal, and "byte" for each byte
+// at its standard input. "qN" there ends it with N. With the argument "quiet" it does not wait for the end of its
+// input.
 func target(args []string) int {
 	signals := make(chan os.Signal, 64)
 	for s := unix.SIGHUP; s <= unix.SIGSYS; s++ {

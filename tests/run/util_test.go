@@ -63,8 +63,7 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// start starts kvfs run with a small mount in a temporary directory. It and what
-// it has mounted are gone when the test ends.
+// start starts kvfs run with a small mount in a temporary directory. Both are gone when the test ends.
 func start(t testing.TB, o options, command ...string) *launcher {
 	t.Helper()
 	harness.KvfsOnly(t, "kvfs run")

@@ -329,7 +329,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestNoOwner shows what a mount does that finds no owner: it waits for one, or says so.
+// TestNoOwner shows that a mount without an owner waits for one, or fails with a message.
 func TestNoOwner(t *testing.T) {
 	o := newOwner(t)
 	opts := o.options("--store-owner-timeout", "0s")

@@ -307,9 +307,9 @@ func TestWritingNames(t *testing.T) {
 	})
 }
 
-// TestWritingOwnerKilled is rule 5 through two mounts, over the death of the owner: plain names,
-// pinned groups and what was closed are as they were; with an SSD what was synced is there; a
-// block changed in place is a miss, or whole; no half is a block.
+// TestWritingOwnerKilled is rule 5 through two mounts, over the death of the owner. Plain names, pinned groups and
+// closed files are as they were. With an SSD synced bytes are there. A block changed in place is a miss, or whole. No
+// half is a block.
 func TestWritingOwnerKilled(t *testing.T) {
 	onPairs(t, func(t *testing.T, p *pair) {
 		ssd := strings.HasSuffix(t.Name(), "SSD")
@@ -351,8 +351,8 @@ func TestWritingOwnerKilled(t *testing.T) {
 	})
 }
 
-// TestWritingSynced: what a process on one mount has synced is there for the other when a signal
-// kills it (Mooncake's offset store).
+// TestWritingSynced shows that bytes that a process on one mount has synced are there for the other mount when a
+// signal kills the process (Mooncake's offset store).
 func TestWritingSynced(t *testing.T) {
 	onPairs(t, func(t *testing.T, p *pair) {
 		for _, name := range []string{"g/bucket", "pool/bucket"} {

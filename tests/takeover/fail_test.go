@@ -44,9 +44,8 @@ func TestTakenBack(t *testing.T) {
 	s.check(0, stable)
 }
 
-// halfway starts takeovers until one is stopped between the two daemons: the old one has let go, the
-// new one does not answer yet. It returns both. With flags that have the new one fail, it has not
-// said so yet.
+// halfway starts takeovers until one is stopped between the two daemons: the old one has let go, the new one does not
+// answer yet. It returns both. With flags that make the new one fail, the new one has not failed yet.
 func halfway(s *site, flags ...string) (old, heir *daemon) {
 	s.tb.Helper()
 	old = s.daemons[len(s.daemons)-1]
@@ -275,8 +274,7 @@ func TestOldStopped(t *testing.T) {
 	s.check(0, 10)
 }
 
-// TestCrashAfter shows that a mount which was taken over crashes as any other: the next daemon adopts
-// what was in memory.
+// TestCrashAfter shows that a mount crashes after a takeover as any mount does: the next daemon adopts its memory.
 func TestCrashAfter(t *testing.T) {
 	s := newSite(t)
 	s.mount()

@@ -144,8 +144,8 @@ func TestTakeoverKeepsSettings(t *testing.T) {
 	}
 }
 
-// TestTakeoverFull: the memory of the mount is full, as that of a cache is, and most of it has been read.
-// What comes up from the SSD, or is written, finds room at once after a takeover.
+// TestTakeoverFull takes over a mount whose memory is full, as that of a cache is, after most of it was read. After
+// the takeover there is room at once for blocks that come from the SSD and for new ones.
 func TestTakeoverFull(t *testing.T) {
 	s := newSite(t, "--memory-size", "8MiB", "--memory-headroom", "2MiB", "--disk-cascade", "sync",
 		"--disk", "size=256MiB,path="+t.TempDir())

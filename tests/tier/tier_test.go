@@ -59,9 +59,9 @@ func program(t *testing.T) string {
 	return harness.Build(t, "-overlay", filepath.Join(dir, "overlay.json"))
 }
 
-// TestAddedTier mounts such a program. Blocks cascade to its tier, memory evicts them, and a read promotes
-// them with the same bytes; with a disk they are in both, in the order of the list. What is wrong with the
-// list is said, with the types that there are (A1, A35).
+// TestAddedTier mounts such a program. Blocks cascade to its tier, memory evicts them, and a read promotes them with
+// the same bytes. With a disk they are in both tiers, in the order of the list. Errors in the list are reported, with
+// the types that there are (A1, A35).
 func TestAddedTier(t *testing.T) {
 	harness.KvfsOnly(t, "tiers")
 	bin := program(t)

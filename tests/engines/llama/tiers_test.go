@@ -41,7 +41,7 @@ func stored(t *testing.T, d *harness.Daemon, blocks int64) {
 	})
 }
 
-// evict runs kvfs evict and returns what it says.
+// evict runs kvfs evict and returns its output.
 func evict(t *testing.T, args ...string) string {
 	t.Helper()
 	stdout, stderr, code := harness.Kvfs(t, append([]string{"evict"}, args...)...)

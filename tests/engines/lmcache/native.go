@@ -74,8 +74,8 @@ func (e *native) Load(b replay.Block, p []byte) error {
 	return nil
 }
 
-// Store implements replay.Engine: nothing if the object is there; else writes
-// until all is written, close without a look at what it says, rename.
+// Store implements replay.Engine. If the object is there, it does nothing. Otherwise it writes until all is written,
+// closes the file without a look at the result, and renames it.
 func (e *native) Store(b replay.Block, p []byte) error {
 	if e.Lookup(b) {
 		return nil

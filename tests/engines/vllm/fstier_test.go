@@ -162,9 +162,8 @@ func TestTempExists(t *testing.T) {
 	must(t, e.Load(b, replay.Buffer(blockBytes)))
 }
 
-// TestNoSpace stores into a pinned group until its quota is used up: the block
-// that does not fit fails whole, nothing of it is left, and the others are
-// untouched. After a removal there is room at once.
+// TestNoSpace stores into a pinned group until its quota is used up. The block that does not fit fails whole and
+// leaves nothing behind, and the stored blocks are untouched. After a removal there is room at once.
 func TestNoSpace(t *testing.T) {
 	harness.KvfsOnly(t, "quotas")
 	e, blocks := one(t, harness.Options{Config: "groups: {vllm: {pinned: true, quota: 4MiB}}"})

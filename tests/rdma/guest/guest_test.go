@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestArchive shows that what is written to a RAM disk can be found there: entries whose
-// directories come first, once, at offsets that the kernel accepts.
+// TestArchive shows that files written to a RAM disk are found there: each directory comes before its entries, once,
+// at offsets that the kernel accepts.
 func TestArchive(t *testing.T) {
 	var disk bytes.Buffer
 	a := newArchive(&disk)
@@ -80,7 +80,7 @@ func entries(t *testing.T, b []byte) map[string][]string {
 	return found
 }
 
-// TestFollow shows what is told of what a machine prints, and which exit code.
+// TestFollow shows which lines of a machine are told on, and which exit code follows from its output.
 func TestFollow(t *testing.T) {
 	for _, c := range []struct {
 		name, printed, lines string

@@ -263,7 +263,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// alone shows that a node serves what it has itself.
+// alone shows that a node serves its own blocks.
 func (n *node) alone(seed uint64, size int) {
 	n.t.Helper()
 	name := n.write(seed, size)
