@@ -32,7 +32,7 @@ type ClusterOptions struct {
 	Binary      func(node int) string // path of its kvfs; "" or nil: the one of all tests
 }
 
-// Cluster is daemons in one network. Each joins all others.
+// Cluster is daemons in one network. Each joins all other ones.
 type Cluster struct {
 	Net   *Net
 	Nodes []*Node
@@ -154,8 +154,8 @@ func (n *Node) in(fn func()) {
 	c.Net.In(n.Index, fn)
 }
 
-// Abort ends the kernel's connection to the node's daemon, in whatever state it is: all calls that
-// hang in the mount fail.
+// Abort ends the kernel's connection to the node's daemon, in any state of the daemon. All calls that hang in the
+// mount then fail.
 func (n *Node) Abort() {
 	err := unix.Unmount(n.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EBUSY) { // Busy, but aborted.

@@ -137,8 +137,7 @@ func copySparse(from, to string) error {
 	}
 }
 
-// DropMemory removes what the memory tier of an ended daemon left, as a restart of the machine
-// would.
+// DropMemory removes the files that the memory tier of an ended daemon left, as a restart of the machine does.
 func (d *Daemon) DropMemory() {
 	d.tb.Helper()
 	if d.Running() {

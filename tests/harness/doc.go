@@ -1,10 +1,9 @@
-// Package harness starts real kvfs daemons for black-box tests, and the other
-// processes that such tests need.
+// Package harness starts real kvfs daemons for black-box tests, and the other processes that such tests need.
 //
-// Mount starts `kvfs mount` as a child and waits until it is ready; the mount, its memory tier and
-// the daemon go away with the test. Serve starts `kvfs serve`, to which mounts attach. Kvfs runs
-// any other command. An Actor is a second process that does file operations on request. It sees
-// what another engine would see, and it can be killed in the middle of a write.
+// Mount starts `kvfs mount` as a child and waits until it is ready. The mount, its memory tier and the daemon go away
+// with the test. Serve starts `kvfs serve`, to which mounts attach. Kvfs runs any other command. An Actor is a second
+// process that does file operations on request. It sees files as another engine would, and it can be killed in the
+// middle of a write.
 //
 // A test package that uses Actors or Helpers has a TestMain:
 //

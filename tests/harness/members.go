@@ -40,7 +40,7 @@ type RDMAStatus struct {
 	} `json:"stats"`
 }
 
-// Member is what a node knows of another one, or of itself.
+// Member is an entry of .kvfs/members: another node, or the node itself.
 type Member struct {
 	Name        string   `json:"name"`
 	State       string   `json:"state"`
@@ -131,7 +131,7 @@ func parseMembers(b []byte) ([]Member, error) {
 	}
 }
 
-// Member returns what the node knows of the member with that name, or the zero Member.
+// Member returns the entry of the member with that name in the list of the node, or the zero Member.
 func (n *Node) Member(name string) Member {
 	n.tb.Helper()
 	for _, m := range n.Members() {
@@ -158,7 +158,7 @@ func (c *Cluster) Running() []*Node {
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n *Node) bool { return !n.Daemon.Running() })
 }
 
-// WaitJoined waits until all running nodes see each other as alive and follow each other's feeds.
+// WaitJoined waits until all running nodes see each other as alive and follow the feeds of each other.
 func (c *Cluster) WaitJoined() {
 	c.tb.Helper()
 	c.poll(func() string { return c.disagreement(false) })
@@ -171,7 +171,7 @@ func (c *Cluster) WaitQuiet() {
 	c.poll(func() string { return c.disagreement(true) })
 }
 
-// disagreement returns what the running nodes do not agree on yet, or "".
+// disagreement returns the first thing on which the running nodes do not agree yet, or "".
 func (c *Cluster) disagreement(blocks bool) string {
 	nodes := c.Running()
 	views := map[string]map[string]Member{}

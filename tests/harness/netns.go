@@ -69,19 +69,19 @@ func (n *Net) Run(i int, name string, args ...string) string {
 	return out
 }
 
-// PartitionOneWay drops what node from sends to node to.
+// PartitionOneWay drops packets of node from to node to.
 func (n *Net) PartitionOneWay(from, to int) {
 	n.tb.Helper()
 	n.check(n.Net.PartitionOneWay(from, to))
 }
 
-// Partition drops what two nodes send to each other.
+// Partition drops packets between two nodes.
 func (n *Net) Partition(i, j int) {
 	n.tb.Helper()
 	n.check(n.Net.Partition(i, j))
 }
 
-// Isolate drops what a node and all others send to each other.
+// Isolate drops packets between a node and all other nodes.
 func (n *Net) Isolate(i int) {
 	n.tb.Helper()
 	n.check(n.Net.Isolate(i))

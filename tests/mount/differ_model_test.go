@@ -252,7 +252,7 @@ func (m *model) settle() differRule {
 	return m.seen
 }
 
-// note says why the answer, and what it has to do with, may differ.
+// note adds a rule by which the answer, and the files that it is about, may differ.
 func (m *model) note(rule differRule) {
 	if m.rules {
 		m.seen |= rule

@@ -1,6 +1,6 @@
-// Command report runs `go test -json` and tells people what came of it: output
-// of failures as they happen, one line a package, and at the end every failed
-// and every skipped case with its reason, then the counts alone on a line:
+// Command report runs `go test -json` and prints the results for people: the output of failures as they happen, one
+// line a package, and at the end every failed and every skipped case with its reason. Then it prints the counts alone
+// on a line:
 //
 //	N passed, N failed, N skipped
 //
@@ -8,12 +8,10 @@
 //
 //	report [-vet] -- ARGS [-- ARGS]...
 //
-// With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the
-// arguments of one `go test`; the runs follow each other, and a failure does not
-// stop the next. Without any, report reads the JSON of a run from standard
-// input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end what
-// runs, with all that it has started, and then the report. It exits 1 if anything failed or nothing
-// ran at all.
+// With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the arguments of one `go
+// test`. The runs follow each other, and a failure does not stop the next. Without any, report reads the JSON of a
+// run from standard input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with
+// all processes that they started, and then report. It exits 1 if anything failed or nothing ran at all.
 package main
 
 import (

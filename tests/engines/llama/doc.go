@@ -1,19 +1,16 @@
-// Package llama runs llama.cpp on a directory: one process evaluates a prompt
-// and saves its state there, another loads the state and continues.
+// Package llama runs llama.cpp on a directory: one process evaluates a prompt and saves its state there, another
+// loads the state and continues.
 //
-// The engine is the CPU build of llama.cpp that the npm package node-llama-cpp
-// ships; the model has random weights and is written by the test (WriteModel).
-// A state file is written in place (open with O_TRUNC, a few KiB at a time
-// through stdio, no rename, no fsync, close errors ignored) and is read from
-// its end first. llama.cpp aborts on a file that is shorter than it says.
+// The engine is the CPU build of llama.cpp in the npm package node-llama-cpp. The test writes the model (WriteModel),
+// which has random weights. A state file is written in place: open with O_TRUNC, a few KiB at a time through stdio,
+// no rename, no fsync, close errors ignored. It is read from its end first. llama.cpp aborts on a file that is
+// shorter than it says.
 //
-// Prepare installs the package once into the user's cache directory, from the
-// registry that npm is configured for; later runs need no network. Where Node
-// 20, npm, the registry or a binary for the platform is missing, it says so.
+// Prepare installs the package once into the user's cache directory, from the registry that npm is configured for.
+// Later runs need no network. If Node 20, npm, the registry or a binary for the platform is missing, it says so.
 //
-// The tests run the engine on a plain directory and on a mount, beside kvfs run, with
-// the mounts of an owner, with states that are on SSD alone, and on two nodes; and take
-// states, daemons and engines away in the midst of it.
+// The tests run the engine on a plain directory and on a mount, beside kvfs run, with the mounts of an owner, with
+// states that are on SSD alone, and on two nodes. They take states, daemons and engines away in the midst of it.
 //
 // After changing package.json, update the lock file in this directory with
 //
@@ -21,16 +18,13 @@
 //
 // # Decisions
 //
-// Probabilities are compared as well as tokens: one wrong page of a state often
-// leaves the most probable token the same, but not the last bit of its
-// probability. Both processes run the same kernels on one thread, so equal
-// states give equal bits.
+// Probabilities are compared as well as tokens. One wrong page of a state often leaves the most probable token the
+// same, but not the last bit of its probability. Both processes run the same kernels on one thread, so equal states
+// give equal bits.
 //
-// A reader is held at its first read by fanotify, so that what happens to a state then
-// does happen while it is read. A write cannot be held: a writer is stopped by a signal
-// after its first write, and started again if it was faster.
+// A reader is held at its first read by fanotify, so that a change of the state then happens while it is read. A
+// write cannot be held. A writer is stopped by a signal after its first write, and started again if it was faster.
 //
-// Node's module is used rather than llama-server, which has no binary on a
-// package registry. Both call llama_state_seq_save_file and
-// llama_state_seq_load_file.
+// The tests use Node's module and not llama-server, which has no binary on a package registry. Both call
+// llama_state_seq_save_file and llama_state_seq_load_file.
 package llama
