@@ -194,3 +194,27 @@ func TestGone(t *testing.T) {
 	}
 	must(t, r.close())
 }
+
+// TestAbandonSynced: what fsync has returned for outlives a killed writer, though another process renames the
+// temporary file at that very time.
+func TestAbandonSynced(t *testing.T) {
+	w := open(t, t.TempDir(), tiers.Options{})
+	data := fill("1p", "p")
+	for range 500 {
+		f, err := w.create(10, "x.tmp", false, true)
+		must(t, err)
+		_, err = f.h.WriteAt(context.Background(), data, 0)
+		must(t, err)
+		synced := make(chan error, 1)
+		go func() { synced <- w.e.Fsync(context.Background(), f.id) }()
+		must(t, w.rename(20, "x.tmp", "b", false))
+		must(t, <-synced)
+		f.abandon()
+		got, err := w.get(30, "b")
+		must(t, err)
+		if string(got) != string(data) {
+			t.Fatalf("got %d bytes, want %d", len(got), len(data))
+		}
+		must(t, w.unlink(30, "b"))
+	}
+}

@@ -77,10 +77,11 @@ func (e *drafts) flushed(h *Handle, by Caller, closer Closer) (draft.Close, erro
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	asks := f.waits || en.Flags&flagUncommitted != 0 || f.synced >= 0 // else the answer makes no difference
-	temp := e.kindLocked(en) == draft.Temp                            // others may empty it once it is closed
+	// What others do with a temporary file, and what the end of another handle does, depends on whether this one goes on.
+	shared := e.kindLocked(en) == draft.Temp || len(f.handles) > 1
 	e.mu.Unlock()
 	killed := (asks || e.sharedName(f)) && closer.Killed()
-	goesOn := temp && closer.StillOpen(f.id)
+	goesOn := shared && closer.StillOpen(f.id)
 	e.mu.Lock()
 	h.killed = killed
 	h.closedByLocked(by.process(), goesOn)

@@ -28,7 +28,8 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 		return e.FsyncDir(ctx, id)
 	}
 	if f != nil && kind != draft.Plain {
-		if err := e.drafts.sync(f); err != nil {
+		var err error
+		if kind, err = e.drafts.sync(f); err != nil {
 			return err
 		}
 	}
@@ -38,8 +39,9 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	return e.makeDurable(ctx, nil, id)
 }
 
-// sync commits f, if it is open, with its present bytes. Of a temporary file it only notes how many there are.
-func (e *drafts) sync(f *File) error {
+// sync commits f, if it is open, with its present bytes. Of a temporary file it only notes how many there are. It
+// returns the kind of f, which another process may rename meanwhile.
+func (e *drafts) sync(f *File) (draft.Kind, error) {
 	e.mu.Lock()
 	en := e.mu.ix.At(f.id)
 	kind, open, err := e.kindLocked(en), len(f.handles) > 0, f.poisoned
@@ -50,18 +52,27 @@ func (e *drafts) sync(f *File) error {
 	e.mu.Unlock()
 	switch {
 	case err != nil:
-		return errors.Join(block.ErrPoisoned, err)
+		return kind, errors.Join(block.ErrPoisoned, err)
 	case !open:
-		return nil
-	case kind == draft.Temp: // another process may rename it: then that is what a killed writer leaves
+		return kind, nil
+	case kind == draft.Temp: // if another process renames it, that is what a killed writer leaves
 		size, _, err := f.fstat()
+		if err != nil {
+			return kind, err
+		}
 		e.mu.Lock()
-		f.kept = size
+		temp := e.kindLocked(e.mu.ix.At(f.id)) == draft.Temp
+		if temp {
+			f.kept = size
+		}
 		e.mu.Unlock()
-		return err
+		if !temp { // renamed since
+			return e.sync(f)
+		}
+		return kind, nil
 	}
 	if _, err := e.commit(f); err != nil {
-		return err
+		return kind, err
 	}
 	e.mu.Lock()
 	if en := e.mu.ix.At(f.id); first && en.Size > 0 {
@@ -69,7 +80,7 @@ func (e *drafts) sync(f *File) error {
 	}
 	f.sync = e.copies.keeper() != nil && len(f.handles) > 0
 	e.mu.Unlock()
-	return nil
+	return kind, nil
 }
 
 // FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips blocks that

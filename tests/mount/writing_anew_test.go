@@ -18,7 +18,42 @@ import (
 
 // TestWritingAnew is rule 2: O_TRUNC on a block with bytes, or a new name, makes a new version,
 // which is its process's alone until the commit.
-func TestWritingAnew(t *testing.T) { onStages(t, slices.Concat(anewActs, emptyActs, shellActs)) }
+func TestWritingAnew(t *testing.T) {
+	onStages(t, slices.Concat(anewActs, emptyActs, duplicateActs, shellActs))
+}
+
+// duplicateActs have a process close one of two descriptors of one open, and a second open beside it.
+var duplicateActs = []act{
+	{"the close of a duplicate does not end the open, if the file's first process is killed then", func(t *testing.T, s *stage) {
+		p := s.path("a")
+		a, b := s.actor(), s.actor()
+		s.open(a, p, rdwr|creat)
+		fd := s.open(b, p, wronly|creat)
+		gd, err := b.Dup(fd)
+		must(t, "dup", err)
+		must(t, "close", b.Close(gd))
+		a.Kill()
+		s.pwrite(b, fd, pattern("b", mib), 0)
+		must(t, "close", b.Close(fd))
+		s.wantCommitted(p, pattern("b", mib))
+	}},
+	{"a version with a duplicate left is not committed by the close of another open", func(t *testing.T, s *stage) {
+		p, old := s.path("a"), pattern("old", mib)
+		s.store(p, old)
+		a := s.actor()
+		fd := s.open(a, p, wronly|creat|trunc)
+		gd := s.open(a, p, wronly|creat)
+		hd, err := a.Dup(gd)
+		must(t, "dup", err)
+		must(t, "close", a.Close(gd))
+		must(t, "close", a.Close(fd))
+		wantSeen(t, s.process(), p, old)
+		s.pwrite(a, hd, pattern("new", 2*mib), 0)
+		wantSeen(t, s.process(), p, old)
+		must(t, "close", a.Close(hd))
+		s.wantCommitted(p, pattern("new", 2*mib))
+	}},
+}
 
 var anewActs = []act{
 	{"a name that another process hides is new: its maker's mode, and its maker lists it when the other is killed", func(t *testing.T, s *stage) {
