@@ -41,7 +41,7 @@ test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs
 race: test-deps ## run every test under the race detector, the daemon included
 	go test -race $(TIMEOUT) $(LINK) ./...
 
-lint: ## gofmt, vet, staticcheck, build without cgo and without io_uring, imports and style
+lint: ## gofmt, vet, staticcheck, dead code, build without cgo and without io_uring, imports and style
 	@.ci/lint
 
 deadcode: ## list functions of the product that only tests call
