@@ -47,7 +47,7 @@ var table = map[string]row{
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
-	"cluster":          {4, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/message", "cluster/meta", "cluster/remote"}},
+	"cluster":          {6, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/message", "cluster/meta", "cluster/remote"}},
 	"cluster/message":  {1, []string{"tiers/block", "rdma", "cluster/location", "cluster/wire"}},
 	"cluster/remote":   {3, []string{"tiers/block", "rdma", "cluster/meta", "cluster/wire"}},
 	"cluster/meta":     {2, []string{"cluster/gossip", "cluster/wire"}},
@@ -63,45 +63,46 @@ var table = map[string]row{
 
 	"tiers/disk/format":  {2, []string{"tiers/block", "tiers/driver"}},
 	"tiers/disk/port":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
-	"tiers/disk/durable": {4, []string{"tiers/block", "tiers/disk/port", "directio"}},
-	"tiers/disk/ledger":  {5, []string{"tiers/block", "tiers/driver", "tiers/policy", "tiers/disk/format", "tiers/disk/durable", "directio"}},
+	"tiers/disk/durable": {6, []string{"tiers/block", "tiers/disk/port", "directio"}},
+	"tiers/disk/ledger":  {7, []string{"tiers/block", "tiers/driver", "tiers/policy", "tiers/disk/format", "tiers/disk/durable", "directio"}},
 	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
-	"tiers":       {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/policy", "tiers/room"}},
+	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/room"}},
+	"tiers":       {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/policy", "tiers/room", "tiers/state"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
-	"tiers/disk":     {6, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
-	"tiers/peer":     {5, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
+	"tiers/disk":     {8, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
+	"tiers/peer":     {7, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
 
-	"tiers/publish": {4, []string{"tiers/block", "tiers/event", "tiers/template"}},
-	"fs/query":      {4, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
+	"tiers/publish": {6, []string{"tiers/block", "tiers/event", "tiers/template"}},
+	"fs/query":      {6, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
 	"fs/device":  {0, nil},
-	"fs/control": {4, []string{"tiers", "tiers/block", "tiers/event"}},
+	"fs/control": {6, []string{"tiers", "tiers/block", "tiers/event"}},
 
-	"fs": {5, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
+	"fs": {7, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
 	"cmd/kvfs/config":  {2, []string{"tiers/block", "tiers/hybrid", "tiers/template"}},
 	"cmd/kvfs/exit":    {3, []string{"cmd/kvfs/config"}},
-	"cmd/kvfs/show":    {5, []string{"fs/query"}},
-	"cmd/kvfs/plan":    {4, []string{"tiers/hybrid", "directio"}},
-	"cmd/kvfs/launch":  {4, nil},
-	"cmd/kvfs/handoff": {4, nil},
-	"cmd/kvfs/rails":   {6, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
-	"cmd/kvfs/mounts":  {5, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
-	"cmd/kvfs/status":  {7, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
-	"cmd/kvfs/client":  {8, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
-	"cmd/kvfs/blocks":  {9, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
-	"cmd/kvfs/daemon":  {9, []string{"*"}},
-	"cmd/kvfs":         {10, []string{"*"}},
+	"cmd/kvfs/show":    {7, []string{"fs/query"}},
+	"cmd/kvfs/plan":    {6, []string{"tiers/hybrid", "directio"}},
+	"cmd/kvfs/launch":  {6, nil},
+	"cmd/kvfs/handoff": {6, nil},
+	"cmd/kvfs/rails":   {8, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
+	"cmd/kvfs/mounts":  {7, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
+	"cmd/kvfs/status":  {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
+	"cmd/kvfs/client":  {10, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
+	"cmd/kvfs/blocks":  {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
+	"cmd/kvfs/daemon":  {11, []string{"*"}},
+	"cmd/kvfs":         {12, []string{"*"}},
 }
 
-const testsLevel = 11 // everything below tests/, which only tests/ may import
+const testsLevel = 13 // everything below tests/, which only tests/ may import
 
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.

@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // adoption enters, at Open, the files that an earlier process left in the tiers. No other code of the engine runs.
@@ -68,7 +69,7 @@ func (v *inventory) add(id driver.BlobID, r *driver.Record) bool {
 // that it replaced is dropped, too.
 func (e *adoption) adopt() error {
 	left := inventory{latest: map[string]int{}, changed: map[string]uint64{}}
-	err := e.primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
+	err := e.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		if modified && !r.Dir && !e.plainPath(r.Path) || block.CheckPath(r.Path) != nil {
 			left.reject(r, modified)
 			return false
@@ -82,55 +83,55 @@ func (e *adoption) adopt() error {
 	dirs, files := left.dirs, left.files
 	sort.Slice(dirs, func(i, j int) bool { return dirs[i].r.Path < dirs[j].r.Path })
 	sort.Slice(files, func(i, j int) bool { return files[i].r.Seq < files[j].r.Seq })
-	g := gone{blobs: left.replaced}
+	g := state.Gone{Blobs: left.replaced}
 	for _, d := range dirs {
 		e.adoptOne(d.blob, &d.r, &g)
 	}
 	for _, f := range files {
 		if f.r.Seq < left.changed[f.r.Path] {
 			left.dropped++
-			g.blobs = append(g.blobs, f.blob)
+			g.Blobs = append(g.Blobs, f.blob)
 			continue
 		}
 		e.adoptOne(f.blob, &f.r, &g)
 	}
-	e.mu.counters.AdoptDropped += uint64(left.dropped)
-	e.finish(&g)
-	if n := e.mu.counters.Adopted; n > 0 || left.dropped > 0 {
-		e.log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
-			zap.Uint64("bytes", e.mu.counters.AdoptedBytes), zap.Int("dropped", left.dropped))
+	e.Mu.Counters.AdoptDropped += uint64(left.dropped)
+	e.Finish(&g)
+	if n := e.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
+		e.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
+			zap.Uint64("bytes", e.Mu.Counters.AdoptedBytes), zap.Int("dropped", left.dropped))
 	}
 	return nil
 }
 
 // adoptOne enters one record. The engine is not shared yet, so adoptOne needs no lock.
-func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
+func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone) {
 	parent := e.adoptParents(path.Dir(r.Path))
 	if parent == 0 { // a directory above is a file here
-		e.mu.counters.AdoptDropped++
-		g.blobs = append(g.blobs, blob)
+		e.Mu.Counters.AdoptDropped++
+		g.Blobs = append(g.Blobs, blob)
 		return
 	}
 	e.raiseDirs(parent, r.Seq)
 	name := path.Base(r.Path)
-	ix := e.mu.ix
+	ix := e.Mu.Ix
 	if old := ix.Lookup(parent, name); old != 0 {
 		oe := ix.At(old)
-		if !r.Dir || oe.Mode&modeType != modeDir || oe.Blob != 0 {
-			g.blobs = append(g.blobs, blob)
+		if !r.Dir || oe.Mode&state.ModeType != state.ModeDir || oe.Blob != 0 {
+			g.Blobs = append(g.Blobs, blob)
 			return
 		}
-		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = modeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
+		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = state.ModeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
 		e.names.dirFiles++
 		return
 	}
 	id := ix.Alloc()
 	en := ix.At(id)
-	en.Mode, en.UID, en.GID, en.Seq, en.Blob = modeRegular|r.Mode, r.UID, r.GID, r.Seq, uint64(blob)
+	en.Mode, en.UID, en.GID, en.Seq, en.Blob = state.ModeRegular|r.Mode, r.UID, r.GID, r.Seq, uint64(blob)
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
-	e.mu.seq = max(e.mu.seq, r.Seq)
+	e.Mu.Seq = max(e.Mu.Seq, r.Seq)
 	if r.Dir {
-		en.Mode = modeDir | r.Mode
+		en.Mode = state.ModeDir | r.Mode
 		ix.Link(id, parent, name)
 		e.renames.renamedDirLocked(id, en)
 		e.names.dirFiles++
@@ -138,29 +139,29 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *gone) {
 	}
 	en.Size = r.Size
 	if r.Pinned {
-		en.Flags |= flagPinned
+		en.Flags |= state.FlagPinned
 	}
 	if r.Sum.Valid {
-		en.Sum, en.Flags = r.Sum.Sum, en.Flags|flagSum
+		en.Sum, en.Flags = r.Sum.Sum, en.Flags|state.FlagSum
 	}
 	if !r.Expires.IsZero() {
 		en.Expires = r.Expires.UnixNano()
-		e.mu.expiries.Add(en.Expires, id)
+		e.Mu.Expiries.Add(en.Expires, id)
 	}
-	e.space.enterGroupLocked(en, e.groupOfLocked(parent))
-	en.Flags |= e.nameFlagsLocked(parent, name)
+	e.EnterGroupLocked(en, e.GroupOfLocked(parent))
+	en.Flags |= e.NameFlagsLocked(parent, name)
 	ix.Link(id, parent, name)
-	e.space.addUsedLocked(en, chargeOf(en.Size))
-	e.classifyLocked(id, en)
-	switch e.kindLocked(en) {
+	e.AddUsedLocked(en, state.ChargeOf(en.Size))
+	e.ClassifyLocked(id, en)
+	switch e.KindLocked(en) {
 	case draft.Block:
-		e.mu.room.Group(en.Group).Learn(en.Size)
+		e.Mu.Room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
 		e.drafts.newFileLocked(id, en) // it waits for its rename
 	}
-	e.mu.blocks++
-	e.mu.counters.Adopted++
-	e.mu.counters.AdoptedBytes += uint64(en.Size)
+	e.Mu.Blocks++
+	e.Mu.Counters.Adopted++
+	e.Mu.Counters.AdoptedBytes += uint64(en.Size)
 }
 
 // plainPath reports whether a file is never committed. Such a file is adopted as it is.
@@ -171,7 +172,7 @@ func (e *adoption) plainPath(p string) bool {
 	if len(parts) > 1 {
 		group = block.GroupID(parts[0])
 	}
-	return e.opts.Groups[group].Pinned || e.plain.Name(name) || e.temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.temp.Dir)
+	return e.Opts.Groups[group].Pinned || e.Plain.Name(name) || e.Temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.Temp.Dir)
 }
 
 // adoptParents makes the directories of a path whose own records are missing. Each gets the owner of the directory
@@ -180,8 +181,8 @@ func (e *adoption) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
 	}
-	if id := e.mu.ix.Walk(dir); id != 0 {
-		if e.mu.ix.At(id).Mode&modeType != modeDir {
+	if id := e.Mu.Ix.Walk(dir); id != 0 {
+		if e.Mu.Ix.At(id).Mode&state.ModeType != state.ModeDir {
 			return 0
 		}
 		return id
@@ -190,21 +191,21 @@ func (e *adoption) adoptParents(dir string) index.ID {
 	if parent == 0 {
 		return 0
 	}
-	id := e.mu.ix.Alloc()
-	en := e.mu.ix.At(id)
-	now, above := e.now(), e.mu.ix.At(parent)
-	en.Mode, en.UID, en.GID = above.Mode&(modeType|0o755), above.UID, above.GID
+	id := e.Mu.Ix.Alloc()
+	en := e.Mu.Ix.At(id)
+	now, above := e.Now(), e.Mu.Ix.At(parent)
+	en.Mode, en.UID, en.GID = above.Mode&(state.ModeType|0o755), above.UID, above.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
-	e.mu.ix.Link(id, parent, path.Base(dir))
-	e.names.markDirLocked(id, en)
+	e.Mu.Ix.Link(id, parent, path.Base(dir))
+	e.MarkDirLocked(id, en)
 	return id
 }
 
 // raiseDirs gives directories without a record, from dir upwards, the highest commit number
 // below them. So no grave from before that number applies to them.
 func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
-	for ; dir != index.Root && dir != 0; dir = e.mu.ix.Parent(dir) {
-		en := e.mu.ix.At(dir)
+	for ; dir != index.Root && dir != 0; dir = e.Mu.Ix.Parent(dir) {
+		en := e.Mu.Ix.At(dir)
 		if en.Blob != 0 || en.Seq >= seq {
 			return
 		}
@@ -214,38 +215,38 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 
 // shrinkAdopted evicts blocks if an earlier process had more memory than this one.
 func (e *adoption) shrinkAdopted() {
-	var g gone
-	for gr := range e.mu.room.Groups() {
+	var g state.Gone
+	for gr := range e.Mu.Room.Groups() {
 		e.drafts.shrinkLocked(gr, &g)
 	}
-	e.finish(&g)
+	e.Finish(&g)
 }
 
 // enumerate enters the blocks that the secondary tiers hold. Of two versions of a name the higher commit number wins,
 // wherever it is. The other version is removed. Blocks that only memory has are copied down.
 func (e *adoption) enumerate() error {
-	for _, s := range e.tiers {
-		list, ok := s.tier.(driver.Enumerator)
+	for _, s := range e.Tiers {
+		list, ok := s.Tier.(driver.Enumerator)
 		if !ok {
 			continue
 		}
-		if st, ok := s.tier.(driver.Statser); ok {
-			e.mu.ix.Reserve(e.mu.ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
+		if st, ok := s.Tier.(driver.Statser); ok {
+			e.Mu.Ix.Reserve(e.Mu.Ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
 		}
-		var g gone
+		var g state.Gone
 		en := enumeration{e: e, s: s, g: &g}
 		if err := list.Blocks(func(h *driver.Held) bool { en.add(h); return true }); err != nil {
 			return err
 		}
 		if len(en.stale) > 0 {
-			s.tier.Remove(en.stale)
+			s.Tier.Remove(en.stale)
 		}
-		e.finish(&g)
-		e.log.Info("blocks of an earlier process", zap.String("tier", s.opts.Name), zap.Uint64("blocks", en.blocks),
+		e.Finish(&g)
+		e.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
 			zap.Uint64("bytes", en.bytes), zap.Int("stale", len(en.stale)))
 	}
-	if len(e.tiers) > 0 && e.mu.blocks > 0 {
-		e.mu.ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+	if len(e.Tiers) > 0 && e.Mu.Blocks > 0 {
+		e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 			e.copies.cascadeLocked(id, en)
 			return true
 		})
@@ -256,8 +257,8 @@ func (e *adoption) enumerate() error {
 // enumeration enters the blocks of one tier, one by one. The engine is not shared yet, so it needs no lock.
 type enumeration struct {
 	e             *adoption
-	s             *secondary
-	g             *gone
+	s             *state.Secondary
+	g             *state.Gone
 	stale         []block.Key
 	blocks, bytes uint64
 	dir           string   // directory of the block before
@@ -266,7 +267,7 @@ type enumeration struct {
 
 func (n *enumeration) add(h *driver.Held) {
 	e := n.e
-	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.now() {
+	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.Now() {
 		n.stale = append(n.stale, h.Key)
 		return
 	}
@@ -286,31 +287,31 @@ func (n *enumeration) add(h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	}
-	if id := e.mu.ix.Lookup(n.parent, name); id != 0 {
+	if id := e.Mu.Ix.Lookup(n.parent, name); id != 0 {
 		n.meet(id, h)
 		return
 	}
-	id := e.mu.ix.Alloc()
-	en := e.mu.ix.At(id)
+	id := e.Mu.Ix.Alloc()
+	en := e.Mu.Ix.At(id)
 	a := &h.Attrs
-	en.Mode, en.UID, en.GID, en.Seq, en.Size = modeRegular|a.Mode&0o7777, a.UID, a.GID, a.Seq, h.Size
+	en.Mode, en.UID, en.GID, en.Seq, en.Size = state.ModeRegular|a.Mode&0o7777, a.UID, a.GID, a.Seq, h.Size
 	en.Mtime, en.Atime, en.Ctime = a.Mtime, a.Mtime, a.Mtime
 	if h.Sum.Valid {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|flagSum
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
 	}
 	if a.Pinned {
-		en.Flags |= flagPinned
+		en.Flags |= state.FlagPinned
 	}
 	if a.Expires != 0 {
 		en.Expires = a.Expires
-		e.mu.expiries.Add(a.Expires, id)
+		e.Mu.Expiries.Add(a.Expires, id)
 	}
-	en.Tiers = n.s.bit
-	e.space.enterGroupLocked(en, e.groupOfLocked(n.parent))
-	e.mu.ix.Link(id, n.parent, name)
-	e.mu.room.Group(en.Group).Learn(h.Size)
-	e.mu.hollow++
-	e.mu.seq = max(e.mu.seq, a.Seq)
+	en.Tiers = n.s.Bit
+	e.EnterGroupLocked(en, e.GroupOfLocked(n.parent))
+	e.Mu.Ix.Link(id, n.parent, name)
+	e.Mu.Room.Group(en.Group).Learn(h.Size)
+	e.Mu.Hollow++
+	e.Mu.Seq = max(e.Mu.Seq, a.Seq)
 	n.blocks++
 	n.bytes += uint64(h.Size)
 }
@@ -318,9 +319,9 @@ func (n *enumeration) add(h *driver.Held) {
 // meet decides about a block whose name has an entry already.
 func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	e := n.e
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&modeType == modeDir, en.Seq > h.Attrs.Seq:
+	case en.Mode&state.ModeType == state.ModeDir, en.Seq > h.Attrs.Seq:
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
@@ -328,9 +329,9 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.add(h)
 		return
 	}
-	en.Tiers |= n.s.bit
-	if h.Sum.Valid && en.Flags&flagSum == 0 {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|flagSum
+	en.Tiers |= n.s.Bit
+	if h.Sum.Valid && en.Flags&state.FlagSum == 0 {
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
 	}
 	n.blocks++
 	n.bytes += uint64(h.Size)
@@ -343,20 +344,20 @@ func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	for depth := 0; dir != ""; depth++ {
 		var name string
 		name, dir, _ = strings.Cut(dir, "/")
-		id := e.mu.ix.Lookup(parent, name)
+		id := e.Mu.Ix.Lookup(parent, name)
 		if id == 0 {
-			id = e.mu.ix.Alloc()
-			en := e.mu.ix.At(id)
-			now := e.now()
-			en.Mode, en.Mtime, en.Atime, en.Ctime = modeDir|0o755, now, now, now
+			id = e.Mu.Ix.Alloc()
+			en := e.Mu.Ix.At(id)
+			now := e.Now()
+			en.Mode, en.Mtime, en.Atime, en.Ctime = state.ModeDir|0o755, now, now, now
 			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
-			e.mu.ix.Link(id, parent, name)
-			e.names.markDirLocked(id, en)
+			e.Mu.Ix.Link(id, parent, name)
+			e.MarkDirLocked(id, en)
 		}
-		if en := e.mu.ix.At(id); depth < len(kept) && en.Mode&modeType == modeDir && en.Blob == 0 {
-			en.Mode, en.UID, en.GID = modeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
+		if en := e.Mu.Ix.At(id); depth < len(kept) && en.Mode&state.ModeType == state.ModeDir && en.Blob == 0 {
+			en.Mode, en.UID, en.GID = state.ModeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
 		}
-		if e.mu.ix.At(id).Mode&modeType != modeDir {
+		if e.Mu.Ix.At(id).Mode&state.ModeType != state.ModeDir {
 			return 0
 		}
 		parent = id

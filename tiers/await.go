@@ -12,21 +12,21 @@ import (
 // expirePromotions ends the waits for promotions that took longer than PromoteTimeout, or than their deadline.
 func (e *loads) expirePromotions() {
 	var all []*promotion
-	e.mu.Lock()
-	for _, p := range e.mu.promotions {
+	e.Mu.Lock()
+	for _, p := range e.promotions {
 		all = append(all, p)
 	}
-	for p := range e.mu.orphans {
+	for p := range e.orphans {
 		all = append(all, p)
 	}
-	e.mu.Unlock()
-	e.turnAway(all, e.now())
+	e.Mu.Unlock()
+	e.turnAway(all, e.Now())
 }
 
 // turnAway ends the waits for some promotions that are over at now (nanoseconds since the epoch). They are misses.
 func (e *loads) turnAway(list []*promotion, now int64) {
 	var late []laterOpen
-	e.mu.Lock()
+	e.Mu.Lock()
 	for _, p := range list {
 		if p.finished {
 			continue
@@ -41,7 +41,7 @@ func (e *loads) turnAway(list []*promotion, now int64) {
 			return true
 		})
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	for _, l := range late {
 		l.then(nil, block.ErrNotFound)
 	}
@@ -51,18 +51,18 @@ func (e *loads) turnAway(list []*promotion, now int64) {
 // open deadline, not PromoteTimeout.
 func (e *loads) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
-		e.mu.counters.DeadlineExceeded++
-		e.verdicts.judgeLocked(p, fate.Deadline, fate.ReasonExceeded)
+		e.Mu.Counters.DeadlineExceeded++
+		e.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Deadline, fate.ReasonExceeded)
 	} else {
 		p.tier.StatsLocked().PromoteTimeouts++
-		e.verdicts.judgeLocked(p, fate.Unreachable, fate.ReasonTimeout)
+		e.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Unreachable, fate.ReasonTimeout)
 	}
 }
 
 // awaitPromotion waits for the end of a promotion, and at most for PromoteTimeout or deadline. It
 // fails with ErrNotFound after that, or when away is closed; or with ctx's error.
 func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
-	t := time.NewTimer(min(e.opts.PromoteTimeout, deadline))
+	t := time.NewTimer(min(e.Opts.PromoteTimeout, deadline))
 	defer t.Stop()
 	late := false
 	select {
@@ -73,18 +73,18 @@ func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan st
 	case <-away:
 	case <-ctx.Done():
 	}
-	e.mu.Lock()
+	e.Mu.Lock()
 	if p.finished {
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		<-p.done
 		return p.err
 	}
 	p.waiters--
 	err, key := ctx.Err(), p.Key
 	if err == nil && late {
-		e.waitedLocked(p, deadline < e.opts.PromoteTimeout)
+		e.waitedLocked(p, deadline < e.Opts.PromoteTimeout)
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if err != nil {
 		return err
 	}

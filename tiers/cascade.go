@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // copies is the room of copies in the tiers below memory. It makes, updates and removes them, and does fsync.
@@ -18,7 +19,7 @@ type copies struct{ *core }
 // cascadeLocked queues a copy of a block to every tier that lacks it. It is called when
 // a block is committed and no process has it open for writing.
 func (e *copies) cascadeLocked(id index.ID, en *index.Entry) {
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		e.cascadeToLocked(s, id, en)
 	}
 }
@@ -26,40 +27,46 @@ func (e *copies) cascadeLocked(id index.ID, en *index.Entry) {
 // cascadableLocked reports whether a block may go to secondary tiers. A file under a temporary name may not. The raw
 // files of pinned groups and plain names may not either, because they change at any time.
 func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
-	return en.Mode&modeType == modeRegular && en.Flags&flagUncommitted == 0 && en.Blob != 0 &&
-		e.mu.ix.Linked(id) && e.kindLocked(en) == draft.Block
+	return en.Mode&state.ModeType == state.ModeRegular && en.Flags&state.FlagUncommitted == 0 && en.Blob != 0 &&
+		e.Mu.Ix.Linked(id) && e.KindLocked(en) == draft.Block
 }
 
-func (e *copies) cascadeToLocked(s *secondary, id index.ID, en *index.Entry) {
-	synced := en.Flags&flagSynced != 0 && s == e.keeper()
-	if (en.Tiers|en.Storing)&s.bit != 0 || s.opts.Cascade == CascadeOff && !synced || !e.cascadableLocked(id, en) {
+func (e *copies) cascadeToLocked(s *state.Secondary, id index.ID, en *index.Entry) {
+	synced := en.Flags&state.FlagSynced != 0 && s == e.Keeper()
+	if (en.Tiers|en.Storing)&s.Bit != 0 || s.Opts.Cascade == state.CascadeOff && !synced || !e.cascadableLocked(id, en) {
 		return
 	}
-	if s.opts.SecondHit && !synced && !s.AdmitLocked(e.pathHashLocked(id)) {
-		en.Flags |= flagOnceSeen
+	if s.Opts.SecondHit && !synced && !s.AdmitLocked(e.PathHashLocked(id)) {
+		en.Flags |= state.FlagOnceSeen
 		return
 	}
-	if s.opts.Cascade == CascadeOnEvict && !synced {
+	if s.Opts.Cascade == state.CascadeOnEvict && !synced {
 		return // cleanLocked copies it when it is evicted
 	}
 	if s.FullLocked(en.Size) && !synced {
 		s.DeferLocked(id, en.Seq)
 		return
 	}
-	s.copyLocked(id, en, lane.Store{}, false)
+	e.copyLocked(s, id, en, lane.Store{}, false)
 }
 
 // copyLocked puts a copy of a block into the queue of a tier. like has the options of the copy. urgent puts it before
 // all others. Each of the waiters gets the result.
-func (s *secondary) copyLocked(id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
+func (e *copies) copyLocked(s *state.Secondary, id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
 	like.ID, like.Seq, like.Bytes = id, en.Seq, en.Size
-	like.Force = like.Force || en.Flags&flagSynced != 0 && s == s.e.copies.keeper()
+	like.Force = like.Force || en.Flags&state.FlagSynced != 0 && s == e.Keeper()
 	op := &like
 	for _, w := range waiters {
 		op.Wait(w)
 	}
 	s.PushLocked(op, urgent)
-	en.Storing |= s.bit
+	en.Storing |= s.Bit
+}
+
+// dropCopiesLocked takes a block that is gone out of the tiers, and voids its stores.
+func (e *copies) dropCopiesLocked(id index.ID, en *index.Entry) {
+	e.voidStoresLocked(id, en)
+	e.removeCopiesLocked(id, en)
 }
 
 // voidStoresLocked voids the stores of a block that are queued or under way, because the
@@ -68,23 +75,8 @@ func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
 	if en.Storing == 0 {
 		return
 	}
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		s.VoidLocked(id, en.Seq)
-	}
-}
-
-// retargetLocked is called when the name and bytes of a block went from one entry to another, or when a block got
-// another commit number. It points the stores that are queued or under way to the new entry and number.
-func (e *copies) retargetLocked(from, to index.ID, seq, newSeq uint64) {
-	en := e.mu.ix.At(from)
-	if en.Storing == 0 {
-		return
-	}
-	for _, s := range e.tiers {
-		s.RetargetLocked(from, to, seq, newSeq)
-	}
-	if from != to {
-		e.mu.ix.At(to).Storing, en.Storing = en.Storing, 0
 	}
 }
 
@@ -95,15 +87,15 @@ func (e *copies) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	if en.Storing != 0 {
 		return true
 	}
-	if en.Flags&(flagRefused|flagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
+	if en.Flags&(state.FlagRefused|state.FlagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
 		return false
 	}
-	for _, s := range e.tiers {
-		if s.opts.Cascade == CascadeOff || en.Tiers != 0 && s == e.remote || en.Tiers&s.bit != 0 {
+	for _, s := range e.Tiers {
+		if s.Opts.Cascade == state.CascadeOff || en.Tiers != 0 && s == e.Remote || en.Tiers&s.Bit != 0 {
 			continue
 		}
 		if !s.FullLocked(en.Size) {
-			s.copyLocked(id, en, lane.Store{Leaving: leaving && s.opts.Cascade == CascadeOnEvict}, false)
+			e.copyLocked(s, id, en, lane.Store{Leaving: leaving && s.Opts.Cascade == state.CascadeOnEvict}, false)
 		}
 		return true // queued, or its turn will come
 	}
@@ -113,18 +105,18 @@ func (e *copies) cleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 // cleanSome is cleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
 // A block that is being written gets no copy.
 func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
-	for len(ids) > 0 && e.lazy != 0 {
+	for len(ids) > 0 && e.Lazy != 0 {
 		var later []index.ID
-		e.mu.Lock()
+		e.Mu.Lock()
 		for _, id := range ids {
-			if !e.mu.ix.Valid(id) || !e.mu.ix.Linked(id) {
+			if !e.Mu.Ix.Valid(id) || !e.Mu.Ix.Linked(id) {
 				continue
 			}
-			if en := e.mu.ix.At(id); en.Tiers|en.Storing == 0 && e.cleanLocked(id, en, false) && en.Storing == 0 {
+			if en := e.Mu.Ix.At(id); en.Tiers|en.Storing == 0 && e.cleanLocked(id, en, false) && en.Storing == 0 {
 				later = append(later, id) // the queue is full
 			}
 		}
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		if err := e.Drain(ctx); err != nil {
 			return err
 		}
@@ -138,31 +130,31 @@ func (e *copies) cleanSome(ctx context.Context, ids []index.ID) error {
 
 // storeNow copies a block down to a tier ahead of all others, and waits until the copy is there. force disregards the
 // write budget and the admission of the tier. It returns false if the block is not for that tier.
-func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.ID, force bool) (bool, error) {
+func (e *copies) storeNow(ctx context.Context, w state.Waiter, s *state.Secondary, id index.ID, force bool) (bool, error) {
 	for {
 		done := make(chan error, 1)
 		joined := false
-		e.mu.Lock()
-		en := e.mu.ix.At(id)
+		e.Mu.Lock()
+		en := e.Mu.Ix.At(id)
 		switch {
-		case en.Tiers&s.bit != 0:
-			e.mu.Unlock()
+		case en.Tiers&s.Bit != 0:
+			e.Mu.Unlock()
 			return true, nil
-		case e.mu.closed:
-			e.mu.Unlock()
+		case e.Mu.Closed:
+			e.Mu.Unlock()
 			return false, block.ErrClosed
 		case !e.cascadableLocked(id, en):
-			e.mu.Unlock()
+			e.Mu.Unlock()
 			return false, nil
-		case !force && s.opts.SecondHit && (en.Flags&flagOnceSeen != 0 || !s.AdmittedLocked(e.pathHashLocked(id))):
-			e.mu.Unlock()
+		case !force && s.Opts.SecondHit && (en.Flags&state.FlagOnceSeen != 0 || !s.AdmittedLocked(e.PathHashLocked(id))):
+			e.Mu.Unlock()
 			return false, nil // the end of the write counts this use
-		case en.Storing&s.bit != 0 && s.JoinLocked(id, en.Seq, force, done):
+		case en.Storing&s.Bit != 0 && s.JoinLocked(id, en.Seq, force, done):
 			joined = true
 		default:
-			s.copyLocked(id, en, lane.Store{Force: force}, true, done)
+			e.copyLocked(s, id, en, lane.Store{Force: force}, true, done)
 		}
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		err := waitStored(ctx, w, done)
 		if joined && force && errors.Is(err, block.ErrBudget) {
 			continue // it was under way when it became urgent
@@ -171,17 +163,17 @@ func (e *copies) storeNow(ctx context.Context, w Waiter, s *secondary, id index.
 	}
 }
 
-func waitStored(ctx context.Context, w Waiter, done <-chan error) error {
+func waitStored(ctx context.Context, w state.Waiter, done <-chan error) error {
 	return storedError(waitDone(ctx, w, done))
 }
 
-func waitDone(ctx context.Context, w Waiter, done <-chan error) error {
+func waitDone(ctx context.Context, w state.Waiter, done <-chan error) error {
 	select {
 	case err := <-done: // already
 		return err
 	default:
 	}
-	announce(w)
+	state.Announce(w)
 	select {
 	case err := <-done:
 		return err
@@ -199,19 +191,9 @@ func storedError(err error) error {
 	return err
 }
 
-// keeper returns the first tier that can make blocks durable, nil if there is none.
-func (e *copies) keeper() *secondary {
-	for _, s := range e.tiers {
-		if s.syncer != nil {
-			return s
-		}
-	}
-	return nil
-}
-
 // makeDurable waits until a committed block is stored and synced.
-func (e *copies) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
-	s := e.keeper()
+func (e *copies) makeDurable(ctx context.Context, w state.Waiter, id index.ID) error {
+	s := e.Keeper()
 	if s == nil {
 		return nil
 	}
@@ -222,31 +204,31 @@ func (e *copies) makeDurable(ctx context.Context, w Waiter, id index.ID) error {
 }
 
 // flushTier waits until all blocks, removals and renames that a tier has so far are durable.
-func (e *copies) flushTier(ctx context.Context, w Waiter, s *secondary) error {
+func (e *copies) flushTier(ctx context.Context, w state.Waiter, s *state.Secondary) error {
 	told := make(chan error, 1) // the tier has all removals and renames so far
-	e.mu.Lock()
+	e.Mu.Lock()
 	s.AfterKeyedLocked(func() { told <- nil })
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if err := waitStored(ctx, w, told); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
-	s.syncer.Sync(func(err error) { done <- err })
+	s.Syncer.Sync(func(err error) { done <- err })
 	return waitStored(ctx, w, done)
 }
 
 // afterCommit waits for the copy of a committed block, if the cascade is synchronous
 // or if sync is set: a process called fsync before.
-func (e *copies) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bool) error {
+func (e *copies) afterCommit(ctx context.Context, w state.Waiter, id index.ID, sync bool) error {
 	if sync {
 		return e.makeDurable(ctx, w, id)
 	}
-	for _, s := range e.tiers {
-		if s.opts.Cascade != CascadeSync {
+	for _, s := range e.Tiers {
+		if s.Opts.Cascade != state.CascadeSync {
 			continue
 		}
 		if _, err := e.storeNow(ctx, w, s, id, false); err != nil {
-			e.log.Warn("block not copied", zap.String("tier", s.opts.Name), zap.Error(err))
+			e.Log.Warn("block not copied", zap.String("tier", s.Opts.Name), zap.Error(err))
 		}
 	}
 	return nil
@@ -255,11 +237,11 @@ func (e *copies) afterCommit(ctx context.Context, w Waiter, id index.ID, sync bo
 // closeTiers ends the waits for the secondary tiers, and closes the tiers after the removals and updates that are
 // left. Nothing else is begun by now.
 func (e *copies) closeTiers(ctx context.Context) error {
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		s.TurnAway()
 	}
 	var errs []error
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		errs = append(errs, s.Lane.Close(ctx))
 	}
 	return errors.Join(errs...)

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // CreateOptions describes a file to be made.
@@ -17,7 +18,7 @@ type CreateOptions struct {
 	Name      string
 	Mode      uint32 // permission bits
 	UID, GID  uint32
-	By        Caller
+	By        state.Caller
 	Exclusive bool // O_EXCL: fail with ErrExist if any version of the name is there
 	Truncate  bool // O_TRUNC
 }
@@ -31,42 +32,42 @@ type CreateOptions struct {
 //
 // It fails with ErrExist, ErrNotDir, ErrNotFound, ErrReserved, ErrInvalid,
 // ErrNameTooLong, ErrQuota (a pinned group is full), or ctx's error.
-func (e *opens) Create(ctx context.Context, o CreateOptions) (Attr, *Handle, error) {
+func (e *opens) Create(ctx context.Context, o CreateOptions) (state.Attr, *Handle, error) {
 	for tries := 0; ; tries++ {
 		a, h, met, err := e.create(ctx, &o)
-		if !met || tries == renameTries || !errors.Is(err, block.ErrNotFound) && !errors.Is(err, ErrStale) {
+		if !met || tries == renameTries || !errors.Is(err, block.ErrNotFound) && !errors.Is(err, state.ErrStale) {
 			return a, h, err
 		} // else the file that it met is gone meanwhile
 	}
 }
 
 // create is one try of Create. met: the file existed already.
-func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle, met bool, err error) {
+func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *Handle, met bool, err error) {
 	blob, file, err := e.space.createFile(ctx, o.By.Waits)
 	if err != nil {
 		return a, nil, false, err
 	}
 	var existing index.ID
 	var expect int64
-	var g gone
-	e.mu.Lock()
+	var g state.Gone
+	e.Mu.Lock()
 	e.drafts.hearNameLocked(o.Parent, o.Name, &o.By)
 	e.names.dropExpiredLocked(o.Parent, o.Name, &g)
 	existing, err = e.findExistingLocked(o, &g)
-	gr := e.mu.room.Group(e.groupOfLocked(o.Parent))
+	gr := e.Mu.Room.Group(e.GroupOfLocked(o.Parent))
 	switch {
 	case err != nil || existing != 0:
-	case gr.Pinned() && !e.space.quotaLocked(gr, pageBytes, false, &g):
+	case gr.Pinned() && !e.space.quotaLocked(gr, state.PageBytes, false, &g):
 		err = block.ErrQuota
 	default:
 		a, h, expect = e.createLocked(o, blob)
 		h.File.file = file
 	}
 	e.elsewhere.tellOutdatedLocked(&g)
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	if err != nil || existing != 0 {
-		e.discard(blob, file)
+		e.Discard(blob, file)
 	}
 	switch {
 	case err != nil:
@@ -75,7 +76,7 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle
 		a, h, err = e.openExisting(ctx, existing, o)
 		return a, h, true, err
 	}
-	if e.plain.Name(o.Name) {
+	if e.Plain.Name(o.Name) {
 		expect = 0 // the file is no block
 	}
 	e.expect(h, expect)
@@ -84,23 +85,23 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a Attr, h *Handle
 
 // findExistingLocked finds the file that a CREATE opens, and counts a reference by the kernel to it.
 // It returns 0 if the CREATE is to make the file.
-func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) {
+func (e *opens) findExistingLocked(o *CreateOptions, g *state.Gone) (index.ID, error) {
 	if err := e.names.checkNewLocked(o.Parent, o.Name); err != nil {
 		return 0, err
 	}
-	e.drafts.renounceLocked(nameKey{o.Parent, o.Name}, &o.By, g)
+	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, g)
 	id, _ := e.names.resolveLocked(o.Parent, o.Name, &o.By)
 	if id == 0 {
-		id = e.mu.ix.Lookup(o.Parent, o.Name) // a file that another process hides there
+		id = e.Mu.Ix.Lookup(o.Parent, o.Name) // a file that another process hides there
 	}
 	if id == 0 {
 		return 0, nil
 	}
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	switch {
 	case o.Exclusive:
 		return 0, block.ErrExist
-	case en.Mode&modeType == modeDir:
+	case en.Mode&state.ModeType == state.ModeDir:
 		return 0, block.ErrIsDir
 	}
 	en.Lookups++
@@ -108,82 +109,66 @@ func (e *opens) findExistingLocked(o *CreateOptions, g *gone) (index.ID, error) 
 }
 
 // openExisting opens a file that a CREATE met. The kernel did not know of the file.
-func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (Attr, *Handle, error) {
+func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions) (state.Attr, *Handle, error) {
 	h, err := e.openWrite(ctx, &writeOpen{id: id, by: o.By, WriteOptions: WriteOptions{Truncate: o.Truncate}, creates: o})
 	if err == nil && h.ID() != id {
-		e.mu.Lock()
-		e.mu.ix.At(h.ID()).Lookups++
-		e.mu.Unlock()
+		e.Mu.Lock()
+		e.Mu.Ix.At(h.ID()).Lookups++
+		e.Mu.Unlock()
 	}
 	if err != nil || h.ID() != id {
 		e.names.Forget(id, 1)
 	}
 	if err != nil {
-		return Attr{}, nil, err
+		return state.Attr{}, nil, err
 	}
 	return e.names.Attr(h.ID()), h, nil
 }
 
 // createLocked enters a new file under its name and opens it. It also returns how many bytes to reserve
 // for the file.
-func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (Attr, *Handle, int64) {
-	ix := e.mu.ix
+func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (state.Attr, *Handle, int64) {
+	ix := e.Mu.Ix
 	id := ix.Alloc()
 	en := ix.At(id)
-	now := e.now()
-	en.Mode, en.UID, en.GID = modeRegular|o.Mode&0o7777, o.UID, o.GID
+	now := e.Now()
+	en.Mode, en.UID, en.GID = state.ModeRegular|o.Mode&0o7777, o.UID, o.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
-	e.space.enterGroupLocked(en, e.groupOfLocked(o.Parent))
-	en.Flags = flagUncommitted | e.nameFlagsLocked(o.Parent, o.Name)
+	e.EnterGroupLocked(en, e.GroupOfLocked(o.Parent))
+	en.Flags = state.FlagUncommitted | e.NameFlagsLocked(o.Parent, o.Name)
 	f := e.drafts.newFileLocked(id, en)
-	f.owner = o.By.process()
-	h := &Handle{File: f, by: o.By.after(), silent: e.kindLocked(en) == draft.Temp}
+	f.owner = o.By.Proc()
+	h := &Handle{File: f, by: o.By.After(), silent: e.KindLocked(en) == draft.Temp}
 	f.handles = []*Handle{h}
 	ix.Link(id, o.Parent, o.Name)
-	if e.kindLocked(en) != draft.Block {
-		en.Flags &^= flagUncommitted
-		en.Seq = e.nextSeqLocked()
-		e.mu.blocks++
+	if e.KindLocked(en) != draft.Block {
+		en.Flags &^= state.FlagUncommitted
+		en.Seq = e.NextSeqLocked()
+		e.Mu.Blocks++
 	}
-	e.names.changedLocked(o.Parent)
-	e.classifyLocked(id, en)
-	return e.names.attrLocked(id, en), h, chargeOf(e.mu.room.Group(en.Group).BlockBytes())
+	e.ChangedLocked(o.Parent)
+	e.ClassifyLocked(id, en)
+	return e.names.attrLocked(id, en), h, state.ChargeOf(e.Mu.Room.Group(en.Group).BlockBytes())
 }
 
 // expect reserves the size of the group's blocks. If room cannot be made at once, the daemon sees the
 // first byte. That byte waits for room, and only for as much as the file turns out to need.
 func (e *opens) expect(h *Handle, bytes int64) {
-	if bytes > 0 && e.space.speculate(h.File, bytes) {
-		e.mu.Lock()
+	if bytes > 0 && e.speculate(h.File, bytes) {
+		e.Mu.Lock()
 		h.direct, h.File.started = true, true
-		e.mu.Unlock()
+		e.Mu.Unlock()
 	}
 }
 
 // recordPlain writes the record of a file that is never committed, so that a later process adopts the file.
 func (e *opens) recordPlain(f *File) error {
-	e.mu.Lock()
-	plain := e.kindLocked(e.mu.ix.At(f.id)) != draft.Block
-	e.mu.Unlock()
+	e.Mu.Lock()
+	plain := e.KindLocked(e.Mu.Ix.At(f.id)) != draft.Block
+	e.Mu.Unlock()
 	if !plain {
 		return nil
 	}
-	return f.withFile(func(file *os.File) error { return e.attrs.writeRecord(f.id, file) })
-}
-
-func (e *core) discard(blob driver.BlobID, file *os.File) {
-	file.Close()
-	e.finish(&gone{blobs: []driver.BlobID{blob}})
-}
-
-// nameFlagsLocked returns flagTemp and flagPlain as the name of a file demands.
-func (e *core) nameFlagsLocked(parent index.ID, name string) (flags uint16) {
-	if e.mu.ix.At(parent).Flags&flagTemp != 0 || e.temp.Name(name) {
-		flags |= flagTemp
-	}
-	if e.plain.Name(name) {
-		flags |= flagPlain
-	}
-	return flags
+	return f.withFile(func(file *os.File) error { return e.drafts.WriteRecord(f.id, file) })
 }

@@ -3,8 +3,8 @@
 //
 //	Engine  all of it; methods may be called in parallel
 //
-// Engine is made of rooms, types with the methods of one subject each; docs/architecture.md lists them. They share
-// core: the lock, the index, the accounts, the files being written, the promotions under way.
+// Engine is made of rooms, types with the methods of one subject each; docs/architecture.md lists them. They share a
+// state.State: the lock, the index, the accounts.
 //
 // The engine uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages:
 // draft (writing), room (accounts of memory), fate (why a block is not there).
@@ -139,14 +139,14 @@
 //	File.ends         one handle of a file ends at a time; held as File.commits is
 //	File.commits      one file's bytes and its entry are brought in line; held across an fstat and one
 //	                  fsetxattr on tmpfs
-//	attrs.records     a stripe: orders the writers of one record; held across one
+//	drafts.records    a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
-//	core.mu           all tables and accounts; short sections, no system call, no
+//	State.Mu           all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no
 //	                  channel that may block
 //	event.Log.mu      leaf
 //
-// Work that must happen outside of core.mu (unlinking files, telling the kernel,
+// Work that must happen outside of State.Mu (unlinking files, telling the kernel,
 // events) is collected in a gone and done by finish.
 //
 // # Decisions
@@ -160,7 +160,7 @@
 //   - fsync commits a version. To keep its promise and hide the version at the same time would need two copies under
 //     one name in every tier.
 //   - A copy that fsync promised leaves its tier only when the next version has taken its place there, or has failed
-//     to (flagSynced). A version without fsync removes the old copy when it is committed: that costs no promise.
+//     to (FlagSynced). A version without fsync removes the old copy when it is committed: that costs no promise.
 //   - Reservations do not fallocate. tmpfs would clear every page, and the write that follows overwrites it: that
 //     halves the speed of a first write.
 //   - One mutex. On two cores a hot open holds it for well under a microsecond of the 20 that the FUSE round trip

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // EvictRequest asks to drop blocks from one tier, as `kvfs evict` does.
@@ -70,10 +71,10 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 			e.keepOpen(open, &reply)
 			return reply, nil
 		}
-		e.mu.Lock()
-		space := e.mu.room.Space()
-		e.mu.Unlock()
-		if err := waitSpace(ctx, space, min(left, 50*time.Millisecond)); err != nil {
+		e.Mu.Lock()
+		space := e.Mu.Room.Space()
+		e.Mu.Unlock()
+		if err := state.WaitSpace(ctx, space, min(left, 50*time.Millisecond)); err != nil {
 			return reply, err
 		}
 		ids = open
@@ -82,7 +83,7 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 
 // dropAll drops blocks from a tier, those that must stay excepted, and returns those that are open. It first waits for
 // copies that are under way, unless r has Force. It fails with ctx's error.
-func (e *space) dropAll(ctx context.Context, from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID, err error) {
+func (e *space) dropAll(ctx context.Context, from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID, err error) {
 	for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
 		some := ids[i:min(i+dropBatch, len(ids))]
 		if from == nil && !r.Force {
@@ -97,29 +98,29 @@ func (e *space) dropAll(ctx context.Context, from *secondary, r *EvictRequest, i
 
 // keepOpen enters blocks in the reply that stay because they are open.
 func (e *space) keepOpen(open []index.ID, reply *EvictReply) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	for _, id := range open {
-		if e.mu.ix.Valid(id) && e.mu.ix.Linked(id) {
-			reply.keep(e.mu.ix.Path(id), fate.ReasonOpen)
+		if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) {
+			reply.keep(e.Mu.Ix.Path(id), fate.ReasonOpen)
 		}
 	}
 }
 
 // evictSource checks a request. It returns the secondary tier that the request names, nil for memory.
-func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
+func (e *space) evictSource(r *EvictRequest) (*state.Secondary, error) {
 	if r.All == (len(r.Paths) > 0) {
 		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
 	}
 	names := []string{"memory"}
-	for _, s := range e.tiers {
-		if s == e.remote {
+	for _, s := range e.Tiers {
+		if s == e.Remote {
 			continue // other nodes evict their own blocks
 		}
-		if s.opts.Name == r.Tier {
+		if s.Opts.Name == r.Tier {
 			return s, nil
 		}
-		names = append(names, s.opts.Name)
+		names = append(names, s.Opts.Name)
 	}
 	if r.Tier != "memory" {
 		return nil, fmt.Errorf("evict: no tier %q; there are: %s: %w", r.Tier, strings.Join(names, ", "), block.ErrInvalid)
@@ -131,27 +132,27 @@ func (e *space) evictSource(r *EvictRequest) (*secondary, error) {
 func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	var ids []index.ID
 	below := func(id index.ID, en *index.Entry) bool {
-		if en.Mode&modeType == modeRegular {
+		if en.Mode&state.ModeType == state.ModeRegular {
 			ids = append(ids, id)
 		}
 		return true
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	if r.All {
-		e.mu.ix.Descend(index.Root, below)
+		e.Mu.Ix.Descend(index.Root, below)
 		return ids
 	}
 	for _, path := range r.Paths {
-		id := e.mu.ix.Walk(strings.Trim(path, "/"))
+		id := e.Mu.Ix.Walk(strings.Trim(path, "/"))
 		if id == 0 {
 			reply.keep(path, fate.ReasonNotFound)
 			continue
 		}
-		en := e.mu.ix.At(id)
+		en := e.Mu.Ix.At(id)
 		below(id, en)
-		if en.Mode&modeType == modeDir {
-			e.mu.ix.Descend(id, below)
+		if en.Mode&state.ModeType == state.ModeDir {
+			e.Mu.Ix.Descend(id, below)
 		}
 	}
 	return ids
@@ -165,43 +166,43 @@ func (r *EvictReply) keep(path string, reason fate.Reason) {
 }
 
 // dropSome evicts some of the blocks that a request names. It returns those that are open.
-func (e *space) dropSome(from *secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
-	var g gone
-	e.mu.Lock()
+func (e *space) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
+	var g state.Gone
+	e.Mu.Lock()
 	for _, id := range ids {
-		if !e.mu.ix.Valid(id) || !e.mu.ix.Linked(id) {
+		if !e.Mu.Ix.Valid(id) || !e.Mu.Ix.Linked(id) {
 			continue
 		}
-		en := e.mu.ix.At(id)
+		en := e.Mu.Ix.At(id)
 		switch reason := e.whyKeptLocked(from, r, id, en); {
 		case reason == fate.ReasonOpen:
 			open = append(open, id)
 		case reason == fate.ReasonNotHere && r.All:
 		case reason != 0:
-			reply.keep(e.mu.ix.Path(id), reason)
+			reply.keep(e.Mu.Ix.Path(id), reason)
 		default:
 			reply.Blocks++
 			reply.Bytes += en.Size
 			e.dropCopyLocked(from, id, en, &g)
 		}
 	}
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	return open
 }
 
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
-func (e *space) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
+func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
 	here, elsewhere, own := e.copiesLocked(from, en)
-	pinned := en.Flags&flagPinned != 0 || e.mu.room.Group(en.Group).Pinned()
+	pinned := en.Flags&state.FlagPinned != 0 || e.Mu.Room.Group(en.Group).Pinned()
 	switch {
-	case en.Flags&(flagUncommitted|flagTemp) != 0:
+	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
 		return fate.ReasonBeingWritten
-	case en.Flags&flagPlain != 0:
+	case en.Flags&state.FlagPlain != 0:
 		return fate.ReasonPinned
 	case !here:
 		return fate.ReasonNotHere
-	case from == nil && (en.Opens > 0 || e.mu.files[id] != nil), e.mu.promotions[id] != nil:
+	case from == nil && (en.Opens > 0 || e.Mu.Files[id] != nil), e.loads.promotingLocked(id) != "":
 		return fate.ReasonOpen
 	case pinned && (from == nil || !own):
 		return fate.ReasonPinned
@@ -213,27 +214,27 @@ func (e *space) whyKeptLocked(from *secondary, r *EvictRequest, id index.ID, en 
 
 // copiesLocked reports whether a tier, memory if it is nil, has a block, whether another tier has the block, too, and
 // whether such a tier is one of this node.
-func (e *space) copiesLocked(from *secondary, en *index.Entry) (here, elsewhere, own bool) {
+func (e *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, elsewhere, own bool) {
 	if from == nil {
-		return en.Blob != 0, en.Tiers != 0, e.ownTiers(en) != 0
+		return en.Blob != 0, en.Tiers != 0, e.OwnTiers(en) != 0
 	}
 	inMemory := en.Blob != 0
-	return en.Tiers&from.bit != 0, inMemory || en.Tiers&^from.bit != 0, inMemory || e.ownTiers(en)&^from.bit != 0
+	return en.Tiers&from.Bit != 0, inMemory || en.Tiers&^from.Bit != 0, inMemory || e.OwnTiers(en)&^from.Bit != 0
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
-func (e *space) dropCopyLocked(from *secondary, id index.ID, en *index.Entry, g *gone) {
+func (e *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Entry, g *state.Gone) {
 	if from == nil {
-		if en.Flags&flagPolicy != 0 {
-			en.Flags &^= flagPolicy
-			e.mu.room.Order(en.Group).Remove(uint32(id))
+		if en.Flags&state.FlagPolicy != 0 {
+			en.Flags &^= state.FlagPolicy
+			e.Mu.Room.Order(en.Group).Remove(uint32(id))
 		}
-		e.mu.counters.Evicted++
-		e.mu.counters.EvictedBytes += uint64(en.Size)
+		e.Mu.Counters.Evicted++
+		e.Mu.Counters.EvictedBytes += uint64(en.Size)
 		e.evictOneLocked(id, en, fate.ReasonRequest, g)
 		return
 	}
-	from.RemoveLocked(e.keyLocked(id))
-	en.Flags |= flagRefused // the next write, not the next eviction, copies the block down again
+	from.RemoveLocked(e.KeyLocked(id))
+	en.Flags |= state.FlagRefused // the next write, not the next eviction, copies the block down again
 	e.copies.forgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 const (
@@ -42,35 +43,35 @@ type listings struct {
 type listing struct {
 	made   time.Time
 	done   chan struct{}
-	before []Dirent // the names of the listing before this one
+	before []state.Dirent // the names of the listing before this one
 	mu     sync.Mutex
-	names  []Dirent // when done is closed: sorted, and each once
+	names  []state.Dirent // when done is closed: sorted, and each once
 }
 
 // Elsewhere lists the names in a directory that other nodes have, in ascending order. Names of this node are among
 // them if other nodes have them, too. Only Name and Mode are set. It waits for the other nodes, at most for
 // Options.ListWait and until ctx ends. For nodes that have not answered by then, it returns their names of the
 // listing before. A listing is reused for a second. The caller must not change it.
-func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []Dirent {
-	if e.remote == nil {
+func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent {
+	if e.Remote == nil {
 		return nil
 	}
-	e.mu.Lock()
+	e.Mu.Lock()
 	path, known := "", dir == index.Root
-	if !known && e.mu.ix.Valid(dir) && e.mu.ix.Linked(dir) {
-		path = e.mu.ix.Path(dir)
+	if !known && e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir) {
+		path = e.Mu.Ix.Path(dir)
 		_, known = e.locate(path)
 	}
-	if !known || e.mu.closed {
-		e.mu.Unlock()
+	if !known || e.Mu.Closed {
+		e.Mu.Unlock()
 		return nil
 	}
-	l, first := e.listings.get(path, e.opts.Now())
+	l, first := e.listings.get(path, e.Opts.Now())
 	if first {
-		e.wg.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
+		e.Work.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
 	}
-	e.mu.Unlock()
-	timer := time.NewTimer(e.opts.ListWait)
+	e.Mu.Unlock()
+	timer := time.NewTimer(e.Opts.ListWait)
 	defer timer.Stop()
 	select {
 	case <-l.done:
@@ -108,7 +109,7 @@ func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
 }
 
 // soFar returns the names of a listing. Until it is complete, those of the listing before are added.
-func (l *listing) soFar() []Dirent {
+func (l *listing) soFar() []state.Dirent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
@@ -120,15 +121,15 @@ func (l *listing) soFar() []Dirent {
 }
 
 // inOrder sorts names and removes duplicates.
-func inOrder(names []Dirent) []Dirent {
-	slices.SortStableFunc(names, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(names, func(a, b Dirent) bool { return a.Name == b.Name })
+func inOrder(names []state.Dirent) []state.Dirent {
+	slices.SortStableFunc(names, func(a, b state.Dirent) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(names, func(a, b state.Dirent) bool { return a.Name == b.Name })
 }
 
 // listedSoFar is soFar without the names that no node has any more.
-func (e *elsewhere) listedSoFar(path string, l *listing) []Dirent {
+func (e *elsewhere) listedSoFar(path string, l *listing) []state.Dirent {
 	prefix := prefixOf(path)
-	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d Dirent) bool {
+	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d state.Dirent) bool {
 		_, ok := e.locate(prefix + d.Name)
 		return !ok
 	})
@@ -145,23 +146,23 @@ func prefixOf(dir string) string {
 // listElsewhere makes a listing. It leaves out names that the location index does not know:
 // they were removed, or their holder has only just announced them.
 func (e *elsewhere) listElsewhere(path string, made *listing) {
-	ctx, cancel := context.WithTimeout(e.ctx, listTime)
+	ctx, cancel := context.WithTimeout(e.Ctx, listTime)
 	defer cancel()
 	prefix, told := prefixOf(path), 0
-	err := e.far.List(ctx, path, func(name string, _ *driver.Located) bool {
+	err := e.Far.List(ctx, path, func(name string, _ *driver.Located) bool {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}
 		if l, ok := e.locate(prefix + name); ok {
 			told++
 			made.mu.Lock()
-			made.names = append(made.names, Dirent{Mode: l.Mode, Name: name})
+			made.names = append(made.names, state.Dirent{Mode: l.Mode, Name: name})
 			made.mu.Unlock()
 		}
 		return told < maxListed
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		e.log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
+		e.Log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
 	}
 	made.mu.Lock()
 	defer made.mu.Unlock()
@@ -172,22 +173,22 @@ func (e *elsewhere) listElsewhere(path string, made *listing) {
 
 // RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the
 // kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers.
-func (e *elsewhere) RefElsewhere(dir index.ID, name string) (Attr, bool) {
-	var g gone
-	defer e.finish(&g)
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
+	var g state.Gone
+	defer e.Finish(&g)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	defer e.tellOutdatedLocked(&g)
-	if e.names.dirLocked(dir) != nil {
-		return Attr{}, false
+	if e.DirLocked(dir) != nil {
+		return state.Attr{}, false
 	}
 	id := e.findLocked(dir, name)
-	if id == 0 || len(e.mu.waiting[nameKey{dir, name}]) > 0 || e.expiredLocked(id) {
-		return Attr{}, false
+	if id == 0 || len(e.Mu.Waiting[state.NameKey{Parent: dir, Name: name}]) > 0 || e.ExpiredLocked(id) {
+		return state.Attr{}, false
 	}
-	en := e.mu.ix.At(id)
-	if en.Flags&flagUncommitted != 0 {
-		return Attr{}, false
+	en := e.Mu.Ix.At(id)
+	if en.Flags&state.FlagUncommitted != 0 {
+		return state.Attr{}, false
 	}
 	en.Lookups++
 	return e.names.attrLocked(id, en), true

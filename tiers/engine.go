@@ -1,114 +1,14 @@
 package tiers
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/pattern"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
-
-// Options configures an Engine. The zero value of each field is usable, unless the field says otherwise.
-type Options struct {
-	Primary       driver.Primary // required: tier 0
-	CapacityBytes int64          // required: hard cap on the bytes in the primary tier
-	HeadroomBytes int64          // how far the primary's file system exceeds CapacityBytes
-	Policy        string         // eviction order: lru, arc, s3fifo. Empty means lru.
-
-	HighWatermark float64 // share of capacity above which the evictor runs. Zero means 0.98.
-	LowWatermark  float64 // share at which it stops. Zero means 0.95.
-
-	Groups map[block.GroupID]GroupOptions
-
-	// Secondaries are the tiers below memory, fastest first. The engine closes them.
-	Secondaries []SecondaryOptions
-
-	// OpenDeadline bounds how long an open waits for a block to come into memory. An open that is
-	// predicted to take longer is a miss at once. An open that does take longer is a miss at the
-	// deadline. Zero means PromoteTimeout alone.
-	OpenDeadline time.Duration
-
-	PromoteOnLookup   bool          // promote from a positive look-up on, not only from the open on
-	PromoteTimeout    time.Duration // longest that an open waits before it is a miss. Zero means 30 s.
-	PromoteBatchKeys  int           // most blocks of one load job. Zero means 64.
-	PromoteBatchBytes int64         // most bytes of one load job, but at least one block. Zero means 8 MiB.
-	PromoteWindow     time.Duration // how long a job waits for more blocks. Zero: not at all.
-	TierSummary       bool          // log one line for each load job
-
-	RootMode         uint32 // permission bits of the root directory. Zero means 0755.
-	RootUID, RootGID uint32 // its owner
-
-	WriteTimeout time.Duration // longest wait for space before ErrNoSpace. Zero means 5 s.
-	LookupLease  time.Duration // no eviction for this long after a positive look-up. Zero means 30 s; negative none.
-	TempPatterns []string      // names held back until renamed, as a pattern.Set takes them. Nil means pattern.Temp.
-	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
-
-	// RequestBytes is the size of the pieces into which a front cuts long writes. A
-	// shorter first piece is the whole write. Zero means 1 MiB.
-	RequestBytes int
-
-	// PlainPatterns are names of files that are POSIX from the first byte. They are never
-	// cascaded, evicted or expired. Nil means pattern.Plain.
-	PlainPatterns []string
-
-	// Alive reports whether a process has not ended. Nil means that no process has ended. It may read
-	// /proc; no lock is held.
-	Alive func(Process) bool
-	// Closed reports whether a process has no descriptor for writing a file any more, as far as /proc
-	// shows. Nil means that it is never known. It may read /proc; no lock is held.
-	Closed func(Process, index.ID) bool
-
-	// HideElsewhere has ReadDir leave out entries that only other nodes have. Otherwise it
-	// shows those that were looked up before, and not the rest.
-	HideElsewhere bool
-	// ListWait is the longest wait for other nodes that list a directory. The kernel holds a lock of the
-	// directory meanwhile, and a process that creates a file in it waits. Zero means 50 ms.
-	ListWait time.Duration
-
-	// Kernels: several kernels refer to entries. Invalidate tells all of them what one of them
-	// changed, and absence is never Attr.Stable. Invalidate does not report the time of last access,
-	// nor new names in a directory, which change its times.
-	Kernels bool
-
-	// Invalidate is called when a name that the kernel may have cached is gone,
-	// and not by the kernel's doing. It must not block; no lock is held.
-	//
-	// With Kernels it is also called when a kernel made a name mean another entry than id, or nothing. If the
-	// attributes of id have changed, or its bytes in place, and all names stay, it is called with no parent and no
-	// name. by is the process for which a kernel asked to change the name: that kernel knows of the change once it is
-	// answered. If the answer is an error, the call is repeated without by. by is zero if no kernel knows.
-	Invalidate func(by Process, parent, id index.ID, name string)
-
-	// Dropped is called after the file of a blob was removed, when no handle of the engine uses it any more. The
-	// front can then release what refers to it (a registered backing file). It must not block; no lock is held.
-	Dropped func(driver.BlobID)
-
-	// Freed is called with the device and inode number of a block's file that was removed from memory, or truncated
-	// in place. No other file can have the numbers before it returns. Code that has mapped or registered the file
-	// lets go of the pages now. It must not block; no lock is held. Nil: no code has.
-	Freed func(dev, ino uint64)
-
-	Now    func() time.Time // nil means time.Now
-	Logger *zap.Logger      // nil means none
-}
-
-// GroupOptions configures one group.
-type GroupOptions struct {
-	Pinned     bool  // never evicted; rewritten in place
-	QuotaBytes int64 // cap on the group's bytes. 0: none.
-	BlockBytes int64 // size of its blocks. 0: learned from the blocks written.
-	Strict     bool  // commit only blocks of BlockBytes. Not for a pinned group.
-
-	OpenDeadline time.Duration // as Options.OpenDeadline. 0: that one holds.
-}
 
 // Engine is the store: names, blocks, and the tiers of each block. It decides what may be evicted. All methods may be
 // called in parallel. See doc.go for the lock order and for a load and a store step by step.
@@ -132,35 +32,10 @@ type Engine struct {
 	*lending
 }
 
-// Counters are totals since Open.
-type Counters struct {
-	Stored, StoredBytes     uint64 // commits
-	Opened                  uint64 // opens for reading
-	Evicted, EvictedBytes   uint64
-	Expired                 uint64 // removed at the end of their time to live; abandoned temporary files count too
-	Removed                 uint64 // by unlink, or replaced
-	Adopted, AdoptedBytes   uint64
-	AdoptDropped            uint64 // files found at start, but modified after their commit, or superseded
-	NoSpace                 uint64 // writes refused
-	Overruns                uint64 // files that grew past their reservation
-	Poisoned                uint64 // commits refused because a write had failed
-	KilledWriters           uint64 // commits refused because the writer died of a signal
-	LookupMisses, LookupHit uint64
-	Superseded              uint64 // removed because another node removed or replaced them
-	Implausible             uint64 // version numbers of other nodes that were ignored as too far in the future
-	PromoteNoRoom           uint64 // promotions given up because memory was full of blocks that cannot be evicted
-	FullOfOpen              uint64 // opens and writes that waited: memory was full of open, pinned and temporary files
-	FullOfLeased            uint64 // likewise, but full of leased blocks that are in memory only
-	FileSystemFull          uint64 // times that the file system behind memory had no room although the accounts had
-	Lost                    uint64 // blocks evicted from memory although no other tier had them
-	DeadlinePredicted       uint64 // opens that were a miss at once: the block was predicted to miss the deadline
-	DeadlineExceeded        uint64 // opens that were a miss because the block missed the deadline
-}
-
 // Open makes an engine over opts.Primary and adopts the files that an earlier process left there. It fails with all
 // violations of opts at once, or with the error of a tier.
-func Open(ctx context.Context, opts Options) (*Engine, error) {
-	if err := opts.fill(); err != nil {
+func Open(ctx context.Context, opts state.Options) (*Engine, error) {
+	if err := opts.Fill(); err != nil {
 		return nil, err
 	}
 	e := newEngine(opts)
@@ -179,24 +54,26 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if _, err := e.space.look(); err != nil {
 		return nil, err
 	}
-	e.mu.SetCheck(e.checkLocked)
-	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	e.ctx = ctx
-	for _, s := range e.tiers {
-		e.wg.Go(func() { s.Run(ctx) }) // likewise
+	e.Mu.SetCheck(e.CheckLocked)
+	ctx, e.Cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.Ctx = ctx
+	for _, s := range e.Tiers {
+		e.Work.Go(func() { s.Run(ctx) }) // likewise
 	}
-	e.wg.Go(func() { e.space.runEvictor(ctx) }) // ends when Close cancels ctx
-	e.wg.Go(func() { e.space.runExpiry(ctx) })  // likewise
+	e.Work.Go(func() { e.space.runEvictor(ctx) }) // ends when Close cancels ctx
+	e.Work.Go(func() { e.runExpiry(ctx) })        // likewise
 	return e, nil
 }
 
 // newEngine makes an engine with all its rooms. It has no secondary tier and no names yet.
-func newEngine(opts Options) *Engine {
-	c := newCore(opts)
+func newEngine(opts state.Options) *Engine {
+	c := &core{State: state.New(opts)}
 	c.names, c.lookups, c.report, c.attrs = &names{core: c}, &lookups{core: c}, &report{c}, &attrs{core: c}
-	c.verdicts = &verdicts{core: c, fates: fate.New(c.seed, opts.Kernels, c.now())}
+	c.verdicts = &verdicts{c}
 	c.opens, c.drafts, c.renames = &opens{core: c}, &drafts{core: c}, &renames{c}
-	c.loads, c.copies, c.space = &loads{core: c}, &copies{c}, &space{core: c, wake: make(chan struct{}, 1)}
+	c.Recorder = c.drafts
+	c.loads = &loads{core: c, promotions: map[index.ID]*promotion{}, orphans: map[*promotion]struct{}{}}
+	c.copies, c.space = &copies{c}, &space{core: c, wake: make(chan struct{}, 1)}
 	c.elsewhere, c.lending = &elsewhere{core: c}, &lending{core: c}
 	return &Engine{
 		core: c, names: c.names, lookups: c.lookups, verdicts: c.verdicts, report: c.report, attrs: c.attrs,
@@ -205,79 +82,61 @@ func newEngine(opts Options) *Engine {
 	}
 }
 
-// fill sets defaults, then reports every violation.
-func (o *Options) fill() error {
-	o.WriteTimeout = cmp.Or(o.WriteTimeout, 5*time.Second)
-	o.LookupLease = cmp.Or(o.LookupLease, 30*time.Second)
-	o.TempExpiry = cmp.Or(o.TempExpiry, time.Hour)
-	o.PromoteTimeout = cmp.Or(o.PromoteTimeout, 30*time.Second)
-	o.ListWait = cmp.Or(o.ListWait, 50*time.Millisecond)
-	o.PromoteBatchKeys = cmp.Or(o.PromoteBatchKeys, 64)
-	o.PromoteBatchBytes = cmp.Or(o.PromoteBatchBytes, 8<<20)
-	o.HighWatermark = cmp.Or(o.HighWatermark, 0.98)
-	o.LowWatermark = cmp.Or(o.LowWatermark, min(0.95, o.HighWatermark))
-	o.RootMode = cmp.Or(o.RootMode, 0o755)
-	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
-	o.Policy = cmp.Or(o.Policy, "lru")
-	o.Logger = cmp.Or(o.Logger, zap.NewNop())
-	if o.TempPatterns == nil {
-		o.TempPatterns = pattern.Temp
-	}
-	if o.PlainPatterns == nil {
-		o.PlainPatterns = pattern.Plain
-	}
-	if o.Alive == nil {
-		o.Alive = func(Process) bool { return true }
-	}
-	if o.Closed == nil {
-		o.Closed = func(Process, index.ID) bool { return false }
-	}
-	if o.Invalidate == nil {
-		o.Invalidate = func(Process, index.ID, index.ID, string) {}
-	}
-	if o.Dropped == nil {
-		o.Dropped = func(driver.BlobID) {}
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	var errs []error
-	if o.Primary == nil {
-		errs = append(errs, errors.New("primary tier missing"))
-	}
-	if o.CapacityBytes < pageBytes {
-		errs = append(errs, fmt.Errorf("capacity of %d bytes is below one block of %d", o.CapacityBytes, pageBytes))
-	}
-	if o.HighWatermark <= 0 || o.HighWatermark > 1 || o.LowWatermark <= 0 || o.LowWatermark > o.HighWatermark {
-		errs = append(errs, fmt.Errorf("watermarks low %v, high %v: want 0 < low <= high <= 1", o.LowWatermark, o.HighWatermark))
-	}
-	return errors.Join(append(errs, o.checkSecondaries()...)...)
-}
-
 // Close stops the background work and closes the tiers. If keep is set, the primary tier keeps the committed blocks
 // for a later process. The caller closes all files first, and calls Drain if blocks that are not copied down yet
 // matter. ctx bounds the wait for secondary tiers.
 func (e *Engine) Close(ctx context.Context, keep bool) error {
-	e.mu.Lock()
-	if e.mu.closed {
-		e.mu.Unlock()
+	e.Mu.Lock()
+	if e.Mu.Closed {
+		e.Mu.Unlock()
 		return nil
 	}
-	e.mu.closed = true
-	for _, s := range e.tiers {
+	e.Mu.Closed = true
+	for _, s := range e.Tiers {
 		s.StopLocked()
 	}
-	files := make([]*File, 0, len(e.mu.files))
-	for _, f := range e.mu.files {
+	files := make([]state.WriteSide, 0, len(e.Mu.Files))
+	for _, f := range e.Mu.Files {
 		files = append(files, f)
 	}
-	e.mu.Unlock()
-	e.cancel()
-	e.wg.Wait()
+	e.Mu.Unlock()
+	e.Cancel()
+	e.Work.Wait()
 	err := e.closeTiers(ctx)
 	for _, f := range files {
-		f.closeFile()
+		f.CloseFile()
 	}
-	e.events.Close()
-	return errors.Join(err, e.primary.Close(keep))
+	e.EventLog.Close()
+	return errors.Join(err, e.Primary.Close(keep))
 }
+
+// runExpiry removes files past their time to live, temporary files that were not open for
+// TempExpiry, versions that no process can name any more, and groups without files.
+func (e *Engine) runExpiry(ctx context.Context) {
+	t := time.NewTicker(expiryTick)
+	defer t.Stop()
+	var strays []index.ID
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		var g state.Gone
+		e.Mu.Lock()
+		e.space.expireLocked(&g)
+		e.Mu.Room.Forget()
+		line := e.SummarizeLocked(&lane.Batch{})
+		e.Mu.Unlock()
+		e.Finish(&g)
+		e.drafts.expireVersions()
+		strays = e.elsewhere.settleStrays(strays)
+		e.LogSummary(line)
+		e.opens.tellTouched()
+		e.loads.expirePromotions()
+	}
+}
+
+// expiryTick is the time between two rounds of runExpiry. Look-ups and opens check by
+// themselves, so it only bounds how long expired bytes stay in memory.
+const expiryTick = time.Second

@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Fsync commits a file that is being written, with its present bytes. Then it waits until the file is durable
@@ -20,10 +21,10 @@ import (
 //
 // Fsync fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a write has failed, or with ctx's.
 func (e *copies) Fsync(ctx context.Context, id index.ID) error {
-	e.mu.Lock()
-	en, f := e.mu.ix.At(id), e.mu.files[id]
-	dir, kind := en.Mode&modeType == modeDir, e.kindLocked(en)
-	e.mu.Unlock()
+	e.Mu.Lock()
+	en, f := e.Mu.Ix.At(id), e.Mu.Files[id]
+	dir, kind := en.Mode&state.ModeType == state.ModeDir, e.KindLocked(en)
+	e.Mu.Unlock()
 	if dir {
 		return e.FsyncDir(ctx, id)
 	}
@@ -39,68 +40,24 @@ func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	return e.makeDurable(ctx, nil, id)
 }
 
-// sync commits f, if it is open, with its present bytes. Of a temporary file it only notes how many there are. It
-// returns the kind of f, which another process may rename meanwhile.
-func (e *drafts) sync(f *File) (draft.Kind, error) {
-	e.mu.Lock()
-	en := e.mu.ix.At(f.id)
-	kind, open, err := e.kindLocked(en), len(f.handles) > 0, f.poisoned
-	first := en.Flags&flagUncommitted != 0 || f.synced >= 0
-	if open && err == nil {
-		f.sync = e.copies.keeper() != nil
-	}
-	e.mu.Unlock()
-	switch {
-	case err != nil:
-		return kind, errors.Join(block.ErrPoisoned, err)
-	case !open:
-		return kind, nil
-	case kind == draft.Temp: // if another process renames it, that is what a killed writer leaves
-		size, _, err := f.fstat()
-		if err != nil {
-			return kind, err
-		}
-		e.mu.Lock()
-		temp := e.kindLocked(e.mu.ix.At(f.id)) == draft.Temp
-		if temp {
-			f.kept = size
-		}
-		e.mu.Unlock()
-		if !temp { // renamed since
-			return e.sync(f)
-		}
-		return kind, nil
-	}
-	if _, err := e.commit(f); err != nil {
-		return kind, err
-	}
-	e.mu.Lock()
-	if en := e.mu.ix.At(f.id); first && en.Size > 0 {
-		f.synced = en.Size
-	}
-	f.sync = e.copies.keeper() != nil && len(f.handles) > 0
-	e.mu.Unlock()
-	return kind, nil
-}
-
 // FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips blocks that
 // are not committed yet or are open for writing. As with Fsync, write budgets and admission do not count, nor does a
 // cascade that is off. It fails with the first error of the tier that keeps a block from being durable (ErrNoSpace,
 // ErrUnavailable), or with ctx's error.
 func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
-	s := e.keeper()
+	s := e.Keeper()
 	if s == nil {
 		return nil
 	}
 	var ids []index.ID
-	e.mu.Lock()
-	e.mu.ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
-		if en.Tiers&s.bit == 0 && e.cascadableLocked(id, en) && !e.openForWritingLocked(id) {
+	e.Mu.Lock()
+	e.Mu.Ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
+		if en.Tiers&s.Bit == 0 && e.cascadableLocked(id, en) && !e.OpenForWritingLocked(id) {
 			ids = append(ids, id)
 		}
 		return true
 	})
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	var errs error
 	for len(ids) > 0 && ctx.Err() == nil && errs == nil {
 		n, err := e.storeSome(ctx, s, ids)
@@ -114,15 +71,15 @@ func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
 
 // storeSome copies down the first n blocks of ids, as many as the queue may hold. It waits for them, and returns n. It
 // forces copies that the tier would otherwise refuse.
-func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n int, err error) {
-	done := make(chan error, recordBatch)
-	e.mu.Lock()
-	if e.mu.closed {
-		e.mu.Unlock()
+func (e *copies) storeSome(ctx context.Context, s *state.Secondary, ids []index.ID) (n int, err error) {
+	done := make(chan error, state.RecordBatch)
+	e.Mu.Lock()
+	if e.Mu.Closed {
+		e.Mu.Unlock()
 		return 0, block.ErrClosed
 	}
 	n, waits := e.storeBatchLocked(s, ids, done)
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	for range waits {
 		if cause := waitStored(ctx, nil, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
 			err = cause
@@ -144,7 +101,7 @@ func (e *copies) storeSome(ctx context.Context, s *secondary, ids []index.ID) (n
 
 // storeBatchLocked queues copies of the first n blocks of ids, as many as one batch may have. It returns n, and the
 // number of results that will come to done.
-func (e *copies) storeBatchLocked(s *secondary, ids []index.ID, done chan error) (n, waits int) {
+func (e *copies) storeBatchLocked(s *state.Secondary, ids []index.ID, done chan error) (n, waits int) {
 	var bytes int64
 	queued := map[index.ID]*lane.Store{}
 	for op := range s.QueuedLocked() {
@@ -153,36 +110,36 @@ func (e *copies) storeBatchLocked(s *secondary, ids []index.ID, done chan error)
 	for op := range s.BegunLocked() {
 		queued[op.ID] = op
 	}
-	for n < len(ids) && n < recordBatch && (bytes < s.opts.QueueBytes || n == 0) {
+	for n < len(ids) && n < state.RecordBatch && (bytes < s.Opts.QueueBytes || n == 0) {
 		id := ids[n]
 		n++
-		if !e.mu.ix.Valid(id) {
+		if !e.Mu.Ix.Valid(id) {
 			continue
 		}
-		en := e.mu.ix.At(id)
-		if en.Tiers&s.bit != 0 || !e.cascadableLocked(id, en) || e.openForWritingLocked(id) {
+		en := e.Mu.Ix.At(id)
+		if en.Tiers&s.Bit != 0 || !e.cascadableLocked(id, en) || e.OpenForWritingLocked(id) {
 			continue
 		}
 		bytes += en.Size
 		waits++
-		if op := queued[id]; op != nil && en.Storing&s.bit != 0 && op.Seq == en.Seq {
+		if op := queued[id]; op != nil && en.Storing&s.Bit != 0 && op.Seq == en.Seq {
 			op.Wait(done)
 			op.Force = true
 			continue
 		}
-		s.copyLocked(id, en, lane.Store{Force: true}, false, done)
+		e.copyLocked(s, id, en, lane.Store{Force: true}, false, done)
 	}
 	return n, waits
 }
 
 // storeAgain is storeNow, forced, for a block that may be gone.
-func (e *copies) storeAgain(ctx context.Context, s *secondary, id index.ID) error {
-	e.mu.Lock()
-	gone := !e.mu.ix.Valid(id)
+func (e *copies) storeAgain(ctx context.Context, s *state.Secondary, id index.ID) error {
+	e.Mu.Lock()
+	gone := !e.Mu.Ix.Valid(id)
 	if !gone {
-		e.mu.ix.At(id).Lookups++ // so that the entry stays
+		e.Mu.Ix.At(id).Lookups++ // so that the entry stays
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if gone {
 		return nil
 	}
@@ -195,11 +152,11 @@ func (e *copies) storeAgain(ctx context.Context, s *secondary, id index.ID) erro
 // and durable, or until ctx ends. It does not wait for blocks that are committed meanwhile, so it ends under any load.
 func (e *copies) Drain(ctx context.Context) error {
 	var errs []error
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		if err := e.drainTier(ctx, s); err != nil {
 			return err
 		}
-		if s.syncer != nil {
+		if s.Syncer != nil {
 			errs = append(errs, e.flushTier(ctx, nil, s))
 		}
 	}
@@ -207,16 +164,16 @@ func (e *copies) Drain(ctx context.Context) error {
 }
 
 // drainTier waits until one tier has got the blocks that were to be cascaded to it.
-func (e *copies) drainTier(ctx context.Context, s *secondary) error {
+func (e *copies) drainTier(ctx context.Context, s *state.Secondary) error {
 	for so := (lane.Progress{}); ; {
 		done := make(chan error, 1)
-		e.mu.Lock()
-		if e.mu.closed {
-			e.mu.Unlock()
+		e.Mu.Lock()
+		if e.Mu.Closed {
+			e.Mu.Unlock()
 			return block.ErrClosed
 		}
 		more := s.BarrierLocked(&so, func(err error) { done <- err })
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		if err := waitStored(ctx, nil, done); err != nil || !more {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A node tells other nodes what it has: committed files whose bytes are in memory or on a device of its own, and its
@@ -15,30 +16,30 @@ import (
 
 // holdsLocked reports whether this node tells other nodes of an entry.
 func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
-	if id == index.Root || !e.mu.ix.Linked(id) || en.Flags&(flagUncommitted|flagTemp|flagPlain) != 0 {
+	if id == index.Root || !e.Mu.Ix.Linked(id) || en.Flags&(state.FlagUncommitted|state.FlagTemp|state.FlagPlain) != 0 {
 		return false
 	}
 	far := uint16(0)
-	if e.remote != nil {
-		far = e.remote.bit
+	if e.Remote != nil {
+		far = e.Remote.Bit
 	}
-	if en.Mode&modeType == modeDir {
+	if en.Mode&state.ModeType == state.ModeDir {
 		return en.Tiers&far == 0
 	}
 	local := en.Blob != 0 || en.Tiers&^far != 0
-	return local && !e.mu.room.Group(en.Group).Pinned() && !e.expiredLocked(id)
+	return local && !e.Mu.Room.Group(en.Group).Pinned() && !e.ExpiredLocked(id)
 }
 
 func (e *lending) holdingLocked(en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&flagPinned != 0, Memory: en.Blob != 0,
-		tiers: e.ownTiers(en),
+		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&state.FlagPinned != 0, Memory: en.Blob != 0,
+		tiers: e.OwnTiers(en),
 	}
-	if en.Flags&flagSum != 0 {
+	if en.Flags&state.FlagSum != 0 {
 		h.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
-	if en.Mode&modeType == modeDir {
+	if en.Mode&state.ModeType == state.ModeDir {
 		h.Size, h.Memory = 0, false
 	}
 }
@@ -47,19 +48,19 @@ func (e *lending) holdingLocked(en *index.Entry, path string, h *Holding) {
 // complete.
 func (e *lending) Holding(path string) (Holding, bool) {
 	var h Holding
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	id := e.mu.ix.Walk(path)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	id := e.Mu.Ix.Walk(path)
 	if id == 0 {
 		return h, false
 	}
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	if !e.holdsLocked(id, en) {
 		return h, false
 	}
 	e.holdingLocked(en, path, &h)
-	if en.Mode&modeType != modeDir {
-		h.Dirs = e.attrsLocked(id, en).Dirs
+	if en.Mode&state.ModeType != state.ModeDir {
+		h.Dirs = e.AttrsLocked(id, en).Dirs
 	}
 	return h, true
 }
@@ -99,7 +100,7 @@ func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error
 func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
 	names := map[uint32][]string{}
 	return e.Holdings(ctx, func(h *Holding) error {
-		if h.Mode&modeType == modeDir {
+		if h.Mode&state.ModeType == state.ModeDir {
 			return nil
 		}
 		mask := uint32(h.tiers) << 1
@@ -111,9 +112,9 @@ func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, t
 			if h.Memory {
 				list = append(list, "memory")
 			}
-			for _, s := range e.tiers {
-				if h.tiers&s.bit != 0 {
-					list = append(list, s.opts.Name)
+			for _, s := range e.Tiers {
+				if h.tiers&s.Bit != 0 {
+					list = append(list, s.Opts.Name)
 				}
 			}
 			names[mask] = list
@@ -124,26 +125,29 @@ func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, t
 
 // TiersOf returns the names of the tiers of this node that have the block at path, none if there is no such block.
 func (e *lending) TiersOf(path string) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	id := e.mu.ix.Walk(path)
-	if id == 0 || !e.holdsLocked(id, e.mu.ix.At(id)) || e.mu.ix.At(id).Mode&modeType == modeDir {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	id := e.Mu.Ix.Walk(path)
+	if id == 0 || !e.holdsLocked(id, e.Mu.Ix.At(id)) || e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir {
 		return nil
 	}
-	names := e.report.tierNamesLocked(id)
-	if e.remote != nil {
-		names = slices.DeleteFunc(names, func(name string) bool { return name == e.remote.opts.Name })
+	names := e.TierNamesLocked(id)
+	if e.Remote != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == e.Remote.Opts.Name })
 	}
 	return names
 }
 
+// holdingBatch bounds how many names one hold of the lock copies.
+const holdingBatch = 1024
+
 // holdingsOf appends to batch the files and directories of this node that are in dir after a cookie, and to dirs the
 // directories among them. It returns the next cookie and hint; hint is 0 if there are no more.
 func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	ix := e.mu.ix
-	if !ix.Valid(dir) || ix.At(dir).Mode&modeType != modeDir || dir != index.Root && !ix.Linked(dir) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	ix := e.Mu.Ix
+	if !ix.Valid(dir) || ix.At(dir).Mode&state.ModeType != state.ModeDir || dir != index.Root && !ix.Linked(dir) {
 		return batch, dirs, 0, 0
 	}
 	n := 0
@@ -153,13 +157,13 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 		path = path[:0]
 	}
 	ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
-		if n == readdirBatch {
+		if n == holdingBatch {
 			last = hint
 			return false
 		}
 		n++
 		after, hint = cookie, id
-		if en.Mode&modeType == modeDir {
+		if en.Mode&state.ModeType == state.ModeDir {
 			dirs = append(dirs, id)
 		}
 		if e.holdsLocked(id, en) {
@@ -179,9 +183,9 @@ const maxHoldings = 1 << 16
 // through the whole directory, so ask for many names at a time.
 func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
 	limit = max(0, min(limit, maxHoldings))
-	e.mu.Lock()
-	id := e.mu.ix.Walk(dir)
-	e.mu.Unlock()
+	e.Mu.Lock()
+	id := e.Mu.Ix.Walk(dir)
+	e.Mu.Unlock()
 	if id == 0 {
 		return nil, false
 	}
@@ -212,15 +216,15 @@ func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more
 // namesAfter adds to names those of a directory that this node has, from a cookie on. It returns the next cookie and
 // hint; hint is 0 if there are no more.
 func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	ix := e.mu.ix
-	if !ix.Valid(dir) || ix.At(dir).Mode&modeType != modeDir {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	ix := e.Mu.Ix
+	if !ix.Valid(dir) || ix.At(dir).Mode&state.ModeType != state.ModeDir {
 		return 0, 0
 	}
 	n, last := 0, index.ID(0)
 	ix.ReadDir(dir, cookie, hint, func(id index.ID, en *index.Entry, c uint64) bool {
-		if n == readdirBatch {
+		if n == holdingBatch {
 			last = hint
 			return false
 		}

@@ -14,13 +14,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // lending is the room of exchange with other nodes: what this node has, lends, and takes on request.
 type lending struct {
 	*core
 
-	streams allowance // bytes lent from files of lendStream
+	streams state.Allowance // bytes lent from files of lendStream
 }
 
 const (
@@ -36,22 +37,22 @@ const (
 // this node needs. Lend blocks on a device in either case. It fails with ErrNotFound, with ErrPending if the block is
 // being written or on its way, with ErrNoSpace if there is room for neither, or with ctx's error.
 func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
-	deadline := e.opts.Now().Add(lendWait)
+	deadline := e.Opts.Now().Add(lendWait)
 	for {
 		l, id, space, err := e.lendHot(&o)
 		switch {
-		case errors.Is(err, ErrHollow):
+		case errors.Is(err, state.ErrHollow):
 			return e.lendHollow(ctx, &o, id)
 		case err == nil:
 			return e.lendSummed(l)
 		case space == nil:
 			return nil, err
 		}
-		left := deadline.Sub(e.opts.Now())
+		left := deadline.Sub(e.Opts.Now())
 		if left <= 0 {
 			return nil, err
 		}
-		if err := waitSpace(ctx, space, left); err != nil {
+		if err := state.WaitSpace(ctx, space, left); err != nil {
 			return nil, err
 		}
 	}
@@ -60,38 +61,38 @@ func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 // lendHot lends a block that is in memory. It fails with ErrHollow if the block is not in memory. If a handle may
 // still change the block, it fails and returns a channel to wait on.
 func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
-	e.mu.Lock()
-	id := e.mu.ix.Walk(o.Path)
+	e.Mu.Lock()
+	id := e.Mu.Ix.Walk(o.Path)
 	var en *index.Entry
 	if id != 0 {
-		en = e.mu.ix.At(id)
+		en = e.Mu.Ix.At(id)
 	}
-	if id == 0 || en.Mode&modeType == modeDir || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
-		e.mu.Unlock()
+	if id == 0 || en.Mode&state.ModeType == state.ModeDir || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
+		e.Mu.Unlock()
 		return nil, 0, nil, block.ErrNotFound
 	}
-	if f := e.mu.files[id]; f != nil && len(f.handles) > 0 {
-		space := e.mu.room.Space()
-		e.mu.Unlock()
+	if f := e.Mu.Files[id]; f != nil && f.HandlesLocked() > 0 {
+		space := e.Mu.Room.Space()
+		e.Mu.Unlock()
 		return nil, id, space, block.ErrPending
 	}
 	if en.Blob == 0 {
-		e.mu.Unlock()
-		return nil, id, nil, ErrHollow
+		e.Mu.Unlock()
+		return nil, id, nil, state.ErrHollow
 	}
 	blob := driver.BlobID(en.Blob)
 	l := &Lent{id: id, blob: blob}
 	e.holdingLocked(en, o.Path, &l.Holding)
-	l.Dirs = e.attrsLocked(id, en).Dirs
+	l.Dirs = e.AttrsLocked(id, en).Dirs
 	en.Opens++
 	if en.Opens == 1 {
-		e.classifyLocked(id, en)
+		e.ClassifyLocked(id, en)
 	}
-	if en.Flags&flagPolicy != 0 {
-		e.mu.room.Order(en.Group).Touch(uint32(id))
+	if en.Flags&state.FlagPolicy != 0 {
+		e.Mu.Room.Order(en.Group).Touch(uint32(id))
 	}
-	e.mu.Unlock()
-	file, err := e.primary.Open(blob)
+	e.Mu.Unlock()
+	file, err := e.Primary.Open(blob)
 	if err != nil {
 		e.opens.CloseRead(id)
 		return nil, id, nil, err
@@ -120,16 +121,16 @@ func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 		return nil, &block.Error{Op: "lend", Tier: "memory", Err: err}
 	}
 	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
-	e.mu.Lock()
-	en := e.mu.ix.At(l.id)
-	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(flagUncommitted|flagSum) == 0
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(l.id)
+	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(state.FlagUncommitted|state.FlagSum) == 0
 	if same {
-		en.Sum, en.Flags = l.Sum.Sum, en.Flags|flagSum
+		en.Sum, en.Flags = l.Sum.Sum, en.Flags|state.FlagSum
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if same {
-		if err := e.attrs.writeRecord(l.id, nil); err != nil { // the next process computes the checksum again
-			e.log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
+		if err := e.drafts.WriteRecord(l.id, nil); err != nil { // the next process computes the checksum again
+			e.Log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
 		}
 	}
 	return l, nil
@@ -137,49 +138,49 @@ func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 
 // lendHollow lends a block that only a device of this node has.
 func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
-	e.mu.Lock()
-	if !e.mu.ix.Valid(id) || !e.hollowLocked(id, e.mu.ix.At(id)) {
-		e.mu.Unlock()
+	e.Mu.Lock()
+	if !e.Mu.Ix.Valid(id) || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
+		e.Mu.Unlock()
 		return nil, block.ErrPending // the block has just changed
 	}
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	en.Lookups++ // so that the entry stays
-	roomy := !e.mu.room.High(chargeOf(en.Size))
-	e.mu.Unlock()
+	roomy := !e.Mu.Room.High(state.ChargeOf(en.Size))
+	e.Mu.Unlock()
 	defer e.names.Forget(id, 1)
 	if !roomy {
 		return e.lendStream(ctx, o)
 	}
 	if err := e.loads.promoteOwn(ctx, id); err != nil {
-		return nil, missError(err)
+		return nil, state.MissError(err)
 	}
 	defer e.opens.CloseRead(id) // the pin of promoteOwn
 	l, _, _, err := e.lendHot(o)
 	if err != nil {
-		return nil, missError(err)
+		return nil, state.MissError(err)
 	}
 	return e.lendSummed(l)
 }
 
 // lendStream lends a block from a file of its own, into which it reads the block from a device.
 func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
-	e.mu.Lock()
-	id := e.mu.ix.Walk(o.Path)
-	if id == 0 || !e.hollowLocked(id, e.mu.ix.At(id)) {
-		e.mu.Unlock()
+	e.Mu.Lock()
+	id := e.Mu.Ix.Walk(o.Path)
+	if id == 0 || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
+		e.Mu.Unlock()
 		return nil, block.ErrPending
 	}
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	l := &Lent{}
 	e.holdingLocked(en, o.Path, &l.Holding)
-	l.Dirs = e.attrsLocked(id, en).Dirs
-	have := e.ownTiers(en)
-	charge := chargeOf(en.Size)
-	e.mu.Unlock()
-	if have == 0 || !e.streams.take(charge, maxStreamBytes) {
+	l.Dirs = e.AttrsLocked(id, en).Dirs
+	have := e.OwnTiers(en)
+	charge := state.ChargeOf(en.Size)
+	e.Mu.Unlock()
+	if have == 0 || !e.streams.Take(charge, maxStreamBytes) {
 		return nil, block.ErrNoSpace
 	}
-	free := func() { e.streams.give(charge) }
+	free := func() { e.streams.Give(charge) }
 	file, err := memoryFile()
 	if err != nil {
 		free()
@@ -187,11 +188,11 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	}
 	l.File = file
 	l.close = func() {
-		e.tellFreed(file) // else a transport that registered the file keeps its pages, uncounted
+		e.TellFreed(file) // else a transport that registered the file keeps its pages, uncounted
 		file.Close()
 		free()
 	}
-	if err := e.streamFrom(ctx, e.tiers[bits.TrailingZeros16(have)], l); err != nil {
+	if err := e.streamFrom(ctx, e.Tiers[bits.TrailingZeros16(have)], l); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -199,15 +200,15 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 
 // streamFrom loads the block of l from a tier into the file of l. If it fails, it closes l once nothing writes to the
 // file any more.
-func (e *lending) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
+func (e *lending) streamFrom(ctx context.Context, s *state.Secondary, l *Lent) error {
 	key, err := block.ParseKey(l.Path)
 	if err != nil {
 		l.Close()
 		return err
 	}
 	done := make(chan *driver.Outcome, 1)
-	s.tier.Load(&driver.Job{
-		ID: driver.JobID(e.jobs.Add(1)), Promotion: true,
+	s.Tier.Load(&driver.Job{
+		ID: driver.JobID(e.Jobs.Add(1)), Promotion: true,
 		Blocks: []driver.Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
 		Done:   func(r *driver.Result) { done <- &r.Outcomes[0] },
 	})
@@ -218,7 +219,7 @@ func (e *lending) streamFrom(ctx context.Context, s *secondary, l *Lent) error {
 			return nil
 		}
 		l.Close()
-		return missError(errors.Join(block.ErrNotFound, o.Err))
+		return state.MissError(errors.Join(block.ErrNotFound, o.Err))
 	case <-ctx.Done():
 		go func() { // ends when the tier has done the job
 			<-done

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A reader looks a name up and then opens what it found. If the block is replaced in between, the open answers "look
@@ -19,7 +20,7 @@ const (
 // limboBlock is a replaced block and the name that it had.
 type limboBlock struct {
 	id     index.ID
-	key    nameKey
+	key    state.NameKey
 	charge int64 // bytes
 }
 
@@ -46,12 +47,12 @@ func (l *limbo) over(most int64) bool { return len(l.blocks) > limboBlocks || l.
 
 // limboLocked keeps the bytes of a block that was just replaced, if they are few and the kernel may still ask for
 // them. It reports whether it does.
-func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) bool {
-	charge, most := chargeOf(en.Size), e.opts.CapacityBytes/limboShare
-	if en.Lookups == 0 || en.Blob == 0 || e.mu.files[id] != nil || charge > most {
+func (e *drafts) limboLocked(id index.ID, en *index.Entry, k state.NameKey, g *state.Gone) bool {
+	charge, most := state.ChargeOf(en.Size), e.Opts.CapacityBytes/limboShare
+	if en.Lookups == 0 || en.Blob == 0 || e.fileLocked(id) != nil || charge > most {
 		return false
 	}
-	en.Flags |= flagLimbo
+	en.Flags |= state.FlagLimbo
 	e.limbo.add(limboBlock{id, k, charge})
 	for e.limbo.over(most) {
 		e.leaveLimboLocked(e.limbo.blocks[0].id, g)
@@ -60,16 +61,16 @@ func (e *drafts) limboLocked(id index.ID, en *index.Entry, k nameKey, g *gone) b
 }
 
 // leaveLimboLocked gives a replaced block up: its bytes go when no process has it open.
-func (e *drafts) leaveLimboLocked(id index.ID, g *gone) {
+func (e *drafts) leaveLimboLocked(id index.ID, g *state.Gone) {
 	e.limbo.remove(id)
-	en := e.mu.ix.At(id)
-	en.Flags &^= flagLimbo
-	g.blobs = append(g.blobs, driver.BlobID(en.Blob))
-	e.reapLocked(id, en, g)
+	en := e.Mu.Ix.At(id)
+	en.Flags &^= state.FlagLimbo
+	g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
+	e.names.reapLocked(id, en, g)
 }
 
 // clearLimboLocked gives up all replaced blocks.
-func (e *drafts) clearLimboLocked(g *gone) {
+func (e *drafts) clearLimboLocked(g *state.Gone) {
 	for len(e.limbo.blocks) > 0 {
 		e.leaveLimboLocked(e.limbo.blocks[0].id, g)
 	}
@@ -77,7 +78,7 @@ func (e *drafts) clearLimboLocked(g *gone) {
 
 // leaveLimboNamedLocked gives up the earlier versions of a name that is removed. Their records still exist. Without
 // the later version a crash would bring them back.
-func (e *drafts) leaveLimboNamedLocked(k nameKey, g *gone) {
+func (e *drafts) leaveLimboNamedLocked(k state.NameKey, g *state.Gone) {
 	for i := 0; i < len(e.limbo.blocks); {
 		if e.limbo.blocks[i].key == k {
 			e.leaveLimboLocked(e.limbo.blocks[i].id, g)

@@ -11,9 +11,9 @@ import (
 
 // Remembered is what the engine remembers of a path, whatever is there now.
 func (e *Engine) Remembered(path string) fate.Verdict {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.verdicts.fates.Of(e.verdicts.fates.Hash(path)).Explain(e.opts.Kernels)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	return e.Mu.Fates.Of(e.Mu.Fates.Hash(path)).Explain(e.Opts.Kernels)
 }
 
 // Limits of prefetches.
@@ -24,10 +24,10 @@ const (
 
 // AuditLoads compares the accounts of loads with what is queued and under way.
 func (e *Engine) AuditLoads() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	var errs []error
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		errs = append(errs, s.AuditLocked())
 	}
 	return errors.Join(errs...)
@@ -35,39 +35,39 @@ func (e *Engine) AuditLoads() error {
 
 // AtRest reports whether no load is queued or under way, and nobody waits for one.
 func (e *Engine) AtRest() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.tiers {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	for _, s := range e.Tiers {
 		if jobs, waiting := s.LoadJobsLocked(nil); len(jobs)+waiting > 0 {
 			return false
 		}
 	}
-	return len(e.mu.promotions)+len(e.mu.orphans) == 0
+	return len(e.loads.promotions)+len(e.loads.orphans) == 0
 }
 
 // HintsUnderWay returns how many calls of Hint have not ended.
-func (e *Engine) HintsUnderWay() int { return int(e.loads.hints.taken.Load()) }
+func (e *Engine) HintsUnderWay() int { return int(e.loads.hints.Taken()) }
 
 // Measure has a tier appear to have given bytes in took, just now.
 func (e *Engine) Measure(tier string, bytes int64, took time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.tiers {
-		if s.opts.Name == tier {
-			now := e.opts.Now()
-			s.predict = lane.Predictor{}
-			s.predict.Ended(now.Add(-took), now, bytes)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	for _, s := range e.Tiers {
+		if s.Opts.Name == tier {
+			now := e.Opts.Now()
+			s.Predict = lane.Predictor{}
+			s.Predict.Ended(now.Add(-took), now, bytes)
 		}
 	}
 }
 
 // Measured returns how many bytes the measurements of a tier stand for.
 func (e *Engine) Measured(tier string) float64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.tiers {
-		if s.opts.Name == tier {
-			return reflect.ValueOf(&s.predict).Elem().FieldByName("bytes").Float()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	for _, s := range e.Tiers {
+		if s.Opts.Name == tier {
+			return reflect.ValueOf(&s.Predict).Elem().FieldByName("bytes").Float()
 		}
 	}
 	return 0

@@ -13,13 +13,15 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // opens is the room of opens and creates. It decides which file a process gets, and whether in place or anew.
 type opens struct {
 	*core
 
-	touched []index.ID // blocks read since the tiers were told; guarded by core.mu
+	touched []index.ID      // blocks read since the tiers were told; guarded by State.Mu
+	guessed state.Allowance // bytes that speculate reserved
 }
 
 // WriteOptions says how a file is opened for writing.
@@ -36,7 +38,7 @@ type WriteOptions struct {
 // If another tier is copying the file, OpenWrite waits for that, for tornWait at most.
 //
 // It also fails with ErrIsDir, ErrNotFound, ErrNoSpace, ErrQuota or ctx's error.
-func (e *opens) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOptions) (*Handle, error) {
+func (e *opens) OpenWrite(ctx context.Context, id index.ID, by state.Caller, o WriteOptions) (*Handle, error) {
 	return e.openWrite(ctx, &writeOpen{id: id, by: by, WriteOptions: o})
 }
 
@@ -44,7 +46,7 @@ func (e *opens) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteOp
 type writeOpen struct {
 	WriteOptions
 	id      index.ID
-	by      Caller
+	by      state.Caller
 	creates *CreateOptions // not nil: the open may be answered with another file
 
 	empty  bool          // the file has no bytes
@@ -57,20 +59,20 @@ type writeOpen struct {
 // openWrite is OpenWrite.
 func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	for tries := 0; ; tries++ {
-		var g gone
-		e.mu.Lock()
+		var g state.Gone
+		e.Mu.Lock()
 		e.drafts.catchUpLocked(o.id)
 		e.drafts.hearLocked(o.id, &o.by)
 		h, hollow, err := e.openWriteLocked(o, &g)
-		e.mu.Unlock()
-		e.finish(&g)
+		e.Mu.Unlock()
+		e.Finish(&g)
 		switch {
 		case err == errNeedsFile:
 			if o.blob, o.file, err = e.space.createFile(ctx, o.by.Waits); err == nil {
 				continue
 			}
 		case o.file != nil && !o.used:
-			e.discard(o.blob, o.file)
+			e.Discard(o.blob, o.file)
 			o.file = nil
 		case o.file != nil && err != nil: // the kernel comes back for it
 			o.file.Close()
@@ -84,21 +86,21 @@ func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 			case err == errAgain && tries < renameTries:
 				continue
 			case err == errAgain:
-				err = ErrStale
+				err = state.ErrStale
 			}
 			if err != nil {
 				return nil, err
 			}
 			return h, nil
 		}
-		switch err := e.loads.promote(ctx, o.by.Waits, o.id, false); {
+		switch err := e.loads.promoteWithin(ctx, o.by.Waits, o.id, false, state.NoDeadline); {
 		case err == nil:
 			defer e.CloseRead(o.id) // gives back the pin of promote
-		case errors.Is(err, ErrStale) && tries < renameTries: // the block may have come up in between
+		case errors.Is(err, state.ErrStale) && tries < renameTries: // the block may have come up in between
 		case o.Truncate && !o.failed && ctx.Err() == nil:
 			o.failed = true
 		default:
-			return nil, missError(err)
+			return nil, state.MissError(err)
 		}
 	}
 }
@@ -108,34 +110,34 @@ var errNeedsFile = errors.New("a version needs a file")
 
 // blankLocked reports whether a file has no bytes.
 func (e *opens) blankLocked(id index.ID, en *index.Entry) bool {
-	if f := e.mu.files[id]; f != nil {
+	if f := e.fileLocked(id); f != nil {
 		return !f.started
 	}
 	return en.Size == 0
 }
 
 // openWriteLocked does what package draft says about an open. hollow says that the block must be promoted first.
-func (e *opens) openWriteLocked(o *writeOpen, g *gone) (h *Handle, hollow bool, err error) {
-	en := e.mu.ix.At(o.id)
-	if en.Mode&modeType == modeDir {
+func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow bool, err error) {
+	en := e.Mu.Ix.At(o.id)
+	if en.Mode&state.ModeType == state.ModeDir {
 		return nil, false, block.ErrIsDir
 	}
 	o.empty = e.blankLocked(o.id, en)
 	if !o.Truncate && e.promisedLocked(o.id) { // its thread has gone on to something else
-		e.drafts.dropVersionLocked(e.mu.files[o.id], g)
-		return nil, false, ErrStale
+		e.drafts.dropVersionLocked(e.fileLocked(o.id), g)
+		return nil, false, state.ErrStale
 	}
 	s := e.drafts.stateLocked(o.id, en, &o.by, o.empty)
-	action := o.action(&s, e.hollowLocked(o.id, en), e.remote != nil && e.farLocked(o.id, en))
+	action := o.action(&s, e.HollowLocked(o.id, en), e.Remote != nil && e.FarLocked(o.id, en))
 	switch {
-	case s.Place == draft.Seen && e.expiredLocked(o.id):
+	case s.Place == draft.Seen && e.ExpiredLocked(o.id):
 		return nil, false, block.ErrNotFound
 	case action == draft.LookAgain, s.Place == draft.Gone && (en.Blob == 0 || o.Truncate && e.heirLocked(o.id) != 0):
 		return nil, false, e.promiseHeirLocked(o)
 	case action == draft.Anew:
 		h, err = e.openAnewLocked(o, en, &s)
 		return h, false, err
-	case e.hollowLocked(o.id, en):
+	case e.HollowLocked(o.id, en):
 		return nil, true, nil
 	case en.Blob == 0:
 		return nil, false, block.ErrNotFound
@@ -160,47 +162,47 @@ func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
 func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*Handle, error) {
 	switch {
 	case o.by.Told && o.creates == nil:
-		return nil, ErrStale // its kernel does not come back for a version
+		return nil, state.ErrStale // its kernel does not come back for a version
 	case o.file == nil:
 		return nil, errNeedsFile
 	}
-	k := nameKey{e.mu.ix.Parent(o.id), e.mu.ix.Name(o.id)}
-	if f := e.mu.files[o.id]; f != nil && f.waits {
+	k := state.NameKey{Parent: e.Mu.Ix.Parent(o.id), Name: e.Mu.Ix.Name(o.id)}
+	if f := e.fileLocked(o.id); f != nil && f.waits {
 		k = f.name
 	} else if f != nil && s.Kind == draft.Temp {
 		f.passOnLocked()
 	}
 	h := e.anewLocked(o, en, k)
 	if h == nil {
-		return nil, ErrStale
+		return nil, state.ErrStale
 	}
 	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
-		en := e.mu.ix.At(h.ID())
-		en.Mode, en.UID, en.GID, en.Expires = modeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
-		en.Flags &^= flagPinned
+		en := e.Mu.Ix.At(h.ID())
+		en.Mode, en.UID, en.GID, en.Expires = state.ModeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
+		en.Flags &^= state.FlagPinned
 	}
 	return h, nil
 }
 
 // openInPlaceLocked opens the file that is there.
-func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *gone) *Handle {
-	if en.Flags&flagLimbo != 0 {
+func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *state.Gone) *Handle {
+	if en.Flags&state.FlagLimbo != 0 {
 		en.Opens++ // so that the file stays
 		e.drafts.leaveLimboLocked(o.id, g)
 		en.Opens--
 	}
-	f := e.mu.files[o.id]
+	f := e.fileLocked(o.id)
 	if f == nil {
 		f = e.drafts.newFileLocked(o.id, en)
 		f.replaces = true
-		e.attrs.attrsChangedLocked(o.id, en, g) // its attributes change from now on
+		e.AttrsChangedLocked(o.id, en, g) // its attributes change from now on
 	}
 	return e.openedLocked(o, f)
 }
 
 // anewLocked makes a version of the name k, like base. The version is open if it can answer o. Else it is promised
 // to the caller, and the result is nil.
-func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
+func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k state.NameKey) *Handle {
 	o.used = true
 	f := e.drafts.versionLocked(k, base, &o.by, o.blob)
 	if o.creates != nil {
@@ -216,48 +218,48 @@ func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k nameKey) *Handle {
 // promiseHeirLocked returns ErrStale.
 func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	heir := e.heirLocked(o.id)
-	k := e.mu.formerly[o.id]
+	k := e.Mu.Formerly[o.id]
 	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.drafts.ownVersionLocked(k, &o.by) != 0 {
-		return ErrStale
+		return state.ErrStale
 	}
-	en := e.mu.ix.At(heir)
-	if en.Mode&modeType != modeRegular || draft.Access(e.drafts.stateLocked(heir, en, &o.by, e.blankLocked(heir, en)), true, false) != draft.Anew {
-		return ErrStale
+	en := e.Mu.Ix.At(heir)
+	if en.Mode&state.ModeType != state.ModeRegular || draft.Access(e.drafts.stateLocked(heir, en, &o.by, e.blankLocked(heir, en)), true, false) != draft.Anew {
+		return state.ErrStale
 	}
 	if o.file == nil {
 		return errNeedsFile
 	}
 	e.anewLocked(o, en, k)
-	return ErrStale
+	return state.ErrStale
 }
 
 // heirLocked returns the file that has replaced the file id, 0 if there is none.
 func (e *opens) heirLocked(id index.ID) index.ID {
-	k, ok := e.mu.formerly[id]
-	if !ok || !e.mu.ix.Valid(k.parent) {
+	k, ok := e.Mu.Formerly[id]
+	if !ok || !e.Mu.Ix.Valid(k.Parent) {
 		return 0
 	}
-	return e.mu.ix.Lookup(k.parent, k.name)
+	return e.Mu.Ix.Lookup(k.Parent, k.Name)
 }
 
 // openedLocked adds a handle for o to the handles of f.
 func (e *opens) openedLocked(o *writeOpen, f *File) *Handle {
-	en := e.mu.ix.At(f.id)
+	en := e.Mu.Ix.At(f.id)
 	if o.Truncate {
 		f.poisoned = nil
-		if e.kindLocked(en) == draft.Temp {
-			f.owner = o.by.process()
+		if e.KindLocked(en) == draft.Temp {
+			f.owner = o.by.Proc()
 		}
 	}
 	if f.promised != 0 {
-		f.promised, f.begun = 0, e.seqNowLocked()
+		f.promised, f.begun = 0, e.SeqNowLocked()
 	}
 	f.asked, f.left = false, false
-	h := &Handle{File: f, by: o.by.after()}
-	h.direct = !o.empty && !o.Append && !o.Truncate && en.Flags&flagPlain == 0 // its bytes have their room already
+	h := &Handle{File: f, by: o.by.After()}
+	h.direct = !o.empty && !o.Append && !o.Truncate && en.Flags&state.FlagPlain == 0 // its bytes have their room already
 	f.handles = append(f.handles, h)
 	en.Opens++
-	e.classifyLocked(f.id, en)
+	e.ClassifyLocked(f.id, en)
 	return h
 }
 
@@ -280,7 +282,7 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 		if err == errAgain {
 			return err
 		}
-		return missError(err)
+		return state.MissError(err)
 	}
 	if !o.Truncate {
 		return nil
@@ -291,11 +293,11 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 			return err
 		}
 	}
-	e.mu.Lock()
-	en := e.mu.ix.At(h.ID())
-	bytes := chargeOf(e.mu.room.Group(en.Group).BlockBytes()) - h.File.charge
-	seen := e.kindLocked(en) == draft.Plain || en.Flags&flagUncommitted == 0 && en.Flags&flagTemp == 0
-	e.mu.Unlock()
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(h.ID())
+	bytes := state.ChargeOf(e.Mu.Room.Group(en.Group).BlockBytes()) - h.File.charge
+	seen := e.KindLocked(en) == draft.Plain || en.Flags&state.FlagUncommitted == 0 && en.Flags&state.FlagTemp == 0
+	e.Mu.Unlock()
 	if !seen { // else its first byte hides it, or its size is unknown
 		e.expect(h, bytes)
 	}
@@ -309,14 +311,14 @@ func (h *Handle) restart(ctx context.Context, empty bool) error {
 	f := h.File
 	if empty {
 		return h.WithFile(func(file *os.File) error {
-			return futimens(int(file.Fd()), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}})
+			return state.Futimens(int(file.Fd()), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}})
 		})
 	}
 	f.commits.Lock()
 	defer f.commits.Unlock()
-	f.e.mu.Lock()
-	s := f.e.drafts.stateLocked(f.id, f.e.mu.ix.At(f.id), &h.by, false)
-	f.e.mu.Unlock()
+	f.e.Mu.Lock()
+	s := f.e.drafts.stateLocked(f.id, f.e.Mu.Ix.At(f.id), &h.by, false)
+	f.e.Mu.Unlock()
 	if s.Kind == draft.Block && s.Place == draft.Seen {
 		return errAgain
 	}
@@ -333,10 +335,10 @@ const tornWait = 100 * time.Millisecond
 
 // settleCopies waits until other tiers have made their copies of a file. The writer's changes would be half in those
 // copies. No more copies are begun, because the file is open.
-func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
+func (e *opens) settleCopies(ctx context.Context, w state.Waiter, id index.ID) error {
 	deadline := time.Now().Add(tornWait)
 	for {
-		e.mu.Lock()
+		e.Mu.Lock()
 		busy := e.copyingLocked(id)
 		left := time.Until(deadline)
 		done := make(chan error, 1)
@@ -346,14 +348,14 @@ func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 		case busy != nil:
 			busy.Wait(done)
 		}
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		if busy == nil {
 			return nil
 		}
 		if left <= 0 {
 			continue
 		}
-		announce(w)
+		state.Announce(w)
 		t := time.NewTimer(left)
 		select {
 		case <-done:
@@ -370,7 +372,7 @@ func (e *opens) settleCopies(ctx context.Context, w Waiter, id index.ID) error {
 // copyingLocked returns a store of a file that a tier has begun and that is not yet known to be torn, nil if there
 // is none.
 func (e *opens) copyingLocked(id index.ID) *lane.Store {
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		for op := range s.BegunLocked() {
 			if op.ID == id && !op.Torn {
 				return op
@@ -381,14 +383,34 @@ func (e *opens) copyingLocked(id index.ID) *lane.Store {
 }
 
 // OpenBlob opens the primary file of a blob. It fails with ErrNotFound.
-func (e *opens) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.primary.Open(blob) }
+func (e *opens) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.Primary.Open(blob) }
 
 // Probe returns an empty file of the primary tier, for trying what the kernel can do with such files, and a function
 // that closes and removes the file.
 func (e *opens) Probe() (driver.BlobID, *os.File, func(), error) {
-	blob, file, err := e.space.createFile(e.ctx, nil)
+	blob, file, err := e.space.createFile(e.Ctx, nil)
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	return blob, file, func() { e.discard(blob, file) }, nil
+	return blob, file, func() { e.Discard(blob, file) }, nil
+}
+
+// speculate reserves n bytes for f: the size of the other blocks of its group. It
+// reports whether it could. All such guesses together take at most half of the
+// capacity, so that a few thousand idle handles cannot keep out a real write.
+func (e *opens) speculate(f *File, n int64) bool {
+	e.Mu.Lock()
+	ok := e.guessed.Take(n, e.Opts.CapacityBytes/2)
+	if ok {
+		f.guessed += n
+	}
+	e.Mu.Unlock()
+	if ok && !e.space.tryReserve(f.id, f, n) {
+		e.Mu.Lock()
+		e.guessed.Give(n)
+		f.guessed -= n
+		e.Mu.Unlock()
+		return false
+	}
+	return ok
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // PrefetchRequest asks for blocks to be brought into memory.
@@ -55,7 +56,7 @@ type prefetch struct {
 	room chan struct{} // capacity 1: something has ended
 
 	mu struct {
-		sync.Mutex // held across Done; never taken with core.mu held
+		sync.Mutex // held across Done; never taken with State.Mu held
 		keys       int
 		bytes      int64
 		over       bool // Prefetch has returned: Done is not called any more
@@ -66,7 +67,7 @@ type prefetch struct {
 // wait for a single block are not crowded out. It returns when Done has been called for all paths. When ctx is done,
 // it begins no more loads, and the remaining paths fail with ctx's error.
 func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
-	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.opts.CapacityBytes/8), room: make(chan struct{}, 1)}
+	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.Opts.CapacityBytes/8), room: make(chan struct{}, 1)}
 	told := make([]bool, len(r.Paths))
 	f.r.Done = func(i int, res PrefetchResult) {
 		told[i] = true
@@ -106,17 +107,20 @@ func (f *prefetch) idle() bool {
 	return f.mu.keys == 0
 }
 
+// prefetchBatch bounds how many names one hold of the lock looks up.
+const prefetchBatch = 128
+
 // begin finds or starts to load some paths, from the n-th on, and returns their number: 0 if too much is under way.
 func (f *prefetch) begin(n int) int {
 	f.mu.Lock()
 	keys, bytes := f.mu.keys, f.mu.bytes
 	f.mu.Unlock()
 	wasKeys, wasBytes := keys, bytes
-	var g gone
-	var found [presenceBatch]prefetchFound
+	var g state.Gone
+	var found [prefetchBatch]prefetchFound
 	count := 0
 	e := f.e
-	e.mu.Lock()
+	e.Mu.Lock()
 	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
 		x := &found[count]
 		*x = e.loads.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < prefetchKeys && bytes < f.max)
@@ -129,8 +133,8 @@ func (f *prefetch) begin(n int) int {
 		}
 	}
 	e.elsewhere.tellOutdatedLocked(&g)
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	f.mu.Lock() // some may have ended by now
 	f.mu.keys += keys - wasKeys
 	f.mu.bytes += bytes - wasBytes
@@ -151,27 +155,27 @@ type prefetchFound struct {
 func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
 	path := r.Paths[i]
 	id := index.ID(0)
-	if block.CheckPath(view(path)) == nil {
+	if block.CheckPath(state.View(path)) == nil {
 		id = e.elsewhere.walkLocked(string(path))
 	}
 	if id == 0 {
-		w := pathWalker{ix: e.mu.ix}
-		if dir, name := w.split(path); e.lookups.writingLocked(r.As, dir, name) {
+		w := state.PathWalker{Ix: e.Mu.Ix}
+		if dir, name := w.Split(path); e.WritingLocked(r.As, dir, name) {
 			x.result.Outcome = PrefetchPending
 			return x
 		}
 	}
-	if id == 0 || e.expiredLocked(id) || !e.lookups.showsLocked(r.As, e.mu.ix.Parent(id), id) {
+	if id == 0 || e.ExpiredLocked(id) || !e.ShowsLocked(r.As, e.Mu.Ix.Parent(id), id) {
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	}
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&modeType == modeDir:
+	case en.Mode&state.ModeType == state.ModeDir:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
-	case en.Flags&(flagUncommitted|flagTemp) != 0:
+	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
-	case !e.hollowLocked(id, en):
-		e.lookups.leaseLocked(id, en, e.now(), r.As, r.Request)
+	case !e.HollowLocked(id, en):
+		e.lookups.leaseLocked(id, en, e.Now(), r.As, r.Request)
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
 	case !more:
 		return prefetchFound{full: true}
@@ -190,7 +194,7 @@ func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 		p.Ahead, p.Request = true, f.r.Request
 	}
 	p.waiters++
-	p.later = append(p.later, laterOpen{until: e.now() + int64(e.opts.PromoteTimeout), then: func(_ *os.File, err error) {
+	p.later = append(p.later, laterOpen{until: e.Now() + int64(e.Opts.PromoteTimeout), then: func(_ *os.File, err error) {
 		if err == nil {
 			e.leaseFetched(p.id, &f.r)
 		}
@@ -200,9 +204,9 @@ func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 
 // leaseFetched grants a loaded block the lease of the request, and ends the pin of the load.
 func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
-	e.mu.Lock()
-	e.lookups.leaseLocked(id, e.mu.ix.At(id), e.now(), r.As, r.Request)
-	e.mu.Unlock()
+	e.Mu.Lock()
+	e.lookups.leaseLocked(id, e.Mu.Ix.At(id), e.Now(), r.As, r.Request)
+	e.Mu.Unlock()
 	e.opens.CloseRead(id)
 }
 
@@ -243,16 +247,16 @@ func (f *prefetch) ended(i int, size int64, err error) {
 
 // failed returns the result after a promotion failed. The name may mean another block by now.
 func (f *prefetch) failed(i int, err error) PrefetchResult {
-	if !errors.Is(err, ErrStale) {
+	if !errors.Is(err, state.ErrStale) {
 		return PrefetchResult{Err: err}
 	}
-	var g gone
+	var g state.Gone
 	e := f.e
-	e.mu.Lock()
+	e.Mu.Lock()
 	x := e.loads.prefetchFindLocked(&f.r, i, false)
 	e.elsewhere.tellOutdatedLocked(&g)
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	if x.full {
 		return PrefetchResult{Err: err}
 	}
@@ -287,13 +291,13 @@ func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 		text = append(text, p...)
 		own[i] = text[len(text)-len(p):]
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.mu.closed || !e.hints.take(1, maxHintCalls) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if e.Mu.Closed || !e.hints.Take(1, maxHintCalls) {
 		return
 	}
-	e.wg.Go(func() { // ends with the engine's context
-		e.Prefetch(e.ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
-		e.hints.give(1)
+	e.Work.Go(func() { // ends with the engine's context
+		e.Prefetch(e.Ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
+		e.hints.Give(1)
 	})
 }

@@ -2,17 +2,15 @@ package tiers
 
 import (
 	"bytes"
-	"math"
-	"math/bits"
-	"slices"
+	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // lookups is the room of questions about many names at a time: where their blocks are, and which of them a user may
@@ -20,7 +18,7 @@ import (
 type lookups struct {
 	*core
 
-	leases room.Leases // of requests; guarded by core.mu
+	leases room.Leases // of requests; guarded by State.Mu
 }
 
 // Place says where Presences found a block.
@@ -61,22 +59,22 @@ func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 }
 
 func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
-	w := pathWalker{ix: e.mu.ix}
+	w := state.PathWalker{Ix: e.Mu.Ix}
 	var dirs, ids [presenceBatch]index.ID
 	var names [presenceBatch]string
 	hits := uint64(0)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := e.now()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	now := e.Now()
 	for i, path := range paths {
-		dirs[i], names[i] = w.split(path)
+		dirs[i], names[i] = w.Split(path)
 	}
-	e.mu.ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
+	e.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
 	for i, path := range paths {
 		switch {
 		case ids[i] == 0:
 			out[i] = e.absentLocked(dirs[i], names[i], path, o)
-		case e.showsLocked(o.As, dirs[i], ids[i]):
+		case e.ShowsLocked(o.As, dirs[i], ids[i]):
 			out[i] = e.placeLocked(ids[i], now, o)
 		default:
 			out[i] = Place{}
@@ -85,59 +83,31 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 			hits++
 		}
 	}
-	e.mu.counters.LookupHit += hits
-	e.mu.counters.LookupMisses += uint64(len(paths)) - hits
+	e.Mu.Counters.LookupHit += hits
+	e.Mu.Counters.LookupMisses += uint64(len(paths)) - hits
 }
-
-// pathWalker finds directories. It remembers the last one.
-type pathWalker struct {
-	ix  *index.Index
-	dir []byte // nil: no directory yet
-	id  index.ID
-}
-
-// split returns the directory of a path, 0 if there is none, and the name in it.
-func (w *pathWalker) split(path []byte) (dir index.ID, name string) {
-	n := len(w.dir)
-	if n > 0 && len(path) > n && path[n] == '/' && bytes.Equal(path[:n], w.dir) && bytes.IndexByte(path[n+1:], '/') < 0 {
-		return w.id, view(path[n+1:])
-	}
-	cut := bytes.LastIndexByte(path, '/')
-	if cut < 0 {
-		return index.Root, view(path)
-	}
-	if cut == 0 {
-		return 0, "" // no path begins with a slash
-	}
-	w.dir = path[:cut]
-	w.id = w.ix.Walk(view(w.dir))
-	return w.id, view(path[cut+1:])
-}
-
-// view returns a string that shares the bytes of b. It is valid until they change.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // placeLocked returns where the block of an entry is.
 func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
-	en := e.mu.ix.At(id)
+	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&modeType == modeDir:
+	case en.Mode&state.ModeType == state.ModeDir:
 		return Place{Dir: true}
 	case en.Expires != 0 && en.Expires <= now:
 		return Place{}
-	case en.Flags&(flagUncommitted|flagTemp) != 0:
+	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
 		return Place{Presence: driver.Pending}
 	}
 	p := Place{Presence: driver.Hit}
-	if e.hollowLocked(id, en) {
-		if e.mu.promotions[id] != nil {
+	if e.HollowLocked(id, en) {
+		if e.loads.promotingLocked(id) != "" {
 			p = Place{Presence: driver.Pending}
 		} else {
-			s := e.firstTier(en)
-			if lateLocked(s, en.Size, e.deadlineOfLocked(e.mu.room.Group(en.Group), o.Deadline)) {
+			s := e.FirstTier(en)
+			if state.LateLocked(s, en.Size, e.DeadlineOfLocked(e.Mu.Room.Group(en.Group), o.Deadline)) {
 				return Place{Late: true}
 			}
-			p.Tier = uint8(s.n + 1)
+			p.Tier = uint8(s.N + 1)
 		}
 	}
 	if o.Lease {
@@ -146,41 +116,26 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 	return p
 }
 
-// firstTier returns the tier that is asked first for a hollow block.
-func (e *lookups) firstTier(en *index.Entry) *secondary {
-	if own := e.ownTiers(en); own != 0 {
-		return e.tiers[bits.TrailingZeros16(own)]
-	}
-	return e.tiers[bits.TrailingZeros16(en.Tiers)]
-}
-
 // absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes may have the
 // block.
 func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
-	if e.writingLocked(o.As, dir, name) {
+	if e.WritingLocked(o.As, dir, name) {
 		return Place{Presence: driver.Pending}
 	}
-	if e.remote == nil || dir != 0 && e.mu.ix.At(dir).Mode&modeType != modeDir || block.CheckPath(view(path)) != nil {
+	if e.Remote == nil || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}
 	l, ok := e.elsewhere.locate(string(path))
 	if !ok || !e.showsFarLocked(o.As, string(path), &l) {
 		return Place{}
 	}
-	if l.Mode&modeType != modeRegular {
+	if l.Mode&state.ModeType != state.ModeRegular {
 		return Place{Dir: true}
 	}
-	if lateLocked(e.remote, l.Size, e.deadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+	if state.LateLocked(e.Remote, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
 	}
-	return Place{Presence: driver.Hit, Tier: uint8(e.remote.n + 1)}
-}
-
-// writingLocked reports whether a version that v may read waits to take a name in dir. dir is 0 if there is no such
-// directory.
-func (e *lookups) writingLocked(v *event.Viewer, dir index.ID, name string) bool {
-	return dir != 0 && len(e.mu.waiting) > 0 &&
-		slices.ContainsFunc(e.mu.waiting[nameKey{dir, name}], func(id index.ID) bool { return e.showsLocked(v, dir, id) })
+	return Place{Presence: driver.Hit, Tier: uint8(e.Remote.N + 1)}
 }
 
 // pathGroupLocked returns the group of a path, nil if the group has no account.
@@ -189,25 +144,7 @@ func (e *lookups) pathGroupLocked(path []byte) *room.Group {
 	if !below {
 		name = nil
 	}
-	return e.mu.room.Find(block.GroupID(name))
-}
-
-// noDeadline is the deadline of an open that has none.
-const noDeadline = time.Duration(math.MaxInt64)
-
-// deadlineOfLocked returns how long the open of a block of group gr may take. gr is nil if the group has no account;
-// want is as in PresenceOptions.
-func (e *lookups) deadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
-	if want == 0 {
-		want = e.deadlines[gr]
-	}
-	if want == 0 {
-		want = e.opts.OpenDeadline
-	}
-	if want <= 0 {
-		return noDeadline
-	}
-	return want
+	return e.Mu.Room.Find(block.GroupID(name))
 }
 
 // requesterOf returns the holder of a lease for a user and a request.
@@ -220,11 +157,11 @@ func requesterOf(as *event.Viewer, request string) room.Requester {
 
 // leaseLocked grants the lease of a look-up to a block. A request that is not empty can end the lease early.
 func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
-	if e.opts.LookupLease <= 0 {
+	if e.Opts.LookupLease <= 0 {
 		return
 	}
 	before := en.Lease
-	en.Lease = max(before, now+int64(e.opts.LookupLease))
+	en.Lease = max(before, now+int64(e.Opts.LookupLease))
 	if request != "" {
 		en.Lease = max(en.Lease, before+1) // each request has another end
 		e.leases.Add(requesterOf(as, request), room.Lease{ID: id, Until: en.Lease, Before: before}, now)
@@ -235,16 +172,37 @@ func (e *lookups) leaseLocked(id index.ID, en *index.Entry, now int64, as *event
 // has looked up a block since, the block keeps that lease. If another request looked it up before, the block has that
 // lease again. ReleaseRequest takes the lock once and does not wait.
 func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	for _, x := range e.leases.Release(requesterOf(as, request)) {
-		if e.mu.ix.Valid(x.ID) && e.mu.ix.At(x.ID).Lease == x.Until {
-			e.mu.ix.At(x.ID).Lease = x.Before
+		if e.Mu.Ix.Valid(x.ID) && e.Mu.Ix.At(x.ID).Lease == x.Until {
+			e.Mu.Ix.At(x.ID).Lease = x.Before
 			ended++
 		}
 	}
 	if ended > 0 {
-		e.mu.room.Signal() // writers may wait for blocks that can be evicted
+		e.Mu.Room.Signal() // writers may wait for blocks that can be evicted
 	}
 	return ended
+}
+
+// showsFarLocked reports whether v may read the file l that other nodes have at path. Directories above it may also
+// be those of other nodes.
+func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
+	if v == nil {
+		return true
+	}
+	want := uint32(event.MayRead)
+	for ok := true; ; {
+		if !ok || !v.May(want, l.Mode, l.UID, l.GID) {
+			return false
+		}
+		path = path[:max(strings.LastIndexByte(path, '/'), 0)]
+		if id := e.Mu.Ix.Walk(path); id != 0 {
+			return e.ReachesLocked(v, id)
+		}
+		var above driver.Located
+		above, ok = e.elsewhere.locate(path)
+		l, want = &above, event.MaySearch
+	}
 }

@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"context"
+	"errors"
 	"math/bits"
 	"os"
 	"slices"
@@ -17,13 +18,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // loads is the room of promotions: bringing blocks into memory from the tiers below.
 type loads struct {
 	*core
 
-	hints allowance // calls of Hint under way
+	hints state.Allowance // calls of Hint under way
+
+	// Guarded by State.Mu.
+	promotions map[index.ID]*promotion // under way
+	orphans    map[*promotion]struct{} // under way, but their names are gone
 }
 
 // promotion brings one hollow block into memory. An entry has one promotion at most, however many callers wait for
@@ -34,15 +40,15 @@ type promotion struct {
 	e  *core
 	id index.ID
 
-	// Guarded by core.mu.
-	seq     uint64        // changes with a rename
-	tier    *secondary    // the tier that is asked
-	tried   uint16        // tiers that have failed, as bits
-	asked   int           // how often that tier was asked
-	waiters int           // each gets one of the block's Opens if it succeeds
-	own     bool          // no waiter would have the block from other nodes
-	away    chan struct{} // closed when other nodes are asked
-	later   []laterOpen   // the waiters that are called rather than woken
+	// Guarded by State.Mu.
+	seq     uint64           // changes with a rename
+	tier    *state.Secondary // the tier that is asked
+	tried   uint16           // tiers that have failed, as bits
+	asked   int              // how often that tier was asked
+	waiters int              // each gets one of the block's Opens if it succeeds
+	own     bool             // no waiter would have the block from other nodes
+	away    chan struct{}    // closed when other nodes are asked
+	later   []laterOpen      // the waiters that are called rather than woken
 
 	aside func(o *driver.Outcome) // constant; not nil: there is no entry yet, and aside carries the loaded block on
 
@@ -51,7 +57,7 @@ type promotion struct {
 	charge int64
 	blob   driver.BlobID
 
-	finished bool          // guarded by core.mu: waiters have their Opens
+	finished bool          // guarded by State.Mu: waiters have their Opens
 	done     chan struct{} // closed after err is set
 	err      error
 }
@@ -69,35 +75,35 @@ type laterOpen struct {
 //
 // It fails with ErrPending (hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
 // blocks that cannot be evicted); ErrStale (the name is gone); or ctx's error.
-func (e *loads) promote(ctx context.Context, w Waiter, id index.ID, hint bool) error {
-	return e.promoteWithin(ctx, w, id, hint, noDeadline)
+func (e *loads) promote(ctx context.Context, w state.Waiter, id index.ID, hint bool) error {
+	return e.promoteWithin(ctx, w, id, hint, state.NoDeadline)
 }
 
 // promoteWithin is promote, but gives up after deadline, too.
-func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint bool, deadline time.Duration) error {
-	e.mu.Lock()
+func (e *loads) promoteWithin(ctx context.Context, w state.Waiter, id index.ID, hint bool, deadline time.Duration) error {
+	e.Mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
-		e.mu.Unlock()
-		return ErrStale
+		e.Mu.Unlock()
+		return state.ErrStale
 	}
-	if hint && first && len(e.mu.promotions) > maxHints {
-		delete(e.mu.promotions, id)
-		e.mu.Unlock()
+	if hint && first && len(e.promotions) > maxHints {
+		delete(e.promotions, id)
+		e.Mu.Unlock()
 		return block.ErrPending
 	}
 	if !hint {
 		p.waiters++
 		p.tier.HastenLocked(&p.Load)
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if hint {
 		if first {
-			e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+			e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
 		}
 		return block.ErrPending
 	}
-	announce(w)
+	state.Announce(w)
 	if first {
 		e.startPromotion(p)
 	}
@@ -108,45 +114,45 @@ func (e *loads) promoteWithin(ctx context.Context, w Waiter, id index.ID, hint b
 // other nodes, because they may be waiting for this one. It fails with ErrNotFound where only other nodes could give
 // the block.
 func (e *loads) promoteOwn(ctx context.Context, id index.ID) error {
-	e.mu.Lock()
+	e.Mu.Lock()
 	p, first := e.promotionLocked(id, true)
 	switch {
 	case p == nil:
-		e.mu.Unlock()
-		return ErrStale
-	case p.tier == e.remote:
+		e.Mu.Unlock()
+		return state.ErrStale
+	case p.tier == e.Remote:
 		if first {
-			delete(e.mu.promotions, id)
+			delete(e.promotions, id)
 		}
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		return block.ErrNotFound
 	}
 	p.waiters++
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if first {
 		e.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, p.away, noDeadline)
+	return e.awaitPromotion(ctx, p, p.away, state.NoDeadline)
 }
 
 // promotionLocked returns the promotion of a hollow block. If there is none it makes one, and the caller sees to its
 // start. own says that the caller would not have the block from other nodes. The result is nil if the block is not
 // hollow.
 func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
-	en := e.mu.ix.At(id)
-	if !e.hollowLocked(id, en) || e.mu.closed {
+	en := e.Mu.Ix.At(id)
+	if !e.HollowLocked(id, en) || e.Mu.Closed {
 		return nil, false
 	}
-	if p = e.mu.promotions[id]; p != nil {
+	if p = e.promotions[id]; p != nil {
 		p.own = p.own && own
 		return p, false
 	}
 	p = &promotion{
-		e: e.core, id: id, seq: en.Seq, own: own && e.ownTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		group: e.mu.room.Group(en.Group),
+		e: e.core, id: id, seq: en.Seq, own: own && e.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
+		group: e.Mu.Room.Group(en.Group),
 	}
-	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&flagSum != 0}, For: p}
-	e.mu.promotions[id] = p
+	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}, For: p}
+	e.promotions[id] = p
 	e.chooseLocked(p, en)
 	return p, true
 }
@@ -155,22 +161,22 @@ func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool
 // had, from any goroutine, possibly before promoteLater returns. then must not block. promoteLater gives up after
 // deadline.
 func (e *loads) promoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
-	e.mu.Lock()
+	e.Mu.Lock()
 	p, first := e.promotionLocked(id, false)
 	if p == nil {
-		e.mu.Unlock()
-		then(nil, ErrStale)
+		e.Mu.Unlock()
+		then(nil, state.ErrStale)
 		return
 	}
 	p.waiters++
 	p.tier.HastenLocked(&p.Load)
-	until := e.now() + int64(min(deadline, e.opts.PromoteTimeout))
-	p.later = append(p.later, laterOpen{then, until, deadline < e.opts.PromoteTimeout})
-	e.mu.Unlock()
+	until := e.Now() + int64(min(deadline, e.Opts.PromoteTimeout))
+	p.later = append(p.later, laterOpen{then, until, deadline < e.Opts.PromoteTimeout})
+	e.Mu.Unlock()
 	if first {
 		e.startPromotion(p)
 	}
-	if deadline < e.opts.PromoteTimeout {
+	if deadline < e.Opts.PromoteTimeout {
 		time.AfterFunc(deadline, func() { e.turnAway([]*promotion{p}, until) }) // whatever the clock of now says
 	}
 }
@@ -181,7 +187,7 @@ func (e *loads) startPromotion(p *promotion) {
 		e.fillPromotion(p)
 		return
 	}
-	e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+	e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
 }
 
 // startPromotions is startPromotion for several promotions at a time, so that a tier gets them in few jobs.
@@ -189,7 +195,7 @@ func (e *loads) startPromotions(list []*promotion) {
 	ready := list[:0]
 	for _, p := range list {
 		if e.tryRoomForPromotion(p) != nil {
-			e.wg.Go(func() { e.beginPromotion(e.ctx, p) }) // ends with the engine's context at the latest
+			e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
 			continue
 		}
 		if e.makeFile(p) {
@@ -207,17 +213,17 @@ const maxHints = 256
 // chooseLocked picks the tier to ask next. It returns false if no tier is left.
 func (e *loads) chooseLocked(p *promotion, en *index.Entry) bool {
 	left := en.Tiers &^ p.tried
-	if own := left &^ e.remoteBit(); own != 0 || p.own {
+	if own := left &^ e.RemoteBit(); own != 0 || p.own {
 		left = own // other nodes last
 	}
 	if left == 0 {
 		return false
 	}
-	p.tier = e.tiers[bits.TrailingZeros16(left)]
-	if p.tier == e.remote {
+	p.tier = e.Tiers[bits.TrailingZeros16(left)]
+	if p.tier == e.Remote {
 		close(p.away) // once: no tier is left then
 	}
-	p.Key = e.keyLocked(p.id)
+	p.Key = e.KeyLocked(p.id)
 	p.asked = 0
 	return true
 }
@@ -232,9 +238,9 @@ func (e *loads) beginPromotion(ctx context.Context, p *promotion) {
 }
 
 func (e *loads) noRoom(p *promotion, err error) {
-	e.mu.Lock()
-	e.mu.counters.PromoteNoRoom++
-	e.mu.Unlock()
+	e.Mu.Lock()
+	e.Mu.Counters.PromoteNoRoom++
+	e.Mu.Unlock()
 	e.failPromotion(p, err)
 }
 
@@ -248,7 +254,7 @@ func (e *loads) fillPromotion(p *promotion) {
 // makeFile makes the file of a promotion that has room. It returns false if the promotion has failed.
 func (e *loads) makeFile(p *promotion) bool {
 	err := e.space.atOnce(func() (err error) {
-		p.blob, p.File, err = e.primary.Create()
+		p.blob, p.File, err = e.Primary.Create()
 		return err
 	})
 	if err != nil {
@@ -260,9 +266,9 @@ func (e *loads) makeFile(p *promotion) bool {
 // roomForPromotion reserves memory for the block. Like a writer it waits for pins to go, for WriteTimeout and
 // PromoteTimeout at most. It evicts no block that is leased or has no copy yet: a miss is better.
 func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
-	deadline := e.opts.Now().Add(min(e.opts.WriteTimeout, e.opts.PromoteTimeout))
+	deadline := e.Opts.Now().Add(min(e.Opts.WriteTimeout, e.Opts.PromoteTimeout))
 	for waited := false; ; waited = true {
-		left := deadline.Sub(e.opts.Now())
+		left := deadline.Sub(e.Opts.Now())
 		short := e.tryRoomForPromotion(p)
 		switch {
 		case short == nil:
@@ -273,13 +279,13 @@ func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: block.ErrNoSpace}
 		}
 		if !waited {
-			e.space.full(chargeOf(p.Size), short.until)
+			e.space.full(state.ChargeOf(p.Size), short.until)
 		}
 		left = min(left, short.left)
 		if short.until > 0 {
-			left = min(left, time.Duration(short.until-e.now())+time.Millisecond)
+			left = min(left, time.Duration(short.until-e.Now())+time.Millisecond)
 		}
-		if err := waitSpace(ctx, short.space, left); err != nil {
+		if err := state.WaitSpace(ctx, short.space, left); err != nil {
 			return err
 		}
 	}
@@ -295,11 +301,11 @@ type shortage struct {
 
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and returns nil then.
 func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
-	n := chargeOf(p.Size)
-	var g gone
+	n := state.ChargeOf(p.Size)
+	var g state.Gone
 	e.space.gauge(n, false)
-	e.mu.Lock()
-	short := &shortage{space: e.mu.room.Space(), left: e.mu.room.Wait(e.opts.WriteTimeout), hopeless: e.mu.room.Hopeless(p.group, 0, n)}
+	e.Mu.Lock()
+	short := &shortage{space: e.Mu.Room.Space(), left: e.Mu.Room.Wait(e.Opts.WriteTimeout), hopeless: e.Mu.Room.Hopeless(p.group, 0, n)}
 	ok := false
 	if short.hopeless == nil {
 		ok, short.until = e.space.roomLocked(p.group, n, false, &g)
@@ -308,9 +314,9 @@ func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 		p.charge = n
 		e.chargePromotionLocked(p, n)
 	}
-	high := ok && e.mu.room.High(0)
-	e.mu.Unlock()
-	e.finish(&g)
+	high := ok && e.Mu.Room.High(0)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	if high {
 		e.space.wakeEvictor()
 	}
@@ -322,17 +328,17 @@ func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 
 // chargePromotionLocked accounts for the memory of a promotion under way.
 func (e *loads) chargePromotionLocked(p *promotion, n int64) {
-	e.mu.room.Charge(p.group, n, true)
+	e.Mu.Room.Charge(p.group, n, true)
 }
 
 // finishPromotion enters a loaded block in memory, unless the name means something else by now.
-func (e *loads) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
-	later, err := []laterOpen(nil), errAgain
-	for err == errAgain {
+func (e *loads) finishPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
+	later, err := []laterOpen(nil), errChanged
+	for err == errChanged {
 		// Adopt compares the file's time with the record's.
 		mtime := e.promotedMtime(p)
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime)}
-		if err = os.NewSyscallError("futimens", futimens(int(p.File.Fd()), ts)); err == nil {
+		if err = os.NewSyscallError("futimens", state.Futimens(int(p.File.Fd()), ts)); err == nil {
 			later, err = e.enterPromoted(s, p, o, mtime)
 		}
 	}
@@ -344,17 +350,20 @@ func (e *loads) finishPromotion(s *secondary, p *promotion, o *driver.Outcome) {
 	for _, l := range later {
 		l.then(p.File, nil)
 	}
-	if err := e.attrs.writeRecord(p.id, p.File); err != nil {
-		e.log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
+	if err := e.drafts.WriteRecord(p.id, p.File); err != nil {
+		e.Log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
 	}
 	e.names.Forget(p.id, 1)
 	p.File.Close()
 }
 
+// errChanged says that a block got another time while it was being entered.
+var errChanged = errors.New("the file has changed")
+
 // promotedMtime returns the modification time that the entry of a promotion has now, in nanoseconds.
 func (e *loads) promotedMtime(p *promotion) int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	if en := e.promotedEntryLocked(p); en != nil {
 		return en.Mtime
 	}
@@ -362,35 +371,35 @@ func (e *loads) promotedMtime(p *promotion) int64 {
 }
 
 // enterPromoted enters a loaded block, whose file has the time mtime, in memory, with one reference by the caller.
-// It returns the waiters to call. It fails with errAgain if the entry has another time by now, and with ErrStale if
+// It returns the waiters to call. It fails with errChanged if the entry has another time by now, and with ErrStale if
 // the name means something else.
-func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	en := e.promotedEntryLocked(p)
 	if en != nil && en.Mtime != mtime {
-		return nil, errAgain
+		return nil, errChanged
 	}
 	s.StatsLocked().Promoted++
 	s.StatsLocked().PromotedBytes += uint64(p.Size)
 	if en == nil {
-		return nil, ErrStale
+		return nil, state.ErrStale
 	}
 	e.chargePromotionLocked(p, -p.charge)
 	en.Blob = uint64(p.blob)
-	if o.Sum.Valid && en.Flags&flagSum == 0 {
-		en.Sum, en.Flags = o.Sum.Sum, en.Flags|flagSum
+	if o.Sum.Valid && en.Flags&state.FlagSum == 0 {
+		en.Sum, en.Flags = o.Sum.Sum, en.Flags|state.FlagSum
 	}
-	en.Atime = e.now()
-	e.mu.hollow--
-	e.mu.blocks++
-	e.space.addUsedLocked(en, p.charge)
+	en.Atime = e.Now()
+	e.Mu.Hollow--
+	e.Mu.Blocks++
+	e.AddUsedLocked(en, p.charge)
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
-	e.classifyLocked(p.id, en)
-	e.tierEventLocked(event.Stored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
+	e.ClassifyLocked(p.id, en)
+	e.TierEventLocked(event.Stored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
 	e.elsewhere.ownDirsLocked(p.id)
-	delete(e.mu.promotions, p.id)
+	delete(e.promotions, p.id)
 	p.finished = true
 	return p.later, nil
 }
@@ -398,11 +407,11 @@ func (e *loads) enterPromoted(s *secondary, p *promotion, o *driver.Outcome, mti
 // promotedEntryLocked returns the entry of a promotion if it still stands for the block that the promotion was begun
 // for, else nil.
 func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
-	if !e.mu.ix.Valid(p.id) || e.mu.promotions[p.id] != p {
+	if !e.Mu.Ix.Valid(p.id) || e.promotions[p.id] != p {
 		return nil
 	}
-	en := e.mu.ix.At(p.id)
-	if en.Seq != p.seq || en.Blob != 0 || e.mu.files[p.id] != nil || !e.mu.ix.Linked(p.id) {
+	en := e.Mu.Ix.At(p.id)
+	if en.Seq != p.seq || en.Blob != 0 || e.Mu.Files[p.id] != nil || !e.Mu.Ix.Linked(p.id) {
 		return nil
 	}
 	return en
@@ -411,19 +420,19 @@ func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
 // Again implements lane.Loader. It asks the same tier once more, now that the queued renames have been done.
 func (p *promotion) Again() {
 	e := p.e
-	e.mu.Lock()
+	e.Mu.Lock()
 	en := e.loads.promotedEntryLocked(p)
 	if en != nil && p.tier.KeyedLocked() { // another rename meanwhile
 		p.tier.AgainLocked(&p.Load)
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		return
 	}
 	if en != nil {
-		p.Key = e.keyLocked(p.id)
+		p.Key = e.KeyLocked(p.id)
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if en == nil {
-		e.loads.failPromotion(p, ErrStale)
+		e.loads.failPromotion(p, state.ErrStale)
 		return
 	}
 	e.loads.requestLoad(p)
@@ -438,7 +447,7 @@ func (p *promotion) Loaded(o *driver.Outcome) {
 	case p.aside != nil:
 		p.aside(o)
 	case o.Status == driver.Loaded:
-		p.e.elsewhere.learnAttrs(p, o.Attrs)
+		p.e.loads.learnAttrs(p, o.Attrs)
 		p.e.loads.finishPromotion(p.tier, p, o)
 	default:
 		p.e.loads.retryPromotion(p.tier, p, o)
@@ -453,13 +462,13 @@ func (e *loads) requestLoad(p *promotion) {
 }
 
 // queueLoads puts promotions into the queues of their tiers, and returns these tiers.
-func (e *loads) queueLoads(list []*promotion) (queued []*secondary) {
-	e.mu.Lock()
-	closed := e.mu.closed
+func (e *loads) queueLoads(list []*promotion) (queued []*state.Secondary) {
+	e.Mu.Lock()
+	closed := e.Mu.Closed
 	if !closed {
 		for _, p := range list {
 			p.asked++
-			if p.Seq = 0; p.tier == e.remote {
+			if p.Seq = 0; p.tier == e.Remote {
 				p.Seq = p.seq
 			}
 			p.tier.QueueLoadLocked(&p.Load)
@@ -468,11 +477,30 @@ func (e *loads) queueLoads(list []*promotion) (queued []*secondary) {
 			}
 		}
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if closed {
 		for _, p := range list {
 			e.failPromotion(p, block.ErrClosed)
 		}
 	}
 	return queued
+}
+
+// learnAttrs takes over the attributes that the holder of a block has sent.
+func (e *loads) learnAttrs(p *promotion, a *driver.Attrs) {
+	if a == nil || e.Remote == nil {
+		return
+	}
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.promotedEntryLocked(p)
+	if en == nil || en.Seq != a.Seq || en.Tiers != e.Remote.Bit {
+		return
+	}
+	en.Mode, en.UID, en.GID = state.ModeRegular|a.Mode&0o7777, a.UID, a.GID
+	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
+	if a.Expires != 0 && en.Expires != a.Expires {
+		en.Expires = a.Expires
+		e.Mu.Expiries.Add(a.Expires, p.id)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Opened is a file open for reading.
@@ -27,7 +28,7 @@ type Opened struct {
 // It fails with ErrIsDir; with ErrStale if the name means something else to the caller and must be looked up again
 // (the look-up fails with ErrNotFound if the block is gone); with ErrNotFound if no tier can give the block; or with
 // ctx's error.
-func (e *opens) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
+func (e *opens) OpenRead(ctx context.Context, id index.ID, by state.Caller, nonblock bool) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if !hollow {
 		return o, err
@@ -35,14 +36,11 @@ func (e *opens) OpenRead(ctx context.Context, id index.ID, by Caller, nonblock b
 	return e.openHollow(ctx, id, by, nonblock)
 }
 
-// ErrHollow says that the block is not in memory, so that an open has to wait.
-var ErrHollow = errors.New("block is not in memory")
-
 // OpenHot is OpenRead for a block in memory. It does not wait. It fails with ErrHollow for other blocks.
-func (e *opens) OpenHot(id index.ID, by Caller) (Opened, error) {
+func (e *opens) OpenHot(id index.ID, by state.Caller) (Opened, error) {
 	o, hollow, err := e.openRead(id, by, true)
 	if hollow {
-		return o, ErrHollow
+		return o, state.ErrHollow
 	}
 	return o, err
 }
@@ -50,23 +48,23 @@ func (e *opens) OpenHot(id index.ID, by Caller) (Opened, error) {
 // OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow. It does not wait. It calls then when
 // the open can be answered, from any goroutine, possibly before OpenLater returns. then must not block. On success
 // file is the block's file, open until then returns, or nil.
-func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
-	deadline, late := e.lookups.openDeadline(id)
+func (e *opens) OpenLater(id index.ID, by state.Caller, then func(o Opened, file *os.File, err error)) {
+	deadline, late := e.loads.openDeadline(id)
 	if late {
 		then(Opened{}, nil, block.ErrNotFound)
 		return
 	}
 	e.loads.promoteLater(id, deadline, func(file *os.File, err error) {
-		if errors.Is(err, ErrStale) {
+		if errors.Is(err, state.ErrStale) {
 			o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
 			if hollow {
-				err = ErrStale
+				err = state.ErrStale
 			}
 			then(o, nil, err)
 			return
 		}
 		if err != nil {
-			then(Opened{}, nil, missError(err))
+			then(Opened{}, nil, state.MissError(err))
 			return
 		}
 		o, _, err := e.openRead(id, by, false)
@@ -75,24 +73,24 @@ func (e *opens) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.F
 	})
 }
 
-func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock bool) (Opened, error) {
-	deadline, late := noDeadline, false
+func (e *opens) openHollow(ctx context.Context, id index.ID, by state.Caller, nonblock bool) (Opened, error) {
+	deadline, late := state.NoDeadline, false
 	if !nonblock { // else no process waits
-		deadline, late = e.lookups.openDeadline(id)
+		deadline, late = e.loads.openDeadline(id)
 	}
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
 	err := e.loads.promoteWithin(ctx, by.Waits, id, nonblock, deadline)
-	if errors.Is(err, ErrStale) {
+	if errors.Is(err, state.ErrStale) {
 		o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
 		if hollow {
-			err = ErrStale
+			err = state.ErrStale
 		}
 		return o, err
 	}
 	if err != nil {
-		return Opened{}, missError(err)
+		return Opened{}, state.MissError(err)
 	}
 	o, _, err := e.openRead(id, by, false)
 	e.CloseRead(id) // gives back the pin of promoteWithin
@@ -101,42 +99,42 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by Caller, nonblock
 
 // openRead is OpenRead for a block in memory; else it reports that the block is hollow. hit says that the block was
 // there without a promotion.
-func (e *opens) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow bool, err error) {
-	var g gone
-	defer e.finish(&g)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	en := e.mu.ix.At(id)
+func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hollow bool, err error) {
+	var g state.Gone
+	defer e.Finish(&g)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.Mu.Ix.At(id)
 	if en.Size == 0 {
 		e.drafts.catchUpLocked(id)
 		e.drafts.hearLocked(id, &by)
-		en = e.mu.ix.At(id)
+		en = e.Mu.Ix.At(id)
 	}
-	linked := e.mu.ix.Linked(id)
+	linked := e.Mu.Ix.Linked(id)
 	switch {
-	case en.Mode&modeType == modeDir:
+	case en.Mode&state.ModeType == state.ModeDir:
 		return o, false, block.ErrIsDir
-	case linked && e.expiredLocked(id):
+	case linked && e.ExpiredLocked(id):
 		return o, false, block.ErrNotFound
-	case linked && en.Flags&flagUncommitted == 0 && en.Blob != 0: // the hot path
-	case e.hollowLocked(id, en):
+	case linked && en.Flags&state.FlagUncommitted == 0 && en.Blob != 0: // the hot path
+	case e.HollowLocked(id, en):
 		return o, true, nil
 	case e.promisedLocked(id): // its thread has gone on to something else
-		e.drafts.dropVersionLocked(e.mu.files[id], &g)
-		return o, false, ErrStale
+		e.drafts.dropVersionLocked(e.fileLocked(id), &g)
+		return o, false, state.ErrStale
 	case draft.Access(e.drafts.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
-		return o, false, ErrStale
+		return o, false, state.ErrStale
 	case en.Blob == 0:
 		return o, false, block.ErrNotFound
 	}
 	en.Opens++
-	en.Atime = e.now()
-	e.mu.counters.Opened++
+	en.Atime = e.Now()
+	e.Mu.Counters.Opened++
 	if en.Opens == 1 {
-		e.classifyLocked(id, en)
+		e.ClassifyLocked(id, en)
 	}
-	if en.Flags&flagPolicy != 0 {
-		e.mu.room.Order(en.Group).Touch(uint32(id))
+	if en.Flags&state.FlagPolicy != 0 {
+		e.Mu.Room.Order(en.Group).Touch(uint32(id))
 	}
 	e.readLocked(id, en, hit)
 	return Opened{ID: id, Blob: driver.BlobID(en.Blob), Size: en.Size}, false, nil
@@ -144,7 +142,7 @@ func (e *opens) openRead(id index.ID, by Caller, hit bool) (o Opened, hollow boo
 
 // promisedLocked reports whether a version waits for an open for writing that has yet to come.
 func (e *opens) promisedLocked(id index.ID) bool {
-	f := e.mu.files[id]
+	f := e.fileLocked(id)
 	return f != nil && f.promised != 0
 }
 
@@ -155,29 +153,29 @@ const maxTouched = 1 << 16
 // readLocked follows the open of a block in memory. It counts the open, and notes it for the tiers below.
 func (e *opens) readLocked(id index.ID, en *index.Entry, hit bool) {
 	if hit {
-		e.mu.tally.hit(en.Size)
+		e.Mu.Tally.Hit(en.Size)
 	}
-	if len(e.tiers) == 0 {
+	if len(e.Tiers) == 0 {
 		return
 	}
-	if en.Tiers != 0 && en.Flags&flagTouched == 0 && len(e.touched) < maxTouched {
-		en.Flags |= flagTouched
+	if en.Tiers != 0 && en.Flags&state.FlagTouched == 0 && len(e.touched) < maxTouched {
+		en.Flags |= state.FlagTouched
 		e.touched = append(e.touched, id)
 	}
-	if en.Flags&flagOnceSeen != 0 { // this is the second time
-		en.Flags &^= flagOnceSeen
+	if en.Flags&state.FlagOnceSeen != 0 { // this is the second time
+		en.Flags &^= state.FlagOnceSeen
 		e.copies.cascadeLocked(id, en)
 	}
 }
 
 // tellTouched tells the tiers which blocks were read.
 func (e *opens) tellTouched() {
-	e.mu.Lock()
+	e.Mu.Lock()
 	touched := e.touched
 	e.touched = nil
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	for len(touched) > 0 {
-		n := min(len(touched), recordBatch)
+		n := min(len(touched), state.RecordBatch)
 		e.tellSome(touched[:n])
 		touched = touched[n:]
 	}
@@ -185,48 +183,48 @@ func (e *opens) tellTouched() {
 
 // tellSome tells the tiers that the blocks ids were read.
 func (e *opens) tellSome(ids []index.ID) {
-	keys := make([][]block.Key, len(e.tiers))
-	e.mu.Lock()
+	keys := make([][]block.Key, len(e.Tiers))
+	e.Mu.Lock()
 	for _, id := range ids {
-		if !e.mu.ix.Valid(id) || e.mu.ix.At(id).Flags&flagTouched == 0 {
+		if !e.Mu.Ix.Valid(id) || e.Mu.Ix.At(id).Flags&state.FlagTouched == 0 {
 			continue
 		}
-		en := e.mu.ix.At(id)
-		en.Flags &^= flagTouched
-		if !e.mu.ix.Linked(id) {
+		en := e.Mu.Ix.At(id)
+		en.Flags &^= state.FlagTouched
+		if !e.Mu.Ix.Linked(id) {
 			continue
 		}
-		key := e.keyLocked(id)
-		for i, s := range e.tiers {
-			if en.Tiers&s.bit != 0 {
+		key := e.KeyLocked(id)
+		for i, s := range e.Tiers {
+			if en.Tiers&s.Bit != 0 {
 				keys[i] = append(keys[i], key)
 			}
 		}
 	}
-	e.mu.Unlock()
-	for i, s := range e.tiers {
+	e.Mu.Unlock()
+	for i, s := range e.Tiers {
 		if len(keys[i]) > 0 {
-			s.tier.Touch(keys[i])
+			s.Tier.Touch(keys[i])
 		}
 	}
 }
 
 // CloseRead gives back the pin of an OpenRead.
 func (e *opens) CloseRead(id index.ID) {
-	var g gone
-	e.mu.Lock()
-	en := e.mu.ix.At(id)
+	var g state.Gone
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
 	en.Opens--
 	e.closedLocked(id, en, &g)
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 }
 
 // closedLocked follows the end of a handle.
-func (e *opens) closedLocked(id index.ID, en *index.Entry, g *gone) {
+func (e *opens) closedLocked(id index.ID, en *index.Entry, g *state.Gone) {
 	if en.Opens > 0 {
 		return
 	}
-	e.classifyLocked(id, en)
-	e.reapLocked(id, en, g)
+	e.ClassifyLocked(id, en)
+	e.names.reapLocked(id, en, g)
 }

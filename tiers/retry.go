@@ -1,9 +1,7 @@
 package tiers
 
 import (
-	"context"
 	"errors"
-	"fmt"
 
 	"go.uber.org/zap"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // maxAsked bounds how often a tier is asked for a block whose name changes all the time.
@@ -18,33 +17,33 @@ const maxAsked = 16
 
 // retryPromotion decides what follows when a tier did not give a block. If a rename was on its way it asks the same
 // tier again under the new name. Else it asks the next tier, or ends the promotion.
-func (e *loads) retryPromotion(s *secondary, p *promotion, o *driver.Outcome) {
-	var g gone
-	e.mu.Lock()
+func (e *loads) retryPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
+	var g state.Gone
+	e.Mu.Lock()
 	en := e.promotedEntryLocked(p)
 	bad, later := isBad(o), isLater(o)
-	if en != nil && s != e.remote && !e.mu.closed && e.sameTierLocked(s, p, o, later) {
-		e.mu.Unlock()
+	if en != nil && s != e.Remote && !e.Mu.Closed && e.sameTierLocked(s, p, o, later) {
+		e.Mu.Unlock()
 		return
 	}
-	s.countFailureLocked(o, en != nil)
+	countFailureLocked(s, o, en != nil)
 	again, stale := false, en == nil
 	if en != nil {
 		again, stale = e.nextTierLocked(s, p, en, o, &g)
 	}
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	switch {
 	case again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)):
-		e.discard(p.blob, p.File) // its device may still write to it
+		e.Discard(p.blob, p.File) // its device may still write to it
 		p.blob, p.File = 0, nil
 		e.fillPromotion(p)
 	case again:
 		e.requestLoad(p)
 	case stale:
-		e.failPromotion(p, ErrStale)
+		e.failPromotion(p, state.ErrStale)
 	case o.Err == nil || bad || later:
-		e.failPromotion(p, &block.Error{Op: "promote", Tier: s.opts.Name, Key: p.Key, Err: block.ErrNotFound})
+		e.failPromotion(p, &block.Error{Op: "promote", Tier: s.Opts.Name, Key: p.Key, Err: block.ErrNotFound})
 	default:
 		e.failPromotion(p, o.Err)
 	}
@@ -62,12 +61,12 @@ func isLater(o *driver.Outcome) bool {
 
 // sameTierLocked asks a tier of this node again for a block that it did not give, and returns true, if the name may
 // have changed on the way or there was no room for the file.
-func (e *loads) sameTierLocked(s *secondary, p *promotion, o *driver.Outcome, later bool) bool {
+func (e *loads) sameTierLocked(s *state.Secondary, p *promotion, o *driver.Outcome, later bool) bool {
 	switch {
-	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != e.keyLocked(p.id)):
+	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != e.KeyLocked(p.id)):
 		s.AgainLocked(&p.Load)
 	case errors.Is(o.Err, block.ErrNoSpace) && p.asked < maxAsked: // for its file
-		e.wg.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
+		e.Work.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
 	default:
 		return false
 	}
@@ -75,7 +74,7 @@ func (e *loads) sameTierLocked(s *secondary, p *promotion, o *driver.Outcome, la
 }
 
 // countFailureLocked counts a load that brought no block. wanted: the block still has its name.
-func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
+func countFailureLocked(s *state.Secondary, o *driver.Outcome, wanted bool) {
 	switch {
 	case o.Status == driver.Absent && !wanted: // the name is gone, so the tier is not to blame
 	case o.Status == driver.Absent:
@@ -89,88 +88,109 @@ func (s *secondary) countFailureLocked(o *driver.Outcome, wanted bool) {
 
 // nextTierLocked follows a tier that did not give a block. again says that another tier is left to ask. stale says that
 // the name must be looked up again, because other nodes have another version by now.
-func (e *loads) nextTierLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *gone) (again, stale bool) {
+func (e *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *state.Gone) (again, stale bool) {
 	bad := isBad(o)
-	p.tried |= s.bit
+	p.tried |= s.Bit
 	again = e.chooseLocked(p, en)
 	other := !again && e.otherVersionLocked(s, p, en, o)
-	if !again && (bad && en.Tiers == s.bit || other || p.own) {
+	if !again && (bad && en.Tiers == s.Bit || other || p.own) {
 		e.orphanLocked(p) // the next look-up begins a new promotion
 	}
 	switch {
-	case bad && en.Tiers&s.bit != 0:
+	case bad && en.Tiers&s.Bit != 0:
 		reason := fate.ReasonCorrupt
 		if o.Status == driver.Absent {
 			reason = fate.ReasonAbsent
 		}
 		e.copies.forgetCopyLocked(s, p.id, en, reason, g)
-	case other && e.elsewhere.remoteOnlyLocked(p.id, en):
-		e.elsewhere.forgetRemoteLocked(p.id, en, g) // else a look-up would find this version again
+	case other:
+		e.elsewhere.forgetOnlyLocked(p.id, en, g) // else a look-up would find this version again
 	}
-	return again, other && !(e.mu.ix.Valid(p.id) && e.mu.ix.Linked(p.id))
+	return again, other && !(e.Mu.Ix.Valid(p.id) && e.Mu.Ix.Linked(p.id))
 }
 
 // otherVersionLocked reports whether other nodes have another version of a block that the Remote tier did not give.
-func (e *loads) otherVersionLocked(s *secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
-	return s == e.remote && (isBad(o) || isLater(o)) && e.elsewhere.otherElsewhereLocked(p.id, en)
+func (e *loads) otherVersionLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
+	return s == e.Remote && (isBad(o) || isLater(o)) && e.elsewhere.otherElsewhereLocked(p.id, en)
 }
 
 // orphanLocked parts a promotion from its entry, which may get another one.
 func (e *loads) orphanLocked(p *promotion) {
-	delete(e.mu.promotions, p.id)
-	e.mu.orphans[p] = struct{}{}
+	delete(e.promotions, p.id)
+	e.orphans[p] = struct{}{}
+}
+
+// partLocked parts the promotion of an entry, if there is one, from the entry.
+func (e *loads) partLocked(id index.ID) {
+	if p := e.promotions[id]; p != nil {
+		e.orphanLocked(p)
+	}
+}
+
+// promotingLocked returns the name of the tier that is asked for the block of an entry, "" if the block is not on its
+// way into memory.
+func (e *loads) promotingLocked(id index.ID) (tier string) {
+	if p := e.promotions[id]; p != nil {
+		tier = p.tier.Opts.Name
+	}
+	return tier
+}
+
+// renumberedLocked follows a change of an entry's version number from was: its bytes are the same. It points the stores
+// and the load that are queued or under way to the new number.
+func (e *loads) renumberedLocked(id index.ID, was uint64) {
+	en := e.Mu.Ix.At(id)
+	if en.Storing != 0 {
+		for _, s := range e.Tiers {
+			s.RetargetLocked(id, id, was, en.Seq)
+		}
+	}
+	if p := e.promotions[id]; p != nil && p.seq == was {
+		p.seq = en.Seq
+	}
 }
 
 // failPromotion ends a promotion that brought no block.
 func (e *loads) failPromotion(p *promotion, err error) {
-	var g gone
+	var g state.Gone
 	if p.File != nil {
 		p.File.Close()
-		g.blobs = append(g.blobs, p.blob)
+		g.Blobs = append(g.Blobs, p.blob)
 	}
-	e.mu.Lock()
+	e.Mu.Lock()
 	if p.charge > 0 {
 		e.chargePromotionLocked(p, -p.charge)
-		e.mu.room.Signal()
+		e.Mu.Room.Signal()
 	}
-	if e.mu.promotions[p.id] == p {
-		delete(e.mu.promotions, p.id)
+	if e.promotions[p.id] == p {
+		delete(e.promotions, p.id)
 	}
-	delete(e.mu.orphans, p)
-	if e.mu.ix.Valid(p.id) {
-		e.elsewhere.settleRemoteLocked(p.id, e.mu.ix.At(p.id), &g)
+	delete(e.orphans, p)
+	if e.Mu.Ix.Valid(p.id) {
+		e.elsewhere.settleRemoteLocked(p.id, e.Mu.Ix.At(p.id), &g)
 	}
-	e.mu.tally.sum.FailedKeys++
-	e.verdicts.failedVerdictLocked(p, err)
+	e.Mu.Tally.Failed()
+	e.FailedVerdictLocked(p.Key.Path(), p.tier.Opts.Name, err)
 	p.err, p.finished = err, true
 	later := p.later
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	close(p.done)
 	for _, l := range later {
 		l.then(nil, err)
 	}
-	if !errors.Is(err, ErrStale) {
-		e.log.Debug("promotion", zap.Stringer("key", p.Key), zap.Error(err))
+	if !errors.Is(err, state.ErrStale) {
+		e.Log.Debug("promotion", zap.Stringer("key", p.Key), zap.Error(err))
 	}
 }
 
-// bringError is missError for a caller that asked for more than a read. It tells that caller that there is no room.
-func bringError(op string, err error) error {
-	if errors.Is(err, block.ErrNoSpace) || errors.Is(err, block.ErrTooLarge) {
-		return &block.Error{Op: op, Tier: "memory", Err: block.ErrNoSpace}
+// loadAgain asks a tier once more for a block whose file had no room. It waits before, so long that maxAsked tries
+// take as long as a writer would wait.
+func (e *loads) loadAgain(p *promotion) {
+	e.space.relieve(false)
+	if state.WaitSpace(e.Ctx, nil, e.Opts.WriteTimeout/maxAsked) == nil {
+		e.requestLoad(p)
+		return
 	}
-	return missError(err)
-}
-
-// missError turns the failure of a promotion into an error that an open may report. Engines take a miss as a miss,
-// and any other error for a broken file system.
-func missError(err error) error {
-	switch {
-	case errors.Is(err, ErrStale), errors.Is(err, block.ErrPending), errors.Is(err, context.Canceled):
-		return err
-	case errors.Is(err, block.ErrNotFound):
-		return err
-	}
-	return &block.Error{Op: "open", Err: fmt.Errorf("%w: %v", block.ErrNotFound, err)} // of no other kind
+	e.failPromotion(p, block.ErrClosed)
 }

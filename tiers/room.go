@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // The accounts say how much the engine has handed out. The file system behind memory may have less left. Clients of a
@@ -21,12 +21,12 @@ import (
 // look reads how much the file system behind memory has free, and sets the limit of memory in use so that an eighth
 // of the headroom stays free. It returns the free bytes.
 func (e *space) look() (free int64, err error) {
-	if free, err = e.primary.FreeBytes(); err != nil {
+	if free, err = e.Primary.FreeBytes(); err != nil {
 		return 0, err
 	}
-	e.mu.Lock()
-	e.mu.room.Measure(free)
-	e.mu.Unlock()
+	e.Mu.Lock()
+	e.Mu.Room.Measure(free)
+	e.Mu.Unlock()
 	return free, nil
 }
 
@@ -37,22 +37,22 @@ func (e *space) gauge(n int64, force bool) (free int64, err error) {
 	if free, err = e.look(); err != nil {
 		return 0, err
 	}
-	var g gone
-	e.mu.Lock()
-	need := e.mu.room.Relief(n, force, e.now())
+	var g state.Gone
+	e.Mu.Lock()
+	need := e.Mu.Room.Relief(n, force, e.Now())
 	if need > 0 {
 		e.drafts.clearLimboLocked(&g)
-		e.mu.room.Evict(need, need, e.victims(force, &g))
+		e.Mu.Room.Evict(need, need, e.victims(force, &g))
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if need == 0 {
 		return free, nil
 	}
-	e.finish(&g)
+	e.Finish(&g)
 	if now, err := e.look(); err == nil && now <= free {
-		e.mu.Lock()
-		e.mu.room.Futile(e.now())
-		e.mu.Unlock()
+		e.Mu.Lock()
+		e.Mu.Room.Futile(e.Now())
+		e.Mu.Unlock()
 	}
 	return free, nil
 }
@@ -61,13 +61,13 @@ func (e *space) gauge(n int64, force bool) (free int64, err error) {
 // had. force evicts leased blocks, too.
 func (e *space) relieve(force bool) {
 	e.gauge(0, force) // an error comes again with the next step
-	var g gone
-	e.mu.Lock()
-	e.mu.counters.FileSystemFull++
+	var g state.Gone
+	e.Mu.Lock()
+	e.Mu.Counters.FileSystemFull++
 	e.drafts.clearLimboLocked(&g)
-	e.mu.room.Evict(1, 1, e.victims(force, &g))
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Room.Evict(1, 1, e.victims(force, &g))
+	e.Mu.Unlock()
+	e.Finish(&g)
 }
 
 // mostPause bounds the pause of withRoom between two tries.
@@ -75,21 +75,21 @@ const mostPause = 250 * time.Millisecond
 
 // withRoom repeats op while it fails with ErrNoSpace because the file system behind memory has no room. Between tries
 // it evicts and waits, up to WriteTimeout in all. It returns the last error of op, or ctx's error.
-func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
-	deadline := e.opts.Now().Add(e.opts.WriteTimeout)
+func (e *space) withRoom(ctx context.Context, w state.Waiter, op func() error) error {
+	deadline := e.Opts.Now().Add(e.Opts.WriteTimeout)
 	for pause := time.Duration(0); ; pause = min(2*pause+time.Millisecond, mostPause) {
 		err := op()
 		if !errors.Is(err, block.ErrNoSpace) {
 			return err
 		}
-		left := deadline.Sub(e.opts.Now())
+		left := deadline.Sub(e.Opts.Now())
 		e.relieve(left <= 0)
 		if left <= 0 {
 			return op()
 		}
 		if pause > 0 { // evicted files may still be open in other processes
-			announce(w)
-			if err := waitSpace(ctx, nil, min(left, pause)); err != nil {
+			state.Announce(w)
+			if err := state.WaitSpace(ctx, nil, min(left, pause)); err != nil {
 				return err
 			}
 		}
@@ -97,9 +97,9 @@ func (e *space) withRoom(ctx context.Context, w Waiter, op func() error) error {
 }
 
 // createFile calls Primary.Create with withRoom.
-func (e *space) createFile(ctx context.Context, w Waiter) (blob driver.BlobID, file *os.File, err error) {
+func (e *space) createFile(ctx context.Context, w state.Waiter) (blob driver.BlobID, file *os.File, err error) {
 	err = e.withRoom(ctx, w, func() (err error) {
-		blob, file, err = e.primary.Create()
+		blob, file, err = e.Primary.Create()
 		return err
 	})
 	return blob, file, err
@@ -115,114 +115,59 @@ func (e *space) atOnce(op func() error) error {
 	return err
 }
 
-// loadAgain asks a tier once more for a block whose file had no room. It waits before, so long that maxAsked tries
-// take as long as a writer would wait.
-func (e *loads) loadAgain(p *promotion) {
-	e.space.relieve(false)
-	if waitSpace(e.ctx, nil, e.opts.WriteTimeout/maxAsked) == nil {
-		e.requestLoad(p)
-		return
-	}
-	e.failPromotion(p, block.ErrClosed)
-}
-
-// whole reports whether f is as long as the blocks of its group and has no hole. Then no write of f can have ended
-// short, though the engine saw none of them.
-func (f *File) whole(size int64) bool {
-	f.e.mu.Lock()
-	expected := f.e.mu.room.Group(f.e.mu.ix.At(f.id).Group).BlockBytes()
-	f.e.mu.Unlock()
-	return size == expected && f.withFile(func(file *os.File) error {
-		hole, err := unix.Seek(int(file.Fd()), 0, unix.SEEK_HOLE)
-		if err == nil && hole < size {
-			err = block.ErrNotFound
-		}
-		return err
-	}) == nil
-}
-
 // full counts that an open or a write waits for n bytes of memory, and logs it at intervals. until is when the first
 // lease in the way ends, 0 if no lease is in the way.
 func (e *space) full(n, until int64) {
-	e.mu.Lock()
-	pinned, limit := e.mu.room.Pinned(), e.mu.room.Limit()
-	of, tell := e.mu.room.Full(n, until, e.now())
+	e.Mu.Lock()
+	pinned, limit := e.Mu.Room.Pinned(), e.Mu.Room.Limit()
+	of, tell := e.Mu.Room.Full(n, until, e.Now())
 	switch of {
 	case room.FullOfOpen:
-		e.mu.counters.FullOfOpen++
+		e.Mu.Counters.FullOfOpen++
 	case room.FullOfLeased:
-		e.mu.counters.FullOfLeased++
+		e.Mu.Counters.FullOfLeased++
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if tell {
-		e.log.Warn("memory is full of "+of+": opens and writes wait, and then fail",
+		e.Log.Warn("memory is full of "+of+": opens and writes wait, and then fail",
 			zap.Int64("wanted_bytes", n), zap.Int64("pinned_bytes", pinned), zap.Int64("memory_bytes", limit))
 	}
-}
-
-// checkRenameLocked is checkSize for a file that is to get the name of a block. size is that of f, its write side; f
-// is nil if it has none.
-func (e *space) checkRenameLocked(k nameKey, f *File, en *index.Entry, size int64) error {
-	if f == nil {
-		size = en.Size
-	}
-	return e.mu.room.Group(e.groupOfLocked(k.parent)).CheckSize(size)
 }
 
 // openRoom makes the accounts, with the groups that the configuration names.
 func (e *space) openRoom() (err error) {
 	o := room.Options{
-		CapacityBytes: e.opts.CapacityBytes, HeadroomBytes: e.opts.HeadroomBytes, Policy: e.opts.Policy,
-		HighWatermark: e.opts.HighWatermark, LowWatermark: e.opts.LowWatermark, Groups: map[block.GroupID]room.GroupOptions{},
+		CapacityBytes: e.Opts.CapacityBytes, HeadroomBytes: e.Opts.HeadroomBytes, Policy: e.Opts.Policy,
+		HighWatermark: e.Opts.HighWatermark, LowWatermark: e.Opts.LowWatermark, Groups: map[block.GroupID]room.GroupOptions{},
 	}
-	for name, g := range e.opts.Groups {
+	for name, g := range e.Opts.Groups {
 		o.Groups[name] = room.GroupOptions{Pinned: g.Pinned, QuotaBytes: g.QuotaBytes, BlockBytes: g.BlockBytes, Strict: g.Strict}
 	}
-	if e.mu.room, err = room.New(o); err != nil {
+	if e.Mu.Room, err = room.New(o); err != nil {
 		return err
 	}
-	e.deadlines = map[*room.Group]time.Duration{}
-	for name, g := range e.opts.Groups {
+	e.Deadlines = map[*room.Group]time.Duration{}
+	for name, g := range e.Opts.Groups {
 		if g.OpenDeadline != 0 {
-			e.deadlines[e.mu.room.Find(name)] = g.OpenDeadline
+			e.Deadlines[e.Mu.Room.Find(name)] = g.OpenDeadline
 		}
 	}
 	return nil
 }
 
-// enterGroupLocked enters a new entry in group n.
-func (e *space) enterGroupLocked(en *index.Entry, n uint32) {
-	en.Group = n
-	e.mu.room.Enter(n)
-}
-
 // moveGroupLocked accounts a file to another group, in which it will replace target. It fails with ErrQuota if that
 // group has no room.
-func (e *space) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *gone) error {
+func (e *space) moveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *state.Gone) error {
 	if en.Group == to {
 		return nil
 	}
-	need := e.chargeLocked(id, en)
+	need := e.ChargeLocked(id, en)
 	if target != 0 {
-		need -= e.chargeLocked(target, e.mu.ix.At(target))
+		need -= e.ChargeLocked(target, e.Mu.Ix.At(target))
 	}
-	if ok := e.quotaLocked(e.mu.room.Group(to), need, true, g); need > 0 && !ok {
+	if ok := e.quotaLocked(e.Mu.Room.Group(to), need, true, g); need > 0 && !ok {
 		return block.ErrQuota
 	}
-	e.regroupLocked(id, en, to)
+	e.RegroupLocked(id, en, to)
 	return nil
-}
-
-// regroupLocked accounts a file to another group.
-func (e *space) regroupLocked(id index.ID, en *index.Entry, to uint32) {
-	if en.Group == to {
-		return
-	}
-	if en.Flags&flagPolicy != 0 {
-		en.Flags &^= flagPolicy
-		e.mu.room.Order(en.Group).Remove(uint32(id))
-	}
-	e.mu.room.Move(en.Group, to, e.chargeLocked(id, en))
-	en.Group = to
-	e.classifyLocked(id, en)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // report is the room of figures for operators: counters, groups, jobs, the tiers of a file.
@@ -21,33 +23,21 @@ type Stats struct {
 	Names         int64 // files and directories
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
-	Counters      Counters
+	Counters      state.Counters
 	FullAt        time.Time // last time that an open or a write waited for memory; zero: never
 	FullOf        string    // what filled memory then, in words
 
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
-	Summary     Summary
-}
-
-// Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store
-// connector.
-type Summary struct {
-	MemoryKeys  uint64 // opened in memory
-	DiskKeys    uint64 // promoted from the tier "disk"
-	PeerKeys    uint64 // from another node
-	UnknownKeys uint64 // in no tier: misses
-	SuccessKeys uint64
-	FailedKeys  uint64
-	BytesByTier map[string]uint64
+	Summary     state.Summary
 }
 
 // Stats returns a snapshot.
 func (e *report) Stats() Stats {
 	st := e.stats()
-	for i, s := range e.tiers {
+	for i, s := range e.Tiers {
 		st.Secondaries[i].Stats.State = "online"
-		if r, ok := s.tier.(driver.Statser); ok {
+		if r, ok := s.Tier.(driver.Statser); ok {
 			st.Secondaries[i].Stats = r.Stats()
 		}
 	}
@@ -56,25 +46,25 @@ func (e *report) Stats() Stats {
 
 // stats returns the part of Stats that the engine itself knows.
 func (e *report) stats() Stats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	st := Stats{
-		CapacityBytes: e.opts.CapacityBytes,
-		UsedBytes:     e.mu.room.Used(),
-		PinnedBytes:   e.mu.room.Pinned(),
-		Blocks:        e.mu.blocks,
-		Names:         int64(e.mu.ix.Len()),
-		Writing:       int64(len(e.mu.files)),
-		IndexBytes:    e.mu.ix.Bytes(),
-		Counters:      e.mu.counters,
-		Hollow:        e.mu.hollow,
-		Summary:       e.mu.tally.snapshot(),
+		CapacityBytes: e.Opts.CapacityBytes,
+		UsedBytes:     e.Mu.Room.Used(),
+		PinnedBytes:   e.Mu.Room.Pinned(),
+		Blocks:        e.Mu.Blocks,
+		Names:         int64(e.Mu.Ix.Len()),
+		Writing:       int64(len(e.Mu.Files)),
+		IndexBytes:    e.Mu.Ix.Bytes(),
+		Counters:      e.Mu.Counters,
+		Hollow:        e.Mu.Hollow,
+		Summary:       e.Mu.Tally.Snapshot(),
 	}
-	if of, at := e.mu.room.LastFull(); at != 0 {
+	if of, at := e.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
 	st.Counters.Implausible = e.elsewhere.implausible.Load()
-	for _, s := range e.tiers {
+	for _, s := range e.Tiers {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
 	return st
@@ -91,10 +81,10 @@ type GroupStats struct {
 
 // Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
 func (e *report) Groups() []GroupStats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
 	out := []GroupStats{}
-	for g := range e.mu.room.Groups() {
+	for g := range e.Mu.Room.Groups() {
 		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
 	}
 	return out
@@ -103,11 +93,11 @@ func (e *report) Groups() []GroupStats {
 // StoreJobs returns the copies under way, oldest first, and for each tier the number of blocks that wait for a job.
 func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 	queued = map[string]int{}
-	e.mu.Lock()
-	for _, s := range e.tiers {
-		jobs, queued[s.opts.Name] = s.StoreJobsLocked(jobs)
+	e.Mu.Lock()
+	for _, s := range e.Tiers {
+		jobs, queued[s.Opts.Name] = s.StoreJobsLocked(jobs)
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	slices.SortFunc(jobs, func(a, b StoreJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, queued
 }
@@ -115,11 +105,50 @@ func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 // Jobs returns the loads under way, oldest first, and for each tier the number of blocks that wait for a job.
 func (e *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
 	waiting = map[string]int{}
-	e.mu.Lock()
-	for _, s := range e.tiers {
-		jobs, waiting[s.opts.Name] = s.LoadJobsLocked(jobs)
+	e.Mu.Lock()
+	for _, s := range e.Tiers {
+		jobs, waiting[s.Opts.Name] = s.LoadJobsLocked(jobs)
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	slices.SortFunc(jobs, func(a, b LoadJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, waiting
+}
+
+// TierNames returns the tiers that hold a file, fastest first.
+func (e *report) TierNames(id index.ID) []string {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	return e.TierNamesLocked(id)
+}
+
+// PresenceOf returns whether a file is there: Hit if some tier has it, Pending while it is written or promoted.
+func (e *report) PresenceOf(id index.ID) driver.Presence {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.Mu.Ix.At(id)
+	switch {
+	case en.Flags&state.FlagUncommitted != 0, e.loads.promotingLocked(id) != "":
+		return driver.Pending
+	case en.Blob != 0, en.Tiers != 0, e.Mu.Files[id] != nil:
+		return driver.Hit
+	}
+	return driver.Miss
+}
+
+// Pinned reports whether a file is pinned, by itself or by its group.
+func (e *report) Pinned(id index.ID) bool {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.Mu.Ix.At(id)
+	return en.Flags&state.FlagPinned != 0 || en.Mode&state.ModeType != state.ModeDir && e.Mu.Room.Group(en.Group).Pinned()
+}
+
+// TTL returns the time that a file has left to live, 0 if for ever.
+func (e *report) TTL(id index.ID) time.Duration {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if at := e.Mu.Ix.At(id).Expires; at != 0 {
+		return max(time.Duration(at-e.Now()), 1)
+	}
+	return 0
 }

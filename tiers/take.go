@@ -2,17 +2,14 @@ package tiers
 
 import (
 	"context"
-	"errors"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Take copies a block that the Remote tier has to this node, as the holder of the block asks, and has it copied to
@@ -27,15 +24,14 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 	if err := block.CheckPath(h.Path); err != nil {
 		return err
 	}
-	if e.remote == nil || h.Mode&modeType != modeRegular || h.Size < 0 || !e.elsewhere.plausible(h.Seq) {
+	if e.Remote == nil || h.Mode&state.ModeType != state.ModeRegular || h.Size < 0 || !e.elsewhere.plausible(h.Seq) {
 		return &block.Error{Op: "take", Err: block.ErrInvalid}
 	}
-	var p *promotion
-	var o *driver.Outcome
+	var p state.Fetched
 	if e.hasOlder(h) {
 		var err error
-		if p, o, err = e.fetchAside(ctx, h); err != nil {
-			return bringError("take", err)
+		if p, err = e.loads.fetchAside(ctx, state.Wanted{Path: h.Path, Seq: h.Seq, Size: h.Size, Sum: h.Sum}); err != nil {
+			return state.BringError("take", err)
 		}
 	}
 	id, landed, err := e.enterTaken(h, p)
@@ -44,201 +40,104 @@ func (e *lending) Take(ctx context.Context, h *Holding) error {
 	}
 	defer e.names.Forget(id, 1)
 	if landed {
-		e.elsewhere.learnAttrs(p, o.Attrs)
-		e.loads.finishPromotion(e.remote, p, o)
-		err = p.err
+		err = p.Enter()
 	} else {
-		err = e.promoteTaken(ctx, id)
+		err = e.loads.promoteTaken(ctx, id)
 	}
 	if err != nil {
-		return bringError("take", err)
+		return state.BringError("take", err)
 	}
 	e.cascadeTaken(id, h.Seq)
 	e.opens.CloseRead(id) // gives back the pin of the promotion
 	return nil
 }
 
-// enterTaken enters the block h, and counts a reference to the entry so that it stays. p is the promotion that fetched
-// the block already, nil if none did. It becomes that of the entry, which landed reports; otherwise it fails.
-func (e *lending) enterTaken(h *Holding, p *promotion) (id index.ID, landed bool, err error) {
-	var g gone
-	e.mu.Lock()
+// enterTaken enters the block h, and counts a reference to the entry so that it stays. p is the block if it was fetched
+// already, else nil. It becomes that of the entry, which landed reports; otherwise it is given up.
+func (e *lending) enterTaken(h *Holding, p state.Fetched) (id index.ID, landed bool, err error) {
+	var g state.Gone
+	e.Mu.Lock()
 	e.elsewhere.observeLocked(h.Seq)
 	if id, err = e.takeLocked(h, p != nil, &g); err == nil {
-		e.mu.ix.At(id).Lookups++
-		landed = p != nil && e.landLocked(p, id)
+		e.Mu.Ix.At(id).Lookups++
+		landed = p != nil && p.LandLocked(id)
 	}
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 	if p != nil && !landed {
-		e.loads.failPromotion(p, ErrStale)
+		p.Drop(state.ErrStale)
 	}
 	return id, landed, err
 }
 
 // cascadeTaken copies a block to the tiers of this node, if the entry still has the version seq.
 func (e *lending) cascadeTaken(id index.ID, seq uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	en := e.mu.ix.At(id)
-	if !e.mu.ix.Linked(id) || en.Seq != seq {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.Mu.Ix.At(id)
+	if !e.Mu.Ix.Linked(id) || en.Seq != seq {
 		return
 	}
-	for _, s := range e.tiers {
-		if s != e.remote {
+	for _, s := range e.Tiers {
+		if s != e.Remote {
 			e.copies.cascadeToLocked(s, id, en)
 		}
 	}
 }
 
-// promoteTaken is promote for a block that Take copies.
-func (e *lending) promoteTaken(ctx context.Context, id index.ID) error {
-	e.mu.Lock()
-	p, first := e.loads.promotionLocked(id, false)
-	if p == nil {
-		e.mu.Unlock()
-		return ErrStale
-	}
-	p.Copy = p.Copy || first
-	p.waiters++
-	p.tier.HastenLocked(&p.Load)
-	e.mu.Unlock()
-	if first {
-		e.loads.startPromotion(p)
-	}
-	return e.loads.awaitPromotion(ctx, p, nil, noDeadline)
-}
-
 // hasOlder reports whether this node itself has a version that is to give way to the block h.
 func (e *lending) hasOlder(h *Holding) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	id := e.mu.ix.Walk(h.Path)
-	return id != 0 && e.outdoneLocked(e.mu.ix.At(id), h)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	id := e.Mu.Ix.Walk(h.Path)
+	return id != 0 && e.outdoneLocked(e.Mu.Ix.At(id), h)
 }
 
 // outdoneLocked reports whether an entry gives way to the block h.
 func (e *lending) outdoneLocked(en *index.Entry, h *Holding) bool {
-	return en.Mode&modeType == modeRegular && en.Seq < h.Seq && en.Flags&flagUncommitted == 0 &&
-		!e.mu.room.Group(en.Group).Pinned() && (en.Blob != 0 || e.ownTiers(en) != 0)
-}
-
-// fetchAside fetches a block into memory without a name, because another version has the name. The caller carries
-// the promotion on, with landLocked and finishPromotion, or with failPromotion.
-func (e *lending) fetchAside(ctx context.Context, h *Holding) (*promotion, *driver.Outcome, error) {
-	p := &promotion{e: e.core, seq: h.Seq, tier: e.remote, away: make(chan struct{}), done: make(chan struct{})}
-	p.Load = lane.Load{Size: h.Size, Sum: h.Sum, Copy: true, For: p}
-	close(p.away)
-	p.Key, _ = block.ParseKey(h.Path)
-	e.mu.Lock()
-	if e.mu.closed {
-		e.mu.Unlock()
-		return nil, nil, block.ErrClosed
-	}
-	dir, _, below := strings.Cut(h.Path, "/")
-	if !below {
-		dir = ""
-	}
-	p.group = e.mu.room.Group(e.mu.room.Number(block.GroupID(dir)))
-	e.mu.orphans[p] = struct{}{}
-	e.mu.Unlock()
-	err := e.loads.roomForPromotion(ctx, p)
-	if err == nil {
-		p.blob, p.File, err = e.space.createFile(ctx, nil)
-	}
-	if err != nil {
-		e.loads.noRoom(p, err)
-		return nil, nil, err
-	}
-	done := make(chan *driver.Outcome, 1)
-	var settled atomic.Bool // by the first of two: the tier, or the caller when it stops waiting
-	p.aside = func(o *driver.Outcome) {
-		if !settled.CompareAndSwap(false, true) {
-			e.loads.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
-			return
-		}
-		done <- o
-	}
-	e.loads.requestLoad(p)
-	t := time.NewTimer(e.opts.PromoteTimeout)
-	defer t.Stop()
-	err = block.ErrNotFound
-	select {
-	case o := <-done:
-		return e.fetchedAside(p, o)
-	case <-p.done: // the engine is being closed
-		return nil, nil, p.err
-	case <-t.C:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if !settled.CompareAndSwap(false, true) {
-		return e.fetchedAside(p, <-done)
-	}
-	return nil, nil, err
-}
-
-func (e *lending) fetchedAside(p *promotion, o *driver.Outcome) (*promotion, *driver.Outcome, error) {
-	if o.Status == driver.Loaded {
-		return p, o, nil
-	}
-	err := errors.Join(block.ErrNotFound, o.Err)
-	e.loads.failPromotion(p, err)
-	return nil, nil, err
-}
-
-// landLocked makes p, which has fetched a block, the promotion of the entry that was made for the block. It returns
-// false if the entry has a promotion already or is not for that block any more.
-func (e *lending) landLocked(p *promotion, id index.ID) bool {
-	en := e.mu.ix.At(id)
-	if e.mu.promotions[id] != nil || en.Seq != p.seq || en.Size != p.Size || !e.hollowLocked(id, en) {
-		return false
-	}
-	delete(e.mu.orphans, p)
-	e.mu.promotions[id] = p
-	p.id, p.waiters = id, 1
-	return true
+	return en.Mode&state.ModeType == state.ModeRegular && en.Seq < h.Seq && en.Flags&state.FlagUncommitted == 0 &&
+		!e.Mu.Room.Group(en.Group).Pinned() && (en.Blob != 0 || e.OwnTiers(en) != 0)
 }
 
 // takeLocked enters the block h and the directories above it. over says that it may replace an older version of this
 // node's own. It looks for a grave, because one may have come since the offer: a grave is told of only once, and
 // Supersede found nothing to drop then.
-func (e *lending) takeLocked(h *Holding, over bool, g *gone) (index.ID, error) {
-	if e.far.Buried(h.Path) > h.Seq {
+func (e *lending) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, error) {
+	if e.Far.Buried(h.Path) > h.Seq {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
 	parent, rest := index.Root, h.Path
 	for depth := 0; ; depth++ {
 		name, tail, more := strings.Cut(rest, "/")
-		id := e.mu.ix.Lookup(parent, name)
+		id := e.Mu.Ix.Lookup(parent, name)
 		if !more {
 			return e.takeFileLocked(parent, name, id, h, over, g)
 		}
 		if id == 0 {
-			l := driver.Located{Seq: h.Seq, Mode: modeDir | 0o755, Mtime: h.Mtime}
+			l := driver.Located{Seq: h.Seq, Mode: state.ModeDir | 0o755, Mtime: h.Mtime}
 			if depth < len(h.Dirs) {
-				l.Mode, l.UID, l.GID = modeDir|h.Dirs[depth].Mode&0o7777, h.Dirs[depth].UID, h.Dirs[depth].GID
+				l.Mode, l.UID, l.GID = state.ModeDir|h.Dirs[depth].Mode&0o7777, h.Dirs[depth].UID, h.Dirs[depth].GID
 			}
 			id = e.elsewhere.enterLocked(parent, name, &l)
 		}
-		if en := e.mu.ix.At(id); en.Mode&modeType != modeDir || en.Flags&flagTemp != 0 {
+		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType != state.ModeDir || en.Flags&state.FlagTemp != 0 {
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
 		parent, rest = id, tail
 	}
 }
 
-func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *gone) (index.ID, error) {
-	if len(e.mu.waiting[nameKey{parent, name}]) > 0 || e.nameFlagsLocked(parent, name) != 0 {
+func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *state.Gone) (index.ID, error) {
+	if len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0 || e.NameFlagsLocked(parent, name) != 0 {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
 	if id != 0 {
-		en := e.mu.ix.At(id)
+		en := e.Mu.Ix.At(id)
 		switch {
-		case e.farLocked(id, en) && en.Seq == h.Seq:
+		case e.FarLocked(id, en) && en.Seq == h.Seq:
 			return id, nil
-		case over && e.outdoneLocked(en, h), e.farLocked(id, en) && en.Seq < h.Seq:
-			e.mu.counters.Superseded++
+		case over && e.outdoneLocked(en, h), e.FarLocked(id, en) && en.Seq < h.Seq:
+			e.Mu.Counters.Superseded++
 			e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonReplaced}, g)
 		default:
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
@@ -255,44 +154,44 @@ func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *H
 // arrives before the graves of its files therefore stays, empty. The makers of graves see to the order. Where an
 // exchange after a partition loses the order, an empty directory is the only harm.
 func (e *lending) Supersede(path string, dir bool, seq uint64) {
-	var g gone
-	e.mu.Lock()
-	if id := e.mu.ix.Walk(path); e.elsewhere.observeLocked(seq) && id != 0 && id != index.Root {
+	var g state.Gone
+	e.Mu.Lock()
+	if id := e.Mu.Ix.Walk(path); e.elsewhere.observeLocked(seq) && id != 0 && id != index.Root {
 		e.supersedeLocked(id, dir, seq, &g)
 	}
-	e.mu.Unlock()
-	e.finish(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
 }
 
-func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *gone) {
-	en := e.mu.ix.At(id)
-	isDir := en.Mode&modeType == modeDir
+func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Gone) {
+	en := e.Mu.Ix.At(id)
+	isDir := en.Mode&state.ModeType == state.ModeDir
 	switch {
-	case isDir != dir, en.Seq >= seq, en.Flags&flagUncommitted != 0, !isDir && e.mu.room.Group(en.Group).Pinned():
+	case isDir != dir, en.Seq >= seq, en.Flags&state.FlagUncommitted != 0, !isDir && e.Mu.Room.Group(en.Group).Pinned():
 	case !isDir:
-		e.mu.counters.Superseded++
-		parent, reason := e.mu.ix.Parent(id), fate.ReasonSuperseded
-		if e.remote != nil {
-			if l, ok := e.elsewhere.locate(e.mu.ix.Path(id)); ok && l.Seq > en.Seq {
+		e.Mu.Counters.Superseded++
+		parent, reason := e.Mu.Ix.Parent(id), fate.ReasonSuperseded
+		if e.Remote != nil {
+			if l, ok := e.elsewhere.locate(e.Mu.Ix.Path(id)); ok && l.Seq > en.Seq {
 				reason = fate.ReasonReplaced
 			}
 		}
 		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
 		e.elsewhere.settleParentLocked(parent, g)
-	case e.mu.ix.Children(id) == 0 && !e.drafts.waitsBelowLocked(id):
+	case e.Mu.Ix.Children(id) == 0 && !e.WaitsBelowLocked(id):
 		if en.Lookups > 0 {
-			g.names = append(g.names, goneName{parent: e.mu.ix.Parent(id), id: id, name: e.mu.ix.Name(id)})
+			g.Names = append(g.Names, state.GoneName{Parent: e.Mu.Ix.Parent(id), Id: id, Name: e.Mu.Ix.Name(id)})
 		}
 		e.names.dropDirLocked(id, en, g)
-	case e.remote == nil || en.Tiers&e.remote.bit == 0:
-		en.Seq = e.nextSeqLocked()
-		e.elsewhere.dirEventLocked(event.DirCreated, id)
+	case e.Remote == nil || en.Tiers&e.Remote.Bit == 0:
+		en.Seq = e.NextSeqLocked()
+		e.DirEventLocked(event.DirCreated, id)
 	}
 }
 
 // Observe raises the number that the next version gets above seq, unless seq is too far in the future.
 func (e *lending) Observe(seq uint64) {
-	e.mu.Lock()
+	e.Mu.Lock()
 	e.elsewhere.observeLocked(seq)
-	e.mu.Unlock()
+	e.Mu.Unlock()
 }

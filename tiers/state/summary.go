@@ -1,4 +1,4 @@
-package tiers
+package state
 
 import (
 	"maps"
@@ -25,12 +25,18 @@ type tally struct {
 	logged      Summary // snapshot of the last line
 }
 
-// hit counts a block that was opened in memory.
-func (t *tally) hit(size int64) {
+// Hit counts a block that was opened in memory.
+func (t *tally) Hit(size int64) {
 	t.sum.MemoryKeys++
 	t.sum.SuccessKeys++
 	t.memoryBytes += uint64(size)
 }
+
+// Miss counts a name that is in no tier.
+func (t *tally) Miss() { t.sum.UnknownKeys++ }
+
+// Failed counts a block that could not be brought into memory.
+func (t *tally) Failed() { t.sum.FailedKeys++ }
 
 // add counts a batch. A batch of no keys counts nothing.
 func (t *tally) add(b *lane.Batch) {
@@ -49,7 +55,7 @@ func (t *tally) add(b *lane.Batch) {
 	t.sum.BytesByTier[b.Tier] += uint64(b.Bytes)
 }
 
-func (t *tally) snapshot() Summary {
+func (t *tally) Snapshot() Summary {
 	s := t.sum
 	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
 	maps.Copy(s.BytesByTier, t.sum.BytesByTier)
@@ -58,7 +64,7 @@ func (t *tally) snapshot() Summary {
 
 // line returns the change since the line before it, nil if there is none.
 func (t *tally) line(b *lane.Batch) *summaryLine {
-	was, now := t.logged, t.snapshot()
+	was, now := t.logged, t.Snapshot()
 	t.logged = now
 	line := &summaryLine{request: b.Request, took: b.Took, groups: b.Groups, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
@@ -76,18 +82,18 @@ func (t *tally) line(b *lane.Batch) *summaryLine {
 	return line
 }
 
-// summarizeLocked adds a batch to the totals and returns the line to log, nil if the tier log is off or nothing has
+// SummarizeLocked adds a batch to the totals and returns the line to log, nil if the tier log is off or nothing has
 // changed. A batch of no keys gives a line about memory.
-func (e *report) summarizeLocked(b *lane.Batch) *summaryLine {
-	e.mu.tally.add(b)
-	if !e.opts.TierSummary {
+func (e *State) SummarizeLocked(b *lane.Batch) *summaryLine {
+	e.Mu.Tally.add(b)
+	if !e.Opts.TierSummary {
 		return nil
 	}
-	return e.mu.tally.line(b)
+	return e.Mu.Tally.line(b)
 }
 
-// logSummary writes one line of the tier log. Source: the tier log of vLLM's Mooncake store connector.
-func (e *report) logSummary(l *summaryLine) {
+// LogSummary writes one line of the tier log. Source: the tier log of vLLM's Mooncake store connector.
+func (e *State) LogSummary(l *summaryLine) {
 	if l == nil {
 		return
 	}
@@ -102,5 +108,17 @@ func (e *report) logSummary(l *summaryLine) {
 	if l.request != "" {
 		fields = append(fields, zap.String("request", l.request))
 	}
-	e.log.Info("tier summary", fields...)
+	e.Log.Info("tier summary", fields...)
+}
+
+// Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store
+// connector.
+type Summary struct {
+	MemoryKeys  uint64 // opened in memory
+	DiskKeys    uint64 // promoted from the tier "disk"
+	PeerKeys    uint64 // from another node
+	UnknownKeys uint64 // in no tier: misses
+	SuccessKeys uint64
+	FailedKeys  uint64
+	BytesByTier map[string]uint64
 }

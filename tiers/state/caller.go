@@ -1,4 +1,4 @@
-package tiers
+package state
 
 import "github.com/kvfs/kvfs/tiers/fate"
 
@@ -22,15 +22,15 @@ type Caller struct {
 // waits. The goroutine of the caller calls it, perhaps more than once in a call, and holds no lock.
 type Waiter interface{ MayWait() }
 
-// announce tells w, unless it is nil, that its thread is about to wait.
-func announce(w Waiter) {
+// Announce tells w, unless it is nil, that its thread is about to wait.
+func Announce(w Waiter) {
 	if w != nil {
 		w.MayWait()
 	}
 }
 
-// after returns c without the field that is valid only during the call.
-func (c Caller) after() Caller {
+// After returns c without the field that is valid only during the call.
+func (c Caller) After() Caller {
 	c.Waits = nil
 	return c
 }
@@ -38,7 +38,8 @@ func (c Caller) after() Caller {
 // Process is a process, with all its threads.
 type Process struct{ Kernel, PID uint32 }
 
-func (c Caller) process() Process { return Process{c.Kernel, c.Process} }
+// Proc returns the caller's process.
+func (c Caller) Proc() Process { return Process{c.Kernel, c.Process} }
 
-// actor names the caller's thread in verdicts.
-func (c Caller) actor() fate.Actor { return fate.ActorOf(c.Kernel, c.Thread) }
+// Actor names the caller's thread in verdicts.
+func (c Caller) Actor() fate.Actor { return fate.ActorOf(c.Kernel, c.Thread) }

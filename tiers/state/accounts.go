@@ -1,0 +1,125 @@
+package state
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
+)
+
+// ChargeLocked returns the bytes of memory that an entry costs now.
+func (e *State) ChargeLocked(id index.ID, en *index.Entry) int64 {
+	if f := e.Mu.Files[id]; f != nil {
+		return f.ChargeLocked()
+	}
+	if en.Blob == 0 {
+		return 0 // not in memory
+	}
+	return ChargeOf(en.Size)
+}
+
+// AddUsedLocked changes the bytes charged to an entry by delta.
+func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
+	e.Mu.Room.Charge(e.Mu.Room.Group(en.Group), delta, en.Flags&FlagCounted != 0)
+	if delta < 0 {
+		e.Mu.Room.Signal()
+	}
+}
+
+// ClassifyLocked brings an entry's place in the accounts and in its policy in line with its
+// flags. The entry counts as pinned while it is open, being written or pinned. It is in the
+// policy while it is a committed block that may be evicted.
+func (e *State) ClassifyLocked(id index.ID, en *index.Entry) {
+	linked := e.Mu.Ix.Linked(id)
+	resident := en.Blob != 0 || e.Mu.Files[id] != nil
+	hold := en.Flags&(FlagUncommitted|FlagPinned|FlagTemp|FlagPlain) != 0 || e.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
+	if counted := resident && (hold || en.Opens > 0); counted != (en.Flags&FlagCounted != 0) {
+		if counted {
+			en.Flags |= FlagCounted
+			e.Mu.Room.Pin(e.ChargeLocked(id, en))
+		} else {
+			en.Flags &^= FlagCounted
+			e.Mu.Room.Pin(-e.ChargeLocked(id, en))
+			e.Mu.Room.Signal()
+		}
+	}
+	if evictable := !hold; evictable != (en.Flags&FlagPolicy != 0) {
+		if evictable {
+			en.Flags |= FlagPolicy
+			e.Mu.Room.Order(en.Group).Add(uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
+		} else {
+			en.Flags &^= FlagPolicy
+			e.Mu.Room.Order(en.Group).Remove(uint32(id))
+		}
+	}
+}
+
+// GroupOfLocked returns the group that the names in parent belong to.
+func (e *State) GroupOfLocked(parent index.ID) uint32 {
+	if parent == index.Root {
+		return e.Mu.Room.Number("")
+	}
+	ix := e.Mu.Ix
+	top := parent
+	for ix.Parent(top) != index.Root {
+		top = ix.Parent(top)
+	}
+	return e.Mu.Room.Number(block.GroupID(ix.Name(top)))
+}
+
+// EnterGroupLocked enters a new entry in group n.
+func (e *State) EnterGroupLocked(en *index.Entry, n uint32) {
+	en.Group = n
+	e.Mu.Room.Enter(n)
+}
+
+// WaitSpace waits for space, for the time d, or for ctx. Only the end of ctx is an error.
+func WaitSpace(ctx context.Context, space <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-space:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// NoDeadline is the deadline of an open that has none.
+const NoDeadline = time.Duration(math.MaxInt64)
+
+// DeadlineOfLocked returns how long the open of a block of group gr may take. gr is nil if the group has no account;
+// want is as in PresenceOptions.
+func (e *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
+	if want == 0 {
+		want = e.Deadlines[gr]
+	}
+	if want == 0 {
+		want = e.Opts.OpenDeadline
+	}
+	if want <= 0 {
+		return NoDeadline
+	}
+	return want
+}
+
+// RecordBatch bounds the blocks for which one hold of the lock asks for updates.
+const RecordBatch = 1024
+
+// RegroupLocked accounts a file to another group.
+func (e *State) RegroupLocked(id index.ID, en *index.Entry, to uint32) {
+	if en.Group == to {
+		return
+	}
+	if en.Flags&FlagPolicy != 0 {
+		en.Flags &^= FlagPolicy
+		e.Mu.Room.Order(en.Group).Remove(uint32(id))
+	}
+	e.Mu.Room.Move(en.Group, to, e.ChargeLocked(id, en))
+	en.Group = to
+	e.ClassifyLocked(id, en)
+}

@@ -1,0 +1,178 @@
+package state
+
+import (
+	"bytes"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// KindLocked returns the kind of a file's name. A directory counts as a block.
+func (e *State) KindLocked(en *index.Entry) draft.Kind {
+	switch {
+	case en.Mode&ModeType == ModeDir:
+		return draft.Block
+	case en.Flags&FlagPlain != 0 || e.Mu.Room.Group(en.Group).Pinned():
+		return draft.Plain
+	case en.Flags&FlagTemp != 0:
+		return draft.Temp
+	}
+	return draft.Block
+}
+
+// NameFlagsLocked returns FlagTemp and FlagPlain as the name of a file demands.
+func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
+	if e.Mu.Ix.At(parent).Flags&FlagTemp != 0 || e.Temp.Name(name) {
+		flags |= FlagTemp
+	}
+	if e.Plain.Name(name) {
+		flags |= FlagPlain
+	}
+	return flags
+}
+
+// ExpiredLocked reports whether a file is past its time to live.
+func (e *State) ExpiredLocked(id index.ID) bool {
+	en := e.Mu.Ix.At(id)
+	return en.Expires != 0 && en.Expires <= e.Now()
+}
+
+// OpenForWritingLocked reports whether any process has a descriptor for writing an entry.
+func (e *State) OpenForWritingLocked(id index.ID) bool {
+	f := e.Mu.Files[id]
+	return f != nil && f.OpenLocked()
+}
+
+// ChildPathLocked returns the path of the name in the directory parent.
+func (e *State) ChildPathLocked(parent index.ID, name string) string {
+	if parent == index.Root {
+		return name
+	}
+	e.Mu.Scratch = append(append(e.Mu.Ix.AppendPath(e.Mu.Scratch[:0], parent), '/'), name...)
+	return string(e.Mu.Scratch)
+}
+
+// RecordOf returns the record of a committed entry.
+func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
+	r := driver.Record{
+		Path: ix.Path(id), Dir: en.Mode&ModeType == ModeDir, Seq: en.Seq, Size: en.Size,
+		Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),
+		Pinned: en.Flags&FlagPinned != 0,
+	}
+	if en.Flags&FlagSum != 0 {
+		r.Sum = block.Checksum{Sum: en.Sum, Valid: true}
+	}
+	if en.Expires != 0 {
+		r.Expires = time.Unix(0, en.Expires)
+	}
+	return r
+}
+
+// DirLocked checks that id is a directory that still has a name.
+func (e *State) DirLocked(id index.ID) error {
+	switch {
+	case e.Mu.Ix.At(id).Mode&ModeType != ModeDir:
+		return block.ErrNotDir
+	case id != index.Root && !e.Mu.Ix.Linked(id):
+		return block.ErrNotFound
+	}
+	return nil
+}
+
+// ChangedLocked notes that the names in a directory changed.
+func (e *State) ChangedLocked(dir index.ID) {
+	now := e.Now()
+	en := e.Mu.Ix.At(dir)
+	en.Mtime, en.Ctime = now, now
+}
+
+// MarkDirLocked notes whether names below a directory are temporary.
+func (e *State) MarkDirLocked(id index.ID, en *index.Entry) {
+	en.Flags &^= FlagTemp
+	if e.Mu.Ix.At(e.Mu.Ix.Parent(id)).Flags&FlagTemp != 0 || e.Temp.Dir(e.Mu.Ix.Name(id)) {
+		en.Flags |= FlagTemp
+	}
+}
+
+// ReachesLocked reports whether v may search a directory and all directories above it.
+func (e *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
+	for ; dir != 0; dir = e.Mu.Ix.Parent(dir) {
+		if en := e.Mu.Ix.At(dir); !v.May(event.MaySearch, en.Mode, en.UID, en.GID) {
+			return false
+		}
+	}
+	return true
+}
+
+// ShowsLocked reports whether v may read a file in a directory.
+func (e *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
+	if v == nil {
+		return true
+	}
+	en := e.Mu.Ix.At(id)
+	return v.May(event.MayRead, en.Mode, en.UID, en.GID) && e.ReachesLocked(v, dir)
+}
+
+// GuardLocked appends the permissions that keep users from knowing an entry by its name: of it and the directories
+// above it those that not all users may read. It appends nothing for most entries.
+func (e *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
+	for ; id != 0; id = e.Mu.Ix.Parent(id) {
+		en := e.Mu.Ix.At(id)
+		if all := event.Wanted(en.Mode) * 0o111; en.Mode&all != all {
+			guard = append(guard, driver.DirAttrs{Mode: en.Mode, UID: en.UID, GID: en.GID})
+		}
+	}
+	return guard
+}
+
+// WritingLocked reports whether a version that v may read waits to take a name in dir. dir is 0 if there is no such
+// directory.
+func (e *State) WritingLocked(v *event.Viewer, dir index.ID, name string) bool {
+	return dir != 0 && len(e.Mu.Waiting) > 0 &&
+		slices.ContainsFunc(e.Mu.Waiting[NameKey{Parent: dir, Name: name}], func(id index.ID) bool { return e.ShowsLocked(v, dir, id) })
+}
+
+// PathWalker finds directories. It remembers the last one.
+type PathWalker struct {
+	Ix  *index.Index
+	dir []byte // nil: no directory yet
+	id  index.ID
+}
+
+// Split returns the directory of a path, 0 if there is none, and the name in it.
+func (w *PathWalker) Split(path []byte) (dir index.ID, name string) {
+	n := len(w.dir)
+	if n > 0 && len(path) > n && path[n] == '/' && bytes.Equal(path[:n], w.dir) && bytes.IndexByte(path[n+1:], '/') < 0 {
+		return w.id, View(path[n+1:])
+	}
+	cut := bytes.LastIndexByte(path, '/')
+	if cut < 0 {
+		return index.Root, View(path)
+	}
+	if cut == 0 {
+		return 0, "" // no path begins with a slash
+	}
+	w.dir = path[:cut]
+	w.id = w.Ix.Walk(View(w.dir))
+	return w.id, View(path[cut+1:])
+}
+
+// View returns a string that shares the bytes of b. It is valid until they change.
+func View(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// WaitsBelowLocked reports whether a version waits for a name in the directory dir.
+func (e *State) WaitsBelowLocked(dir index.ID) bool {
+	for k := range e.Mu.Waiting {
+		if k.Parent == dir {
+			return true
+		}
+	}
+	return false
+}

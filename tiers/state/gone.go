@@ -1,0 +1,69 @@
+package state
+
+import (
+	"errors"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// Gone is the work left to do outside the lock after entries left the primary tier:
+// to remove their files, and to take their names out of the kernel's cache.
+type Gone struct {
+	Blobs   []driver.BlobID
+	Dropped []driver.BlobID // those of blobs that no handle of the engine uses any more
+	Names   []GoneName
+	Files   []WriteSide    // no longer in use: to be closed
+	Emptied []WriteSide    // their bytes are given up
+	Idle    []WriteSide    // no handle is left
+	Records []index.ID     // to be written
+	Graves  []driver.Grave // names whose versions elsewhere are void, because this node has a version now
+}
+
+// GoneName is a name that kernels are to forget.
+type GoneName struct {
+	Parent, Id index.ID
+	Name       string
+	By         Process // as in Options.Invalidate
+}
+
+// Finish does the work in g. The event log has the events already. The caller holds no lock.
+func (e *State) Finish(g *Gone) {
+	for _, f := range g.Emptied {
+		if err := f.GiveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
+			e.Log.Warn("give up a failed write", zap.Error(err))
+		}
+	}
+	for _, f := range g.Idle {
+		f.CloseIdle()
+	}
+	for _, id := range g.Records {
+		if err := e.Recorder.WriteRecord(id, nil); err != nil {
+			e.Log.Warn("record of a file", zap.Error(err))
+		}
+	}
+	for _, f := range g.Files {
+		f.CloseFile()
+	}
+	for _, b := range g.Blobs {
+		e.removeBlob(b)
+	}
+	for _, b := range g.Dropped {
+		e.Opts.Dropped(b)
+	}
+	for _, n := range g.Names {
+		e.Opts.Invalidate(n.By, n.Parent, n.Id, n.Name)
+	}
+	if len(g.Graves) > 0 {
+		e.Far.Bury(g.Graves)
+	}
+}
+
+// Discard closes and removes a file of the primary tier that is not used.
+func (e *State) Discard(blob driver.BlobID, file *os.File) {
+	file.Close()
+	e.Finish(&Gone{Blobs: []driver.BlobID{blob}})
+}

@@ -1,0 +1,26 @@
+package state
+
+import "github.com/kvfs/kvfs/tiers/index"
+
+// With Options.Kernels several kernels refer to entries, each with a cache of its own. A change that one kernel asked
+// for is told to all, because the others do not know of it.
+//
+// A kernel caches only answers with Attr.Stable. An entry that is being written never has that, nor has the answer
+// that a name does not exist. So writing a file under a temporary name and renaming it to a new name tells no kernel
+// anything.
+
+// NameLeftLocked notes in g that an entry is about to lose its name because a kernel asked for that. The caller calls
+// it before the name is gone. by is as in Options.Invalidate.
+func (e *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone) {
+	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(FlagUncommitted|FlagTemp) == 0 {
+		g.Names = append(g.Names, GoneName{e.Mu.Ix.Parent(id), id, e.Mu.Ix.Name(id), by})
+	}
+}
+
+// AttrsChangedLocked notes in g that the attributes of an entry have changed because a kernel asked for that. No
+// kernel caches those of a file that is being written, so for such a file it does nothing.
+func (e *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {
+	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(FlagUncommitted|FlagTemp) == 0 {
+		g.Names = append(g.Names, GoneName{Id: id})
+	}
+}

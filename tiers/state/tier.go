@@ -1,0 +1,141 @@
+package state
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
+)
+
+// Secondary is the engine's side of one secondary tier.
+type Secondary struct {
+	*lane.Lane                  // guarded by State.Mu
+	Opts       SecondaryOptions // constant
+	Tier       driver.Tier
+	N          int
+	Bit        uint16
+	Syncer     driver.Syncer // nil if the tier is none
+	Predict    lane.Predictor
+}
+
+// HollowLocked reports whether a file is committed and only in secondary tiers.
+func (e *State) HollowLocked(id index.ID, en *index.Entry) bool {
+	return en.Blob == 0 && en.Tiers != 0 && en.Mode&ModeType != ModeDir && en.Flags&FlagUncommitted == 0 &&
+		e.Mu.Ix.Linked(id) && e.Mu.Files[id] == nil
+}
+
+// RemoteBit is the bit of the Remote tier in Entry.Tiers, 0 without one.
+func (e *State) RemoteBit() uint16 {
+	if e.Remote == nil {
+		return 0
+	}
+	return e.Remote.Bit
+}
+
+// OwnTiers are the tiers of this node that have a block. Other nodes may give up their copies at any time.
+func (e *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers &^ e.RemoteBit() }
+
+// FarLocked reports whether only other nodes have the bytes of a file.
+func (e *State) FarLocked(id index.ID, en *index.Entry) bool {
+	return e.HollowLocked(id, en) && e.OwnTiers(en) == 0
+}
+
+// FileAttrs is AttrsLocked without the directories above.
+func FileAttrs(en *index.Entry) driver.Attrs {
+	return driver.Attrs{
+		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&FlagPinned != 0,
+	}
+}
+
+// AttrsLocked is what a tier is to keep with a block.
+func (e *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
+	a := FileAttrs(en)
+	depth := 0
+	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
+		depth++
+	}
+	a.Dirs = make([]driver.DirAttrs, depth)
+	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
+		depth--
+		de := e.Mu.Ix.At(p)
+		a.Dirs[depth] = driver.DirAttrs{Mode: de.Mode & 0o7777, UID: de.UID, GID: de.GID}
+	}
+	return a
+}
+
+// KeyLocked is the key of a file that has a name.
+func (e *State) KeyLocked(id index.ID) block.Key {
+	key, _ := block.ParseKey(e.Mu.Ix.Path(id))
+	return key
+}
+
+// LateLocked reports whether a load of size bytes, asked of a tier now, would probably take longer than deadline.
+func LateLocked(s *Secondary, size int64, deadline time.Duration) bool {
+	return deadline != NoDeadline && s.LateLocked(size, deadline)
+}
+
+// FirstTier returns the tier that is asked first for a hollow block.
+func (e *State) FirstTier(en *index.Entry) *Secondary {
+	if own := e.OwnTiers(en); own != 0 {
+		return e.Tiers[bits.TrailingZeros16(own)]
+	}
+	return e.Tiers[bits.TrailingZeros16(en.Tiers)]
+}
+
+// Keeper returns the first tier that can make blocks durable, nil if there is none.
+func (e *State) Keeper() *Secondary {
+	for _, s := range e.Tiers {
+		if s.Syncer != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// BegunLocked returns the tiers to which a copy of a block is under way.
+func (e *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
+	for _, s := range e.Tiers {
+		for op := range s.BegunLocked() {
+			if op.ID == id && op.Seq == en.Seq {
+				bits |= s.Bit & en.Storing
+			}
+		}
+	}
+	return bits
+}
+
+// ClearTiersLocked notes that some tiers do not have a block any more.
+func (e *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
+	if e.Remote != nil && en.Tiers&bits&e.Remote.Bit != 0 {
+		e.Far.Unwatch(e.KeyLocked(id))
+	}
+	en.Tiers &^= bits
+}
+
+// LeaveRemoteLocked follows the rename of a block: its copy on other nodes keeps the path from.
+func (e *State) LeaveRemoteLocked(en *index.Entry, from string) {
+	if en.Tiers&e.Remote.Bit != 0 {
+		key, _ := block.ParseKey(from)
+		e.Far.Unwatch(key)
+		en.Tiers &^= e.Remote.Bit
+	}
+}
+
+// TierNamesLocked returns the tiers that hold a file, fastest first.
+func (e *State) TierNamesLocked(id index.ID) []string {
+	en := e.Mu.Ix.At(id)
+	var names []string
+	if en.Blob != 0 || e.Mu.Files[id] != nil {
+		names = append(names, "memory")
+	}
+	for _, s := range e.Tiers {
+		if en.Tiers&s.Bit != 0 {
+			names = append(names, s.Opts.Name)
+		}
+	}
+	return names
+}

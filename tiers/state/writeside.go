@@ -1,0 +1,55 @@
+package state
+
+import (
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// WriteSide is the write side of an entry, as all but those see it who write files. It exists while the entry is open
+// for writing or waits for a name.
+type WriteSide interface {
+	// ChargeLocked returns the bytes of memory that the entry costs: reserved or used, whichever is more.
+	ChargeLocked() int64
+	// AddChargeLocked changes these bytes by n.
+	AddChargeLocked(n int64)
+	// WaitsLocked reports whether the entry waits to take a name.
+	WaitsLocked() bool
+	// HandlesLocked returns how many handles are open.
+	HandlesLocked() int
+	// OpenLocked reports whether any process has a descriptor for writing.
+	OpenLocked() bool
+	// MineLocked reports whether the caller finds the entry under its name although others do not.
+	MineLocked(by *Caller) bool
+
+	// CatchUp finds out whether the kernel has written the first bytes by itself.
+	CatchUp()
+	// Refresh puts the present size and times into a. Before, a has those of the last commit.
+	Refresh(a *Attr)
+
+	// GiveUp empties the file after a failed write, unless a process has begun anew with the file.
+	GiveUp() error
+	// CloseIdle closes the primary file if no call and no handle needs it open.
+	CloseIdle()
+	// CloseFile closes the primary file for good. If calls use it, the last of them closes it.
+	CloseFile()
+}
+
+// Recorder writes the records of entries in memory.
+type Recorder interface {
+	// WriteRecord brings the record of an entry in line with the entry. file is its primary file if that is open, else
+	// nil. No lock is held.
+	WriteRecord(id index.ID, file *os.File) error
+}
+
+// AddFileLocked gives an entry a write side.
+func (e *State) AddFileLocked(id index.ID, f WriteSide) {
+	e.Mu.Files[id] = f
+	e.Writers.Store(int64(len(e.Mu.Files)))
+}
+
+// DropFileLocked ends the write side of an entry.
+func (e *State) DropFileLocked(id index.ID) {
+	delete(e.Mu.Files, id)
+	e.Writers.Store(int64(len(e.Mu.Files)))
+}
