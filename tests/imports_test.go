@@ -70,7 +70,14 @@ var table = map[string]row{
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
 	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/room"}},
-	"tiers":       {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/policy", "tiers/room", "tiers/state"}},
+
+	"tiers/writing":   {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/room", "tiers/state"}},
+	"tiers/names":     {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/room", "tiers/state"}},
+	"tiers/space":     {4, []string{"tiers/block", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/policy", "tiers/room", "tiers/state"}},
+	"tiers/lower":     {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/room", "tiers/state"}},
+	"tiers/elsewhere": {4, []string{"tiers/block", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/state"}},
+
+	"tiers": {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/elsewhere", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/lower", "tiers/names", "tiers/space", "tiers/state", "tiers/writing"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {8, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
@@ -211,6 +218,7 @@ func TestCheckImport(t *testing.T) {
 		{"rdma/fabric", "C", ""},
 
 		{"tiers", us + "tiers/mem", "tiers may not import tiers/mem"},
+		{"tiers/lower", us + "tiers/writing", "tiers/lower may not import tiers/writing"},
 		{"tiers", us + "fs", "tiers may not import fs"},
 		{"tiers/block", us + "tiers/invariant", "tiers/block may not import tiers/invariant"},
 		{"tiers/index", us + "tiers/block", "tiers/index may not import tiers/block"},

@@ -122,7 +122,7 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone)
 			return
 		}
 		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = state.ModeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
-		e.names.dirFiles++
+		e.names.AddDirFile()
 		return
 	}
 	id := ix.Alloc()
@@ -133,8 +133,8 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone)
 	if r.Dir {
 		en.Mode = state.ModeDir | r.Mode
 		ix.Link(id, parent, name)
-		e.renames.renamedDirLocked(id, en)
-		e.names.dirFiles++
+		e.writing.RenamedDirLocked(id, en)
+		e.names.AddDirFile()
 		return
 	}
 	en.Size = r.Size
@@ -157,7 +157,7 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone)
 	case draft.Block:
 		e.Mu.Room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
-		e.drafts.newFileLocked(id, en) // it waits for its rename
+		e.writing.NewFileLocked(id, en) // it waits for its rename
 	}
 	e.Mu.Blocks++
 	e.Mu.Counters.Adopted++
@@ -217,7 +217,7 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 func (e *adoption) shrinkAdopted() {
 	var g state.Gone
 	for gr := range e.Mu.Room.Groups() {
-		e.drafts.shrinkLocked(gr, &g)
+		e.writing.ShrinkLocked(gr, &g)
 	}
 	e.Finish(&g)
 }
@@ -247,7 +247,7 @@ func (e *adoption) enumerate() error {
 	}
 	if len(e.Tiers) > 0 && e.Mu.Blocks > 0 {
 		e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			e.copies.cascadeLocked(id, en)
+			e.lower.CascadeLocked(id, en)
 			return true
 		})
 	}
@@ -325,7 +325,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
-		e.names.dropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
+		e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}

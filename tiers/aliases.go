@@ -2,15 +2,89 @@ package tiers
 
 import (
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/elsewhere"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/lower"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/space"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/writing"
 )
 
-// BlobID is that of the files which Opened and OpenBlob give.
-type BlobID = driver.BlobID
+// What the callers of an Engine give it and get from it is declared where it is used.
+type (
+	// BlobID is that of the files which Opened and OpenBlob give.
+	BlobID = driver.BlobID
+	// Presence is where a block stands.
+	Presence = driver.Presence
+	// SecondaryStats is part of Stats.
+	SecondaryStats = lane.Stats
+	// LoadJob is what Jobs returns.
+	LoadJob = lane.LoadJob
+	// StoreJob is what StoreJobs returns.
+	StoreJob = lane.StoreJob
 
-// Presence is where a block stands.
-type Presence = driver.Presence
+	// Attr is what stat shows of an entry.
+	Attr = state.Attr
+	// Caller is the thread that asks.
+	Caller = state.Caller
+	// CascadeMode says when committed blocks are copied down to a secondary tier.
+	CascadeMode = state.CascadeMode
+	// Change says which attributes SetAttr sets.
+	Change = names.Change
+	// Closer answers the questions of Flush about the process that closes a descriptor.
+	Closer = writing.Closer
+	// Counters are totals since Open.
+	Counters = state.Counters
+	// CreateOptions describes a file to be made.
+	CreateOptions = writing.CreateOptions
+	// Dirent is one entry of a directory.
+	Dirent = state.Dirent
+	// EvictKept is a block that was not evicted.
+	EvictKept = space.EvictKept
+	// EvictReply says what became of an EvictRequest.
+	EvictReply = space.EvictReply
+	// EvictRequest asks to drop blocks from one tier, as `kvfs evict` does.
+	EvictRequest = space.EvictRequest
+	// File is the write side of one entry.
+	File = writing.File
+	// GroupOptions configures one group.
+	GroupOptions = state.GroupOptions
+	// Handle is one open of a File for writing.
+	Handle = writing.Handle
+	// Holding is what this node itself has of a name: in memory, or in a secondary tier that is not Remote.
+	Holding = elsewhere.Holding
+	// LendOptions says what is to be lent, and how.
+	LendOptions = elsewhere.LendOptions
+	// Lent is a block held for another node.
+	Lent = elsewhere.Lent
+	// Opened is a file open for reading.
+	Opened = writing.Opened
+	// Options configures an Engine.
+	Options = state.Options
+	// Place says where Presences found a block.
+	Place = names.Place
+	// PrefetchOutcome says what happened to a block that was to be brought into memory.
+	PrefetchOutcome = lower.PrefetchOutcome
+	// PrefetchRequest asks for blocks to be brought into memory.
+	PrefetchRequest = lower.PrefetchRequest
+	// PrefetchResult is the result of one path.
+	PrefetchResult = lower.PrefetchResult
+	// PresenceOptions are the options of Presences.
+	PresenceOptions = names.PresenceOptions
+	// Process is a process, with all its threads.
+	Process = state.Process
+	// RenameOptions names the file or directory that moves, and where to.
+	RenameOptions = writing.RenameOptions
+	// SecondaryOptions describes one secondary tier.
+	SecondaryOptions = state.SecondaryOptions
+	// Summary counts keys by where a reader found them, over all batches.
+	Summary = state.Summary
+	// Waiter is a thread that serves other requests, too.
+	Waiter = state.Waiter
+	// WriteOptions says how a file is opened for writing.
+	WriteOptions = writing.WriteOptions
+)
 
 // The presences.
 const (
@@ -18,27 +92,6 @@ const (
 	Hit     = driver.Hit
 	Pending = driver.Pending
 )
-
-// SecondaryStats is part of Stats.
-type SecondaryStats = lane.Stats
-
-// LoadJob is what Jobs returns.
-type LoadJob = lane.LoadJob
-
-// StoreJob is what StoreJobs returns.
-type StoreJob = lane.StoreJob
-
-// Options configures an Engine.
-type Options = state.Options
-
-// GroupOptions configures one group.
-type GroupOptions = state.GroupOptions
-
-// SecondaryOptions describes one secondary tier.
-type SecondaryOptions = state.SecondaryOptions
-
-// CascadeMode says when committed blocks are copied down to a secondary tier.
-type CascadeMode = state.CascadeMode
 
 // The cascade modes; the empty one is CascadeAsync.
 const (
@@ -48,29 +101,20 @@ const (
 	CascadeOff     = state.CascadeOff
 )
 
-// Counters are totals since Open.
-type Counters = state.Counters
+// The outcomes of a prefetch.
+const (
+	PrefetchAbsent   = lower.PrefetchAbsent
+	PrefetchFailed   = lower.PrefetchFailed
+	PrefetchInMemory = lower.PrefetchInMemory
+	PrefetchLoaded   = lower.PrefetchLoaded
+	PrefetchPending  = lower.PrefetchPending
+)
 
-// Summary counts keys by where a reader found them.
-type Summary = state.Summary
+// AtEnd is the offset with which WriteAt appends, wherever the end is by then.
+const AtEnd = writing.AtEnd
 
-// Attr is what stat shows of an entry.
-type Attr = state.Attr
-
-// Dirent is one entry of a directory.
-type Dirent = state.Dirent
-
-// Caller is the thread that asks.
-type Caller = state.Caller
-
-// Waiter is a thread that serves other requests, too.
-type Waiter = state.Waiter
-
-// Process is a process, with all its threads.
-type Process = state.Process
-
-// Errors of an Engine that are no errors of its callers.
+// Answers of an open or a look-up that are no errors of a client.
 var (
-	ErrStale  = state.ErrStale  // the name must be looked up again
-	ErrHollow = state.ErrHollow // the block is not in memory: OpenLater waits for it
+	ErrStale  = state.ErrStale  // the name must be looked up again: it means another file to its process
+	ErrHollow = state.ErrHollow // the block is not in memory, so that an open has to wait
 )

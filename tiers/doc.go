@@ -3,8 +3,10 @@
 //
 //	Engine  all of it; methods may be called in parallel
 //
-// Engine is made of rooms, types with the methods of one subject each; docs/architecture.md lists them. They share a
-// state.State: the lock, the index, the accounts.
+// Engine is made of rooms, a package each: writing, names, space, lower and elsewhere. They share a state.State: the lock,
+// the index, the accounts. No room imports another: each declares in its rooms.go what it needs of the others, and
+// engine.go wires them. This package has what concerns all of them: start and end, adoption, statistics, verdicts.
+// docs/architecture.md says more.
 //
 // The engine uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages:
 // draft (writing), room (accounts of memory), fate (why a block is not there).
@@ -19,7 +21,7 @@
 //  3. Flush, or Rename to a name that is not temporary, commits. The engine takes size and time from the file. All
 //     processes see the name. The block enters the eviction order of its group. The event log gets an event. One
 //     xattr on the file makes the block survive a crash of the process.
-//  4. When the last handle for writing is closed, the block joins the queue of each secondary tier (cascade.go). The
+//  4. When the last handle for writing is closed, the block joins the queue of each secondary tier (package lower). The
 //     tier copies it in batches and computes its checksum on the way. Only Fsync waits for that, and close where the
 //     cascade is synchronous. A file that may still be written meanwhile is Volatile.
 //
@@ -31,7 +33,7 @@
 //  3. CloseRead unpins it.
 //
 // A hollow block is in secondary tiers only: it has its name and attributes, but no bytes
-// in memory. Opening it promotes it (promote.go):
+// in memory. Opening it promotes it (package lower):
 //
 //  1. The first open makes room, and evicts for it if it must. It makes a file of the primary tier with its pages
 //     allocated. Later opens wait for the same promotion.
@@ -43,11 +45,11 @@
 //
 // # Asking ahead
 //
-// Presences looks up thousands of names with few holds of the lock (presence.go). Prefetch promotes lists of blocks
-// ahead of use, a bounded number of bytes at a time (prefetch.go). Hint does the same, and no caller waits. In the
+// Presences looks up thousands of names with few holds of the lock (package names). Prefetch promotes lists of blocks
+// ahead of use, a bounded number of bytes at a time (package lower). Hint does the same, and no caller waits. In the
 // queues of the tiers these blocks come after those that a caller waits for. Jobs lists the loads under way. An open
 // that would come after its deadline is a miss: at once, if the recent speed of the tier predicts it, else when the
-// time is up (predict.go). Why remembers what became of names (package fate).
+// time is up (lane.Predictor). Why remembers what became of names (package fate).
 //
 // # What the tiers hold
 //
@@ -61,7 +63,7 @@
 // # Other nodes
 //
 // One secondary tier may be a Remote: it stands for the other nodes. A cluster has more blocks than a node has memory
-// for, so the blocks of others have no entries until a caller asks for their names (locate.go). A look-up that finds no
+// for, so the blocks of others have no entries until a caller asks for their names (package elsewhere). A look-up that finds no
 // entry asks Remote.Locate, which answers from memory. From then on the block is hollow as others are: its open
 // promotes it.
 //
@@ -81,19 +83,19 @@
 // within its lease, though the other holders may evict it as well. Otherwise a node could read, in the time of a lease,
 // no more of the others' blocks than fit into its memory.
 //
-// This node tells the others what is in its own memory and on its own devices (holding.go); the event log says when
-// that changes. It lends blocks (lend.go) and takes copies on request (take.go).
+// This node tells the others what is in its own memory and on its own devices (package elsewhere); the event log says when
+// that changes. It lends blocks and takes copies on request.
 //
 // # Writing
 //
 // Package draft has the rules as a table of states. A file is opened for writing in place, except that O_TRUNC on a
 // block with bytes and a new name make a version of their own. Only its own process finds a version, until the version
-// is committed and takes the name. File has the states and how they show in an entry. version.go has the versions that
-// wait for a name. limbo.go has the blocks that were replaced.
+// is committed and takes the name. File has the states and how they show in an entry. version.go of package writing
+// has the versions that wait for a name, limbo.go the blocks that were replaced.
 //
 // # Several kernels
 //
-// With Options.Kernels several kernels refer to an entry, each with names and attributes of its own (kernels.go).
+// With Options.Kernels several kernels refer to an entry, each with names and attributes of its own (package state).
 // Lookups, Opens and Lease of an entry count for all kernels together, so a front gives back exactly what its kernel
 // had. Invalidate also reports changes that one of the kernels asked for. It reports late, so a kernel may open what a
 // name meant before. A block without a name is then ErrStale, once, and the kernel looks again. A block that
@@ -141,13 +143,13 @@
 //	                  fsetxattr on tmpfs
 //	drafts.records    a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
-//	State.Mu           all tables and accounts; short sections, no system call, no
+//	State.Mu          all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no
 //	                  channel that may block
 //	event.Log.mu      leaf
 //
 // Work that must happen outside of State.Mu (unlinking files, telling the kernel,
-// events) is collected in a gone and done by finish.
+// events) is collected in a state.Gone and done by Finish.
 //
 // # Decisions
 //

@@ -3,33 +3,38 @@ package tiers
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/elsewhere"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/lower"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/space"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/writing"
 )
 
 // Engine is the store: names, blocks, and the tiers of each block. It decides what may be evicted. All methods may be
 // called in parallel. See doc.go for the lock order and for a load and a store step by step.
 //
-// Each part of it is a room: a type with the methods of one subject. The rooms share core, and call each other by its
-// fields (e.drafts.commit). The exported methods of the rooms are the methods of Engine.
-type Engine struct {
-	*core
-	*names
-	*lookups
-	*verdicts
-	*report
-	*attrs
-	*opens
-	*drafts
-	*renames
-	*loads
-	*copies
-	*space
-	*elsewhere
-	*lending
+// Its methods are those of its rooms, which are packages below this one, and say there in full what they do. The rooms
+// share a state.State.
+type Engine struct{ core *core }
+
+// core is the rooms and what they share.
+type core struct {
+	*state.State
+
+	names     *names.Room
+	writing   *writing.Room
+	space     *space.Room
+	lower     *lower.Room
+	elsewhere *elsewhere.Room
+	verdicts  *verdicts
+	report    *report
 }
 
 // Open makes an engine over opts.Primary and adopts the files that an earlier process left there. It fails with all
@@ -39,10 +44,10 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 		return nil, err
 	}
 	e := newEngine(opts)
-	if err := e.space.openRoom(); err != nil {
+	if err := e.core.space.OpenRoom(); err != nil {
 		return nil, err
 	}
-	e.copies.addSecondaries()
+	e.core.lower.AddSecondaries()
 	a := &adoption{e.core}
 	if err := a.adopt(); err != nil {
 		return nil, err
@@ -51,63 +56,59 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 		return nil, err
 	}
 	a.shrinkAdopted()
-	if _, err := e.space.look(); err != nil {
+	if _, err := e.core.space.Look(); err != nil {
 		return nil, err
 	}
-	e.Mu.SetCheck(e.CheckLocked)
-	ctx, e.Cancel = context.WithCancel(context.WithoutCancel(ctx))
-	e.Ctx = ctx
-	for _, s := range e.Tiers {
-		e.Work.Go(func() { s.Run(ctx) }) // likewise
+	e.core.Mu.SetCheck(e.core.CheckLocked)
+	ctx, e.core.Cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.core.Ctx = ctx
+	for _, s := range e.core.Tiers {
+		e.core.Work.Go(func() { s.Run(ctx) }) // likewise
 	}
-	e.Work.Go(func() { e.space.runEvictor(ctx) }) // ends when Close cancels ctx
-	e.Work.Go(func() { e.runExpiry(ctx) })        // likewise
+	e.core.Work.Go(func() { e.core.space.RunEvictor(ctx) }) // ends when Close cancels ctx
+	e.core.Work.Go(func() { e.runExpiry(ctx) })             // likewise
 	return e, nil
 }
 
-// newEngine makes an engine with all its rooms. It has no secondary tier and no names yet.
+// newEngine makes an engine with all its rooms, each of which sees the others by the interfaces that it declares. The
+// engine has no secondary tier and no names yet.
 func newEngine(opts state.Options) *Engine {
 	c := &core{State: state.New(opts)}
-	c.names, c.lookups, c.report, c.attrs = &names{core: c}, &lookups{core: c}, &report{c}, &attrs{core: c}
-	c.verdicts = &verdicts{c}
-	c.opens, c.drafts, c.renames = &opens{core: c}, &drafts{core: c}, &renames{c}
-	c.Recorder = c.drafts
-	c.loads = &loads{core: c, promotions: map[index.ID]*promotion{}, orphans: map[*promotion]struct{}{}}
-	c.copies, c.space = &copies{c}, &space{core: c, wake: make(chan struct{}, 1)}
-	c.elsewhere, c.lending = &elsewhere{core: c}, &lending{core: c}
-	return &Engine{
-		core: c, names: c.names, lookups: c.lookups, verdicts: c.verdicts, report: c.report, attrs: c.attrs,
-		opens: c.opens, drafts: c.drafts, renames: c.renames, loads: c.loads, copies: c.copies, space: c.space,
-		elsewhere: c.elsewhere, lending: c.lending,
-	}
+	c.names, c.writing, c.space = names.New(c.State), writing.New(c.State), space.New(c.State)
+	c.lower, c.elsewhere = lower.New(c.State), elsewhere.New(c.State)
+	c.verdicts, c.report = &verdicts{c}, &report{c}
+	c.names.Connect(c.elsewhere, c.lower, c.writing)
+	c.writing.Connect(c.elsewhere, c.lower, c.names, c.space)
+	c.space.Connect(c.elsewhere, c.lower, c.names, c.writing)
+	c.lower.Connect(c.elsewhere, c.names, c.space, c.verdicts, c.writing)
+	c.elsewhere.Connect(c.lower, c.names, c.writing)
+	c.Recorder = c.writing
+	return &Engine{c}
 }
 
 // Close stops the background work and closes the tiers. If keep is set, the primary tier keeps the committed blocks
 // for a later process. The caller closes all files first, and calls Drain if blocks that are not copied down yet
 // matter. ctx bounds the wait for secondary tiers.
 func (e *Engine) Close(ctx context.Context, keep bool) error {
-	e.Mu.Lock()
-	if e.Mu.Closed {
-		e.Mu.Unlock()
+	e.core.Mu.Lock()
+	if e.core.Mu.Closed {
+		e.core.Mu.Unlock()
 		return nil
 	}
-	e.Mu.Closed = true
-	for _, s := range e.Tiers {
+	e.core.Mu.Closed = true
+	for _, s := range e.core.Tiers {
 		s.StopLocked()
 	}
-	files := make([]state.WriteSide, 0, len(e.Mu.Files))
-	for _, f := range e.Mu.Files {
-		files = append(files, f)
-	}
-	e.Mu.Unlock()
-	e.Cancel()
-	e.Work.Wait()
-	err := e.closeTiers(ctx)
+	files := slices.Collect(maps.Values(e.core.Mu.Files))
+	e.core.Mu.Unlock()
+	e.core.Cancel()
+	e.core.Work.Wait()
+	err := e.core.lower.CloseTiers(ctx)
 	for _, f := range files {
 		f.CloseFile()
 	}
-	e.EventLog.Close()
-	return errors.Join(err, e.Primary.Close(keep))
+	e.core.EventLog.Close()
+	return errors.Join(err, e.core.Primary.Close(keep))
 }
 
 // runExpiry removes files past their time to live, temporary files that were not open for
@@ -123,17 +124,17 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		case <-t.C:
 		}
 		var g state.Gone
-		e.Mu.Lock()
-		e.space.expireLocked(&g)
-		e.Mu.Room.Forget()
-		line := e.SummarizeLocked(&lane.Batch{})
-		e.Mu.Unlock()
-		e.Finish(&g)
-		e.drafts.expireVersions()
-		strays = e.elsewhere.settleStrays(strays)
-		e.LogSummary(line)
-		e.opens.tellTouched()
-		e.loads.expirePromotions()
+		e.core.Mu.Lock()
+		e.core.space.ExpireLocked(&g)
+		e.core.Mu.Room.Forget()
+		line := e.core.SummarizeLocked(&lane.Batch{})
+		e.core.Mu.Unlock()
+		e.core.Finish(&g)
+		e.core.writing.ExpireVersions()
+		strays = e.core.elsewhere.SettleStrays(strays)
+		e.core.LogSummary(line)
+		e.core.writing.TellTouched()
+		e.core.lower.ExpirePromotions()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+	"unsafe"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -16,68 +17,103 @@ import (
 )
 
 // SetListWait sets Options.ListWait.
-func (e *Engine) SetListWait(d time.Duration) { e.Opts.ListWait = d }
+func (e *Engine) SetListWait(d time.Duration) { e.core.Opts.ListWait = d }
 
 // Expire does at once what runExpiry does at each tick.
 func (e *Engine) Expire() {
 	var g state.Gone
-	e.Mu.Lock()
-	e.expireLocked(&g)
-	e.Mu.Unlock()
-	e.Finish(&g)
-	e.expireVersions()
-	e.settleStrays(e.settleStrays(nil))
+	e.core.Mu.Lock()
+	e.core.space.ExpireLocked(&g)
+	e.core.Mu.Unlock()
+	e.core.Finish(&g)
+	e.core.writing.ExpireVersions()
+	e.core.elsewhere.SettleStrays(e.core.elsewhere.SettleStrays(nil))
 }
 
 // TellTouched does at once what runExpiry does at each tick.
-func (e *Engine) TellTouched() { e.tellTouched() }
+func (e *Engine) TellTouched() { e.core.writing.TellTouched() }
 
 // Resolve finds a path below the mount, without counting a reference. It fails with ErrNotFound.
 func (e *Engine) Resolve(_ context.Context, path string) (state.Attr, error) {
 	var g state.Gone
-	defer e.Finish(&g)
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	id := e.walkLocked(path)
-	e.tellOutdatedLocked(&g)
-	if id == 0 || e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
+	defer e.core.Finish(&g)
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
+	id := e.core.elsewhere.WalkLocked(path)
+	e.core.elsewhere.TellOutdatedLocked(&g)
+	if id == 0 || e.core.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
 		return state.Attr{}, block.ErrNotFound
 	}
-	return e.attrLocked(id, e.Mu.Ix.At(id)), nil
+	return e.core.names.AttrLocked(id, e.core.Mu.Ix.At(id)), nil
+}
+
+// inside returns a field of what v points to, by the names of fields on the way. The caller holds the lock.
+func inside(v any, fields ...string) reflect.Value {
+	x := reflect.ValueOf(v)
+	for _, name := range fields {
+		x = reflect.Indirect(x).FieldByName(name)
+		x = reflect.NewAt(x.Type(), unsafe.Pointer(x.UnsafeAddr())).Elem()
+	}
+	return x
+}
+
+// load is a promotion under way.
+type load struct {
+	waiters int
+	charge  int64
+	group   *room.Group
+	done    chan struct{}
+}
+
+// loadsLocked returns the promotions in maps of the room of loads.
+func (e *Engine) loadsLocked(maps ...string) (loads []load) {
+	for _, name := range maps {
+		m := inside(e.core.lower, "loads", name)
+		for _, k := range m.MapKeys() {
+			p := k // the map is a set
+			if name == "promotions" {
+				p = m.MapIndex(k)
+			}
+			v := reflect.NewAt(p.Type().Elem(), p.UnsafePointer()).Interface()
+			loads = append(loads, load{
+				waiters: int(inside(v, "waiters").Int()), charge: inside(v, "charge").Int(),
+				group: inside(v, "group").Interface().(*room.Group), done: inside(v, "done").Interface().(chan struct{}),
+			})
+		}
+	}
+	return loads
 }
 
 // Waiting returns how many promotions are under way, and how many wait for them.
 func (e *Engine) Waiting() (promotions, waiters int) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	for _, p := range e.loads.promotions {
-		waiters += p.waiters
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
+	for _, l := range e.loadsLocked("promotions") {
+		promotions++
+		waiters += l.waiters
 	}
-	return len(e.loads.promotions), waiters
+	return promotions, waiters
 }
 
 // Quiesce waits until all promotions have ended and all stores, removals and updates
 // that were queued have been done.
 func (e *Engine) Quiesce(ctx context.Context) error {
 	for idle := false; ; {
-		e.Mu.Lock()
+		e.core.Mu.Lock()
 		var done chan struct{}
-		for _, p := range e.loads.promotions {
-			done = p.done
-		}
-		for p := range e.loads.orphans {
-			done = p.done
+		for _, l := range e.loadsLocked("promotions", "orphans") {
+			done = l.done
 		}
 		was := idle
 		idle = true
-		told := make(chan struct{}, len(e.Tiers))
-		for _, s := range e.Tiers {
+		told := make(chan struct{}, len(e.core.Tiers))
+		for _, s := range e.core.Tiers {
 			jobs, queued := s.StoreJobsLocked(nil)
 			idle = idle && len(jobs)+queued == 0 && !s.KeyedLocked()
 			s.AfterKeyedLocked(func() { told <- struct{}{} })
 		}
-		e.Mu.Unlock()
-		for range e.Tiers {
+		e.core.Mu.Unlock()
+		for range e.core.Tiers {
 			select {
 			case <-told:
 			case <-ctx.Done():
@@ -88,7 +124,7 @@ func (e *Engine) Quiesce(ctx context.Context) error {
 			return nil
 		}
 		if done == nil {
-			if err := e.Drain(ctx); err != nil {
+			if err := e.core.lower.Drain(ctx); err != nil {
 				return err
 			}
 			continue
@@ -103,16 +139,16 @@ func (e *Engine) Quiesce(ctx context.Context) error {
 
 // Copies returns what the engine believes a secondary tier to hold, by path.
 func (e *Engine) Copies(tier string) map[string]driver.Held {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
 	held := map[string]driver.Held{}
-	for _, s := range e.Tiers {
+	for _, s := range e.core.Tiers {
 		if s.Opts.Name != tier {
 			continue
 		}
-		e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+		e.core.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 			if en.Tiers&s.Bit != 0 {
-				h := driver.Held{Key: e.KeyLocked(id), Size: en.Size, Attrs: e.AttrsLocked(id, en)}
+				h := driver.Held{Key: e.core.KeyLocked(id), Size: en.Size, Attrs: e.core.AttrsLocked(id, en)}
 				h.Sum.Sum, h.Sum.Valid = en.Sum, en.Flags&state.FlagSum != 0
 				held[h.Key.Path()] = h
 			}
@@ -141,24 +177,23 @@ func (a *audit) bad(format string, args ...any) {
 // is too slow to be an invariant of the lock. Handles may be open, and promotions
 // and stores under way.
 func (e *Engine) Audit() error {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
 	a := &audit{e: e, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
 	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
-		if !e.Mu.Ix.Valid(id) {
+		if !e.core.Mu.Ix.Valid(id) {
 			invalid++
 			continue
 		}
 		a.entryLocked(id)
 	}
-	for _, p := range e.loads.promotions {
-		a.promotion(p)
+	for _, l := range e.loadsLocked("promotions", "orphans") {
+		a.used += l.charge
+		a.pinned += l.charge
+		a.groups[l.group] += l.charge
 	}
-	for p := range e.loads.orphans {
-		a.promotion(p)
-	}
-	for _, s := range e.Tiers {
+	for _, s := range e.core.Tiers {
 		a.tierLocked(s)
 	}
 	check := func(what string, got, want int64) {
@@ -166,14 +201,14 @@ func (e *Engine) Audit() error {
 			a.bad("%s: account says %d, entries say %d", what, got, want)
 		}
 	}
-	check("usedBytes", e.Mu.Room.Used(), a.used)
-	check("pinnedBytes", e.Mu.Room.Pinned(), a.pinned)
-	check("limboBytes", e.drafts.limbo.bytes, a.limbo)
-	check("guessedBytes", e.opens.guessed.Taken(), a.guessed)
-	check("blocks", e.Mu.Blocks, a.blocks)
-	check("hollow", e.Mu.Hollow, a.hollow)
-	check("dirFiles", e.names.dirFiles, a.dirs)
-	for g := range e.Mu.Room.Groups() {
+	check("usedBytes", e.core.Mu.Room.Used(), a.used)
+	check("pinnedBytes", e.core.Mu.Room.Pinned(), a.pinned)
+	check("limboBytes", inside(e.core.writing, "drafts", "limbo", "bytes").Int(), a.limbo)
+	check("guessedBytes", inside(e.core.writing, "opens", "guessed").Addr().Interface().(*state.Allowance).Taken(), a.guessed)
+	check("blocks", e.core.Mu.Blocks, a.blocks)
+	check("hollow", e.core.Mu.Hollow, a.hollow)
+	check("dirFiles", inside(e.core.names, "names", "dirFiles").Int(), a.dirs)
+	for g := range e.core.Mu.Room.Groups() {
 		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
 		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
 	}
@@ -191,7 +226,7 @@ func (a *audit) leavingLocked() {
 
 // eachStoreLocked calls fn for the stores that are queued or under way.
 func (e *Engine) eachStoreLocked(fn func(s *state.Secondary, op *lane.Store)) {
-	for _, s := range e.Tiers {
+	for _, s := range e.core.Tiers {
 		for op := range s.QueuedLocked() {
 			fn(s, op)
 		}
@@ -201,16 +236,10 @@ func (e *Engine) eachStoreLocked(fn func(s *state.Secondary, op *lane.Store)) {
 	}
 }
 
-func (a *audit) promotion(p *promotion) {
-	a.used += p.charge
-	a.pinned += p.charge
-	a.groups[p.group] += p.charge
-}
-
 func (a *audit) entryLocked(id index.ID) {
 	e := a.e
-	en := e.Mu.Ix.At(id)
-	linked, f := e.Mu.Ix.Linked(id), e.Mu.Files[id]
+	en := e.core.Mu.Ix.At(id)
+	linked, f := e.core.Mu.Ix.Linked(id), e.core.Mu.Files[id]
 	if !linked && en.Lookups == 0 && en.Opens == 0 && f == nil {
 		a.bad("entry %d: nobody can reach it", id)
 	}
@@ -220,11 +249,11 @@ func (a *audit) entryLocked(id index.ID) {
 		}
 		return
 	}
-	charge := e.ChargeLocked(id, en)
+	charge := e.core.ChargeLocked(id, en)
 	a.used += charge
-	gr := e.Mu.Room.Group(en.Group)
+	gr := e.core.Mu.Room.Group(en.Group)
 	a.groups[gr] += charge
-	if a.files[gr]++; e.Mu.Room.Find(gr.Name()) != gr {
+	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)
 	}
 	if en.Flags&state.FlagCounted != 0 {
@@ -234,7 +263,7 @@ func (a *audit) entryLocked(id index.ID) {
 		a.limbo += state.ChargeOf(en.Size)
 	}
 	if f != nil {
-		a.guessed += f.(*File).guessed
+		a.guessed += inside(f, "guessed").Int()
 	}
 	resident := en.Blob != 0 || f != nil
 	if linked && en.Flags&state.FlagUncommitted == 0 {
@@ -244,16 +273,16 @@ func (a *audit) entryLocked(id index.ID) {
 			a.hollow++
 		}
 		if !resident && en.Tiers == 0 {
-			a.bad("%s: in no tier", e.Mu.Ix.Path(id))
+			a.bad("%s: in no tier", e.core.Mu.Ix.Path(id))
 		}
-		if e.GroupOfLocked(e.Mu.Ix.Parent(id)) != en.Group {
-			a.bad("%s: charged to group %q", e.Mu.Ix.Path(id), e.Mu.Room.Group(en.Group).Name())
+		if e.core.GroupOfLocked(e.core.Mu.Ix.Parent(id)) != en.Group {
+			a.bad("%s: charged to group %q", e.core.Mu.Ix.Path(id), e.core.Mu.Room.Group(en.Group).Name())
 		}
 	}
 	if !linked && en.Tiers|en.Storing != 0 {
 		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
 	}
-	hold := en.Flags&(state.FlagUncommitted|state.FlagPinned|state.FlagTemp|state.FlagPlain) != 0 || e.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
+	hold := en.Flags&(state.FlagUncommitted|state.FlagPinned|state.FlagTemp|state.FlagPlain) != 0 || e.core.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
 	if got, want := en.Flags&state.FlagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
 		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
 	}
@@ -271,16 +300,16 @@ func (a *audit) tierLocked(s *state.Secondary) {
 	}
 	storing := map[index.ID]bool{}
 	e.eachStoreLocked(func(of *state.Secondary, op *lane.Store) {
-		if of == s && e.Mu.Ix.Valid(op.ID) && e.Mu.Ix.At(op.ID).Seq == op.Seq {
+		if of == s && e.core.Mu.Ix.Valid(op.ID) && e.core.Mu.Ix.At(op.ID).Seq == op.Seq {
 			storing[op.ID] = true
 		}
 	})
-	e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+	e.core.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 		if en.Storing&s.Bit != 0 && !storing[id] {
-			a.bad("%s: marked as on its way to %q, but no store is queued", e.Mu.Ix.Path(id), s.Opts.Name)
+			a.bad("%s: marked as on its way to %q, but no store is queued", e.core.Mu.Ix.Path(id), s.Opts.Name)
 		}
 		if en.Storing&en.Tiers&s.Bit != 0 {
-			a.bad("%s: in %q and on its way there", e.Mu.Ix.Path(id), s.Opts.Name)
+			a.bad("%s: in %q and on its way there", e.core.Mu.Ix.Path(id), s.Opts.Name)
 		}
 		return true
 	})
@@ -288,10 +317,10 @@ func (a *audit) tierLocked(s *state.Secondary) {
 
 // Leaving reports whether a block is being copied because its policy has evicted it.
 func (e *Engine) Leaving(id index.ID) bool {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
 	leaving := false
-	for _, s := range e.Tiers {
+	for _, s := range e.core.Tiers {
 		for op := range s.BegunLocked() {
 			leaving = leaving || op.ID == id && op.Leaving
 		}
@@ -301,8 +330,8 @@ func (e *Engine) Leaving(id index.ID) bool {
 
 // StoreWaiters returns how many wait for stores that are queued or under way.
 func (e *Engine) StoreWaiters() int {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
 	n := 0
 	e.eachStoreLocked(func(_ *state.Secondary, op *lane.Store) { n += reflect.ValueOf(op).Elem().FieldByName("waiters").Len() })
 	return n
@@ -310,14 +339,14 @@ func (e *Engine) StoreWaiters() int {
 
 // Ref counts one more reference to an entry that the caller refers to already.
 func (e *Engine) Ref(id index.ID) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	e.Mu.Ix.At(id).Lookups++
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
+	e.core.Mu.Ix.At(id).Lookups++
 }
 
 // Leased returns how many leases of requests are remembered.
 func (e *Engine) Leased() int {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	return e.lookups.leases.Len()
+	e.core.Mu.Lock()
+	defer e.core.Mu.Unlock()
+	return inside(e.core.names, "lookups", "leases").Addr().Interface().(*room.Leases).Len()
 }

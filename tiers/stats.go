@@ -63,7 +63,7 @@ func (e *report) stats() Stats {
 	if of, at := e.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
-	st.Counters.Implausible = e.elsewhere.implausible.Load()
+	st.Counters.Implausible = e.elsewhere.RefusedSeqs()
 	for _, s := range e.Tiers {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
@@ -127,7 +127,7 @@ func (e *report) PresenceOf(id index.ID) driver.Presence {
 	defer e.Mu.Unlock()
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Flags&state.FlagUncommitted != 0, e.loads.promotingLocked(id) != "":
+	case en.Flags&state.FlagUncommitted != 0, e.lower.PromotingLocked(id) != "":
 		return driver.Pending
 	case en.Blob != 0, en.Tiers != 0, e.Mu.Files[id] != nil:
 		return driver.Hit

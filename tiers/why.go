@@ -63,7 +63,7 @@ func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	if e.Remote == nil {
 		return v, false
 	}
-	l, ok := e.elsewhere.locate(path)
+	l, ok := e.elsewhere.Locate(path)
 	switch {
 	case !ok || l.Mode&state.ModeType != state.ModeRegular:
 		return v, false
@@ -88,8 +88,8 @@ func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	switch {
 	case !e.HollowLocked(id, en):
 		return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in memory"}
-	case e.loads.promotingLocked(id) != "":
-		return fate.Verdict{Kind: fate.Pending, Tier: tiers, Text: "it is on its way into memory from " + e.loads.promotingLocked(id)}
+	case e.lower.PromotingLocked(id) != "":
+		return fate.Verdict{Kind: fate.Pending, Tier: tiers, Text: "it is on its way into memory from " + e.lower.PromotingLocked(id)}
 	case state.ChargeOf(en.Size) > e.Opts.CapacityBytes:
 		return fate.TooLarge(tiers, en.Size, e.Opts.CapacityBytes)
 	}

@@ -1,0 +1,195 @@
+package elsewhere
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+const (
+	// listedFor is how long a listing of the names that others have in a directory is reused.
+	// listedBefore is how long it fills the gaps of a later listing that is not complete.
+	listedFor    = time.Second
+	listedBefore = time.Minute
+
+	// removeWait is the longest wait for the names that others have in a directory to be removed.
+	removeWait = 250 * time.Millisecond
+
+	// listTime bounds the time to make a listing. No caller waits that long.
+	listTime = 10 * time.Second
+
+	// maxListed bounds the names of one listing, and maxListings the number of listings.
+	maxListed   = 1 << 18
+	maxListings = 4
+)
+
+// listings has the latest listings of the names that others have, by path of the directory.
+type listings struct {
+	mu   sync.Mutex
+	list map[string]*listing
+}
+
+// listing has the names in one directory that have come so far. When done is closed, it has all of them.
+type listing struct {
+	made   time.Time
+	done   chan struct{}
+	before []state.Dirent // the names of the listing before this one
+	mu     sync.Mutex
+	names  []state.Dirent // when done is closed: sorted, and each once
+}
+
+// Elsewhere lists the names in a directory that other nodes have, in ascending order. Names of this node are among
+// them if other nodes have them, too. Only Name and Mode are set. It waits for the other nodes, at most for
+// Options.ListWait and until ctx ends. For nodes that have not answered by then, it returns their names of the
+// listing before. A listing is reused for a second. The caller must not change it.
+func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent {
+	if e.Remote == nil {
+		return nil
+	}
+	e.Mu.Lock()
+	path, known := "", dir == index.Root
+	if !known && e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir) {
+		path = e.Mu.Ix.Path(dir)
+		_, known = e.Locate(path)
+	}
+	if !known || e.Mu.Closed {
+		e.Mu.Unlock()
+		return nil
+	}
+	l, first := e.listings.get(path, e.Opts.Now())
+	if first {
+		e.Work.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
+	}
+	e.Mu.Unlock()
+	timer := time.NewTimer(e.Opts.ListWait)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+		return l.names
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return e.listedSoFar(path, l)
+}
+
+// get returns the listing of a directory. first: the caller must make it.
+func (c *listings) get(path string, now time.Time) (l *listing, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p, l := range c.list {
+		if age := now.Sub(l.made); age < 0 || age > listedBefore {
+			delete(c.list, p)
+		}
+	}
+	old := c.list[path]
+	if old != nil && now.Sub(old.made) <= listedFor {
+		return old, false
+	}
+	l = &listing{made: now, done: make(chan struct{})}
+	if old != nil {
+		l.before = old.soFar()
+	}
+	if c.list == nil {
+		c.list = map[string]*listing{}
+	}
+	if old != nil || len(c.list) < maxListings {
+		c.list[path] = l
+	}
+	return l, true
+}
+
+// soFar returns the names of a listing. Until it is complete, those of the listing before are added.
+func (l *listing) soFar() []state.Dirent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.done:
+		return l.names
+	default:
+	}
+	return inOrder(append(slices.Clone(l.names), l.before...))
+}
+
+// inOrder sorts names and removes duplicates.
+func inOrder(names []state.Dirent) []state.Dirent {
+	slices.SortStableFunc(names, func(a, b state.Dirent) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(names, func(a, b state.Dirent) bool { return a.Name == b.Name })
+}
+
+// listedSoFar is soFar without the names that no node has any more.
+func (e *elsewhere) listedSoFar(path string, l *listing) []state.Dirent {
+	prefix := prefixOf(path)
+	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d state.Dirent) bool {
+		_, ok := e.Locate(prefix + d.Name)
+		return !ok
+	})
+}
+
+// prefixOf returns the part of a path before a name in the directory.
+func prefixOf(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return dir + "/"
+}
+
+// listElsewhere makes a listing. It leaves out names that the location index does not know:
+// they were removed, or their holder has only just announced them.
+func (e *elsewhere) listElsewhere(path string, made *listing) {
+	ctx, cancel := context.WithTimeout(e.Ctx, listTime)
+	defer cancel()
+	prefix, told := prefixOf(path), 0
+	err := e.Far.List(ctx, path, func(name string, _ *driver.Located) bool {
+		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
+			return true
+		}
+		if l, ok := e.Locate(prefix + name); ok {
+			told++
+			made.mu.Lock()
+			made.names = append(made.names, state.Dirent{Mode: l.Mode, Name: name})
+			made.mu.Unlock()
+		}
+		return told < maxListed
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		e.Log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
+	}
+	made.mu.Lock()
+	defer made.mu.Unlock()
+	made.names = inOrder(made.names)
+	made.before = nil
+	close(made.done)
+}
+
+// RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the
+// kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers.
+func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
+	var g state.Gone
+	defer e.Finish(&g)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	defer e.TellOutdatedLocked(&g)
+	if e.DirLocked(dir) != nil {
+		return state.Attr{}, false
+	}
+	id := e.FindLocked(dir, name)
+	if id == 0 || len(e.Mu.Waiting[state.NameKey{Parent: dir, Name: name}]) > 0 || e.ExpiredLocked(id) {
+		return state.Attr{}, false
+	}
+	en := e.Mu.Ix.At(id)
+	if en.Flags&state.FlagUncommitted != 0 {
+		return state.Attr{}, false
+	}
+	en.Lookups++
+	return e.names.AttrLocked(id, en), true
+}

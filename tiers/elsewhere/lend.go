@@ -1,0 +1,239 @@
+package elsewhere
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/bits"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// lending is the room of exchange with other nodes: what this node has, lends, and takes on request.
+type lending struct {
+	*core
+
+	streams state.Allowance // bytes lent from files of lendStream
+}
+
+const (
+	// lendWait bounds the wait for the kernel to release the handles of a block that was just committed.
+	lendWait = time.Second
+
+	// maxStreamBytes bounds the bytes lent from files of lendStream.
+	maxStreamBytes = 256 << 20
+)
+
+// Lend holds a block for another node, with its checksum computed. A block that is not in memory is promoted. While
+// memory is short it is read into a file that goes with the loan, so that requests of other nodes do not evict what
+// this node needs. Lend blocks on a device in either case. It fails with ErrNotFound, with ErrPending if the block is
+// being written or on its way, with ErrNoSpace if there is room for neither, or with ctx's error.
+func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
+	deadline := e.Opts.Now().Add(lendWait)
+	for {
+		l, id, space, err := e.lendHot(&o)
+		switch {
+		case errors.Is(err, state.ErrHollow):
+			return e.lendHollow(ctx, &o, id)
+		case err == nil:
+			return e.lendSummed(l)
+		case space == nil:
+			return nil, err
+		}
+		left := deadline.Sub(e.Opts.Now())
+		if left <= 0 {
+			return nil, err
+		}
+		if err := state.WaitSpace(ctx, space, left); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lendHot lends a block that is in memory. It fails with ErrHollow if the block is not in memory. If a handle may
+// still change the block, it fails and returns a channel to wait on.
+func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
+	e.Mu.Lock()
+	id := e.Mu.Ix.Walk(o.Path)
+	var en *index.Entry
+	if id != 0 {
+		en = e.Mu.Ix.At(id)
+	}
+	if id == 0 || en.Mode&state.ModeType == state.ModeDir || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
+		e.Mu.Unlock()
+		return nil, 0, nil, block.ErrNotFound
+	}
+	if f := e.Mu.Files[id]; f != nil && f.HandlesLocked() > 0 {
+		space := e.Mu.Room.Space()
+		e.Mu.Unlock()
+		return nil, id, space, block.ErrPending
+	}
+	if en.Blob == 0 {
+		e.Mu.Unlock()
+		return nil, id, nil, state.ErrHollow
+	}
+	blob := driver.BlobID(en.Blob)
+	l := &Lent{id: id, blob: blob}
+	e.holdingLocked(en, o.Path, &l.Holding)
+	l.Dirs = e.AttrsLocked(id, en).Dirs
+	en.Opens++
+	if en.Opens == 1 {
+		e.ClassifyLocked(id, en)
+	}
+	if en.Flags&state.FlagPolicy != 0 {
+		e.Mu.Room.Order(en.Group).Touch(uint32(id))
+	}
+	e.Mu.Unlock()
+	file, err := e.Primary.Open(blob)
+	if err != nil {
+		e.writing.CloseRead(id)
+		return nil, id, nil, err
+	}
+	l.File = file
+	l.close = func() {
+		file.Close()
+		e.writing.CloseRead(id)
+	}
+	return l, id, nil, nil
+}
+
+// lendSummed computes the checksum of a loan if it has none. It reads the lent file, because the entry may have
+// another version by now.
+func (e *lending) lendSummed(l *Lent) (*Lent, error) {
+	if l.Sum.Valid {
+		return l, nil
+	}
+	d := block.NewChecksum()
+	n, err := io.Copy(d, io.NewSectionReader(l.File, 0, l.Size))
+	if err == nil && n < l.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		l.Close()
+		return nil, &block.Error{Op: "lend", Tier: "memory", Err: err}
+	}
+	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(l.id)
+	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(state.FlagUncommitted|state.FlagSum) == 0
+	if same {
+		en.Sum, en.Flags = l.Sum.Sum, en.Flags|state.FlagSum
+	}
+	e.Mu.Unlock()
+	if same {
+		if err := e.writing.WriteRecord(l.id, nil); err != nil { // the next process computes the checksum again
+			e.Log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
+		}
+	}
+	return l, nil
+}
+
+// lendHollow lends a block that only a device of this node has.
+func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
+	e.Mu.Lock()
+	if !e.Mu.Ix.Valid(id) || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
+		e.Mu.Unlock()
+		return nil, block.ErrPending // the block has just changed
+	}
+	en := e.Mu.Ix.At(id)
+	en.Lookups++ // so that the entry stays
+	roomy := !e.Mu.Room.High(state.ChargeOf(en.Size))
+	e.Mu.Unlock()
+	defer e.names.Forget(id, 1)
+	if !roomy {
+		return e.lendStream(ctx, o)
+	}
+	if err := e.lower.PromoteOwn(ctx, id); err != nil {
+		return nil, state.MissError(err)
+	}
+	defer e.writing.CloseRead(id) // the pin of PromoteOwn
+	l, _, _, err := e.lendHot(o)
+	if err != nil {
+		return nil, state.MissError(err)
+	}
+	return e.lendSummed(l)
+}
+
+// lendStream lends a block from a file of its own, into which it reads the block from a device.
+func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
+	e.Mu.Lock()
+	id := e.Mu.Ix.Walk(o.Path)
+	if id == 0 || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
+		e.Mu.Unlock()
+		return nil, block.ErrPending
+	}
+	en := e.Mu.Ix.At(id)
+	l := &Lent{}
+	e.holdingLocked(en, o.Path, &l.Holding)
+	l.Dirs = e.AttrsLocked(id, en).Dirs
+	have := e.OwnTiers(en)
+	charge := state.ChargeOf(en.Size)
+	e.Mu.Unlock()
+	if have == 0 || !e.streams.Take(charge, maxStreamBytes) {
+		return nil, block.ErrNoSpace
+	}
+	free := func() { e.streams.Give(charge) }
+	file, err := memoryFile()
+	if err != nil {
+		free()
+		return nil, err
+	}
+	l.File = file
+	l.close = func() {
+		e.TellFreed(file) // else a transport that registered the file keeps its pages, uncounted
+		file.Close()
+		free()
+	}
+	if err := e.streamFrom(ctx, e.Tiers[bits.TrailingZeros16(have)], l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// streamFrom loads the block of l from a tier into the file of l. If it fails, it closes l once nothing writes to the
+// file any more.
+func (e *lending) streamFrom(ctx context.Context, s *state.Secondary, l *Lent) error {
+	key, err := block.ParseKey(l.Path)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	done := make(chan *driver.Outcome, 1)
+	s.Tier.Load(&driver.Job{
+		ID: driver.JobID(e.Jobs.Add(1)), Promotion: true,
+		Blocks: []driver.Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
+		Done:   func(r *driver.Result) { done <- &r.Outcomes[0] },
+	})
+	select {
+	case o := <-done:
+		if o.Status == driver.Loaded {
+			l.Sum = o.Sum
+			return nil
+		}
+		l.Close()
+		return state.MissError(errors.Join(block.ErrNotFound, o.Err))
+	case <-ctx.Done():
+		go func() { // ends when the tier has done the job
+			<-done
+			l.Close()
+		}()
+		return ctx.Err()
+	}
+}
+
+// memoryFile returns a file in memory without a name.
+func memoryFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("kvfs-stream", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "kvfs-stream"), nil
+}

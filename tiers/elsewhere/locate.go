@@ -1,0 +1,405 @@
+package elsewhere
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// elsewhere is the room of names that other nodes have: finding, entering in the index and forgetting them.
+type elsewhere struct {
+	*core
+
+	listings    listings      // leaf lock of its own
+	implausible atomic.Uint64 // version numbers of other nodes that cannot be right
+
+	// Guarded by State.Mu.
+	outdated []state.GoneName // a look-up found that these names mean other entries; not yet told
+	strays   []index.ID       // entries made for files and directories of other nodes, perhaps without a reference
+}
+
+// A name that only other nodes have is not in the index until a process asks for it. Then the name gets an entry
+// whose only tier is the Remote: a file is hollow, a directory has that bit. The entry goes when the kernel forgets
+// it, because it can be made again at any time. It also goes when no other node has the name any more; the tier
+// tells of that.
+//
+// A directory becomes this node's own, and is announced to the other nodes, when something below it does.
+
+// FindLocked returns the child of parent called name, 0 if there is none here or elsewhere.
+func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
+	id := e.Mu.Ix.Lookup(parent, name)
+	if e.Remote == nil {
+		return id
+	}
+	if id == 0 {
+		return e.locateLocked(parent, name)
+	}
+	if en := e.Mu.Ix.At(id); en.Tiers == e.Remote.Bit && en.Blob == 0 {
+		return e.renewLocked(id, en)
+	}
+	return id
+}
+
+// renewLocked looks up again what other nodes have under the name of id, if its entry stands only for that. A later
+// version gets an entry of its own, because the kernel may have opened this one.
+func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
+	isDir := en.Mode&state.ModeType == state.ModeDir
+	if !isDir && !e.remoteOnlyLocked(id, en) {
+		return id
+	}
+	l, ok := e.Locate(e.Mu.Ix.Path(id))
+	switch {
+	case ok && !isDir && l.Seq == en.Seq && l.Mode&state.ModeType == state.ModeRegular:
+		en.Mode, en.UID, en.GID = l.Mode&(state.ModeType|0o7777), l.UID, l.GID // they may have changed since
+		return id
+	case !ok || l.Seq <= en.Seq || l.Mode&state.ModeType != en.Mode&state.ModeType:
+		return id
+	case isDir:
+		en.Mode, en.UID, en.GID, en.Seq = l.Mode&(state.ModeType|0o7777), l.UID, l.GID, l.Seq
+		return id
+	}
+	parent, name := e.Mu.Ix.Parent(id), e.Mu.Ix.Name(id)
+	var g state.Gone
+	e.forgetRemoteLocked(id, en, &g)
+	e.outdated = append(e.outdated, g.Names...)
+	return e.enterLocked(parent, name, &l)
+}
+
+// TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
+// calls it before it releases the lock.
+func (e *elsewhere) TellOutdatedLocked(g *state.Gone) {
+	g.Names = append(g.Names, e.outdated...)
+	e.outdated = nil
+}
+
+// WalkLocked is FindLocked for a path.
+func (e *elsewhere) WalkLocked(path string) index.ID {
+	if e.Remote == nil {
+		return e.Mu.Ix.Walk(path)
+	}
+	id := index.Root
+	for more := path != ""; more && id != 0; {
+		var name string
+		name, path, more = strings.Cut(path, "/")
+		id = e.FindLocked(id, name)
+	}
+	return id
+}
+
+// maxAhead is how far in the future a version number of another node may lie. Without a bound one broken clock would
+// set the version numbers of all nodes. Package cluster has the same bound.
+const maxAhead = 24 * time.Hour
+
+// plausible reports whether a version number of another node can be right. A number that cannot is counted and
+// ignored.
+func (e *elsewhere) plausible(seq uint64) bool {
+	if seq <= uint64(e.Opts.Now().Add(maxAhead).UnixNano()) {
+		return true
+	}
+	if e.implausible.Add(1) == 1 {
+		e.Log.Warn("version number of another node from too far in the future: it and all others like it are ignored",
+			zap.Uint64("version", seq), zap.Duration("bound", maxAhead))
+	}
+	return false
+}
+
+// RefusedSeqs returns how many version numbers of other nodes could not be right.
+func (e *elsewhere) RefusedSeqs() uint64 { return e.implausible.Load() }
+
+// observeLocked raises the number that the next version gets above seq, a number of another node. It returns false
+// if seq cannot be right.
+func (e *elsewhere) observeLocked(seq uint64) bool {
+	if !e.plausible(seq) {
+		return false
+	}
+	e.Mu.Seq = max(e.Mu.Seq, seq)
+	return true
+}
+
+// Locate is Remote.Locate without the answers that cannot be right.
+func (e *elsewhere) Locate(path string) (driver.Located, bool) {
+	l, ok := e.Far.Locate(path)
+	kind := l.Mode & state.ModeType
+	if !ok || kind != state.ModeDir && kind != state.ModeRegular || l.Size < 0 || !e.plausible(l.Seq) {
+		return driver.Located{}, false
+	}
+	return l, true
+}
+
+// locateLocked enters the file or directory that other nodes have under a name, and returns 0 if they have none.
+func (e *elsewhere) locateLocked(parent index.ID, name string) index.ID {
+	if e.DirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
+		return 0
+	}
+	l, ok := e.Locate(e.ChildPathLocked(parent, name))
+	if !ok {
+		return 0
+	}
+	return e.enterLocked(parent, name, &l)
+}
+
+// enterLocked makes an entry of the file or directory l that other nodes have under a name.
+func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
+	ix := e.Mu.Ix
+	id := ix.Alloc()
+	en := ix.At(id)
+	en.Mode, en.UID, en.GID = l.Mode&(state.ModeType|0o7777), l.UID, l.GID
+	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
+	en.Seq, en.Tiers = l.Seq, e.Remote.Bit
+	e.observeLocked(l.Seq)
+	isDir := l.Mode&state.ModeType == state.ModeDir
+	if !isDir {
+		en.Size = l.Size
+		en.Flags |= state.FlagFetched
+		e.EnterGroupLocked(en, e.GroupOfLocked(parent))
+		e.Mu.Hollow++
+	}
+	ix.Link(id, parent, name)
+	if isDir {
+		e.MarkDirLocked(id, en)
+	} else {
+		e.ClassifyLocked(id, en)
+	}
+	e.Far.Watch(e.KeyLocked(id))
+	e.strays = append(e.strays, id)
+	return id
+}
+
+// StrayLocked notes an entry that may stand, from now on, only for a file or directory of other nodes.
+func (e *elsewhere) StrayLocked(id index.ID, en *index.Entry) {
+	if e.Remote != nil && en.Tiers == e.Remote.Bit && en.Blob == 0 {
+		e.strays = append(e.strays, id)
+	}
+}
+
+// strayBatch bounds how many entries one hold of the lock looks at.
+const strayBatch = 1024
+
+// SettleStrays forgets the entries of old, noted before the last call, to which nothing refers, and the directories
+// of old that no node has. It returns the entries noted since.
+func (e *elsewhere) SettleStrays(old []index.ID) (since []index.ID) {
+	for len(old) > 0 {
+		n := min(len(old), strayBatch)
+		var g state.Gone
+		e.Mu.Lock()
+		for _, id := range old[:n] {
+			if !e.Mu.Ix.Valid(id) {
+				continue
+			}
+			// The number may belong to another entry by now. The same holds for that one.
+			if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeDir {
+				e.SettleParentLocked(id, &g)
+			} else {
+				e.SettleRemoteLocked(id, en, &g)
+			}
+		}
+		e.Mu.Unlock()
+		e.Finish(&g)
+		old = old[n:]
+	}
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	since, e.strays = e.strays, nil
+	return since
+}
+
+// remoteOnlyLocked reports whether an entry stands only for a file or directory of other nodes.
+func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
+	if e.Remote == nil || en.Tiers != e.Remote.Bit || !e.Mu.Ix.Linked(id) {
+		return false
+	}
+	if en.Mode&state.ModeType == state.ModeDir {
+		return e.Mu.Ix.Children(id) == 0 && !e.WaitsBelowLocked(id)
+	}
+	return e.HollowLocked(id, en) && en.Storing == 0 && e.lower.PromotingLocked(id) == ""
+}
+
+// ElsewhereLocked reports whether only other nodes have a file or directory. A directory is this node's own as soon
+// as something below it is committed here.
+func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
+	if en.Mode&state.ModeType == state.ModeDir {
+		return en.Tiers&e.RemoteBit() != 0
+	}
+	return e.FarLocked(id, en)
+}
+
+// SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
+// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
+func (e *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&state.FlagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
+		parent := e.Mu.Ix.Parent(id)
+		e.forgetRemoteLocked(id, en, g)
+		id, en = parent, e.Mu.Ix.At(parent)
+	}
+}
+
+// forgetRemoteLocked takes an entry that remoteOnlyLocked reports out of the index, and its name out of the kernel's
+// cache.
+func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	ix := e.Mu.Ix
+	e.ClearTiersLocked(id, en, en.Tiers)
+	isDir := en.Mode&state.ModeType == state.ModeDir
+	if !isDir {
+		e.Mu.Hollow--
+	}
+	if en.Lookups > 0 {
+		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(id), Id: id, Name: ix.Name(id)})
+	}
+	ix.Unlink(id)
+	if !isDir {
+		e.ClassifyLocked(id, en)
+	}
+	e.names.ReapLocked(id, en, g)
+}
+
+// ForgetOnlyLocked is forgetRemoteLocked for an entry that remoteOnlyLocked may not report. Then it does nothing.
+func (e *elsewhere) ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	if e.remoteOnlyLocked(id, en) {
+		e.forgetRemoteLocked(id, en, g)
+	}
+}
+
+// LostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
+// the directory.
+func (e *elsewhere) LostDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	if e.remoteOnlyLocked(id, en) && en.Opens == 0 {
+		parent := e.Mu.Ix.Parent(id)
+		e.forgetRemoteLocked(id, en, g)
+		e.settleLostLocked(parent, g)
+	}
+}
+
+// settleLostLocked takes away directories that no node has, from id upwards, now that something in them is gone.
+func (e *elsewhere) settleLostLocked(id index.ID, g *state.Gone) {
+	for id != index.Root {
+		en := e.Mu.Ix.At(id)
+		if !e.remoteOnlyLocked(id, en) {
+			return
+		}
+		if _, ok := e.Locate(e.Mu.Ix.Path(id)); ok {
+			e.SettleRemoteLocked(id, en, g)
+			return
+		}
+		parent := e.Mu.Ix.Parent(id)
+		e.forgetRemoteLocked(id, en, g)
+		id = parent
+	}
+}
+
+// SettleParentLocked is settleLostLocked for a directory that may have gone meanwhile.
+func (e *elsewhere) SettleParentLocked(dir index.ID, g *state.Gone) {
+	if e.Remote != nil && e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir) {
+		e.settleLostLocked(dir, g)
+	}
+}
+
+// OwnDirsLocked makes the directories above an entry this node's own.
+func (e *elsewhere) OwnDirsLocked(id index.ID) {
+	if e.Remote == nil {
+		return
+	}
+	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
+		en := e.Mu.Ix.At(p)
+		if en.Tiers&e.Remote.Bit == 0 {
+			return // and so are the directories above
+		}
+		e.OwnDirLocked(p, en)
+	}
+}
+
+// OwnDirLocked makes a directory of other nodes this node's own. It gets a new version, because the version of the
+// other nodes may have been removed while this one was being filled.
+func (e *elsewhere) OwnDirLocked(id index.ID, en *index.Entry) {
+	e.ClearTiersLocked(id, en, e.Remote.Bit)
+	en.Seq = e.NextSeqLocked()
+	e.DirEventLocked(event.DirCreated, id)
+}
+
+// BuryLocked makes the versions of a name on other nodes void, if the name was unlinked or has expired. The caller
+// still holds the lock, so that no look-up finds on other nodes what is gone here.
+func (e *elsewhere) BuryLocked(id index.ID, reason fate.Reason) {
+	if e.Remote == nil {
+		return
+	}
+	path := e.Mu.Ix.Path(id)
+	switch reason {
+	case fate.ReasonUnlink:
+		e.Far.Bury([]driver.Grave{{Path: path, Seq: e.NextSeqLocked()}})
+	case fate.ReasonExpired: // a version that another node stored meanwhile stays
+		e.Far.Bury([]driver.Grave{{Path: path, Seq: e.Mu.Ix.At(id).Seq + 1}})
+	}
+	// PublishedLocked decides about replaced versions. Lost versions stay on other nodes. Versions removed on
+	// another node have a grave already.
+}
+
+// PublishedLocked follows the commit of a version. Versions of other nodes that existed when it was begun are
+// replaced; with replaces set, that holds for versions not yet known here, too. A version that came meanwhile stays:
+// two nodes that compute the same block at the same time do not remove each other's copy.
+func (e *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *state.Gone) {
+	if e.Remote == nil || !e.Mu.Ix.Linked(id) {
+		return
+	}
+	e.OwnDirsLocked(id)
+	path := e.Mu.Ix.Path(id)
+	l, ok := e.Locate(path)
+	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
+		en.Seq = e.NextSeqLocked()
+	}
+	if replaces && !e.Mu.Room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // other nodes are not told of raw files
+		g.Graves = append(g.Graves, driver.Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
+	}
+}
+
+// OtherElsewhereLocked reports whether other nodes have another version than the entry en.
+func (e *elsewhere) OtherElsewhereLocked(id index.ID, en *index.Entry) bool {
+	l, ok := e.Locate(e.Mu.Ix.Path(id))
+	return ok && l.Seq != en.Seq
+}
+
+// EmptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks
+// them, so it blocks, for removeWait at most.
+func (e *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name string) error {
+	if e.Remote == nil {
+		return nil
+	}
+	var g state.Gone
+	path := ""
+	e.Mu.Lock()
+	id := e.FindLocked(parent, name)
+	if id != 0 && e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(id) == 0 { // else the caller finds out
+		path = e.Mu.Ix.Path(id)
+	}
+	e.TellOutdatedLocked(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	if path == "" {
+		return nil
+	}
+	if _, known := e.Locate(path); !known {
+		return nil
+	}
+	found := false
+	asking, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	err := e.Far.List(asking, path, func(name string, _ *driver.Located) bool {
+		_, found = e.Locate(path + "/" + name)
+		return !found
+	})
+	switch {
+	case found:
+		return block.ErrNotEmpty
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return nil // a node out of reach learns of the grave later, and keeps a directory that is not empty
+}

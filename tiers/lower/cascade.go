@@ -1,0 +1,249 @@
+package lower
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// copies is the room of copies in the tiers below memory. It makes, updates and removes them, and does fsync.
+type copies struct{ *core }
+
+// CascadeLocked queues a copy of a block to every tier that lacks it. It is called when
+// a block is committed and no process has it open for writing.
+func (e *copies) CascadeLocked(id index.ID, en *index.Entry) {
+	for _, s := range e.Tiers {
+		e.CascadeToLocked(s, id, en)
+	}
+}
+
+// cascadableLocked reports whether a block may go to secondary tiers. A file under a temporary name may not. The raw
+// files of pinned groups and plain names may not either, because they change at any time.
+func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
+	return en.Mode&state.ModeType == state.ModeRegular && en.Flags&state.FlagUncommitted == 0 && en.Blob != 0 &&
+		e.Mu.Ix.Linked(id) && e.KindLocked(en) == draft.Block
+}
+
+// CascadeToLocked queues a copy of a block to one tier, if the block is for that tier.
+func (e *copies) CascadeToLocked(s *state.Secondary, id index.ID, en *index.Entry) {
+	synced := en.Flags&state.FlagSynced != 0 && s == e.Keeper()
+	if (en.Tiers|en.Storing)&s.Bit != 0 || s.Opts.Cascade == state.CascadeOff && !synced || !e.cascadableLocked(id, en) {
+		return
+	}
+	if s.Opts.SecondHit && !synced && !s.AdmitLocked(e.PathHashLocked(id)) {
+		en.Flags |= state.FlagOnceSeen
+		return
+	}
+	if s.Opts.Cascade == state.CascadeOnEvict && !synced {
+		return // CleanLocked copies it when it is evicted
+	}
+	if s.FullLocked(en.Size) && !synced {
+		s.DeferLocked(id, en.Seq)
+		return
+	}
+	e.copyLocked(s, id, en, lane.Store{}, false)
+}
+
+// copyLocked puts a copy of a block into the queue of a tier. like has the options of the copy. urgent puts it before
+// all others. Each of the waiters gets the result.
+func (e *copies) copyLocked(s *state.Secondary, id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
+	like.ID, like.Seq, like.Bytes = id, en.Seq, en.Size
+	like.Force = like.Force || en.Flags&state.FlagSynced != 0 && s == e.Keeper()
+	op := &like
+	for _, w := range waiters {
+		op.Wait(w)
+	}
+	s.PushLocked(op, urgent)
+	en.Storing |= s.Bit
+}
+
+// DropCopiesLocked takes a block that is gone out of the tiers, and voids its stores.
+func (e *copies) DropCopiesLocked(id index.ID, en *index.Entry) {
+	e.voidStoresLocked(id, en)
+	e.RemoveCopiesLocked(id, en)
+}
+
+// voidStoresLocked voids the stores of a block that are queued or under way, because the
+// block is gone: another block may get its entry.
+func (e *copies) voidStoresLocked(id index.ID, en *index.Entry) {
+	if en.Storing == 0 {
+		return
+	}
+	for _, s := range e.Tiers {
+		s.VoidLocked(id, en.Seq)
+	}
+}
+
+// CleanLocked queues a copy of a block that is about to be evicted, and reports whether the copy
+// is under way or its turn will come. If other nodes have copies, the copy goes to a device of this
+// node, if there is one, because the others may evict theirs at any time. leaving: see leaveLocked.
+func (e *copies) CleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
+	if en.Storing != 0 {
+		return true
+	}
+	if en.Flags&(state.FlagRefused|state.FlagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
+		return false
+	}
+	for _, s := range e.Tiers {
+		if s.Opts.Cascade == state.CascadeOff || en.Tiers != 0 && s == e.Remote || en.Tiers&s.Bit != 0 {
+			continue
+		}
+		if !s.FullLocked(en.Size) {
+			e.copyLocked(s, id, en, lane.Store{Leaving: leaving && s.Opts.Cascade == state.CascadeOnEvict}, false)
+		}
+		return true // queued, or its turn will come
+	}
+	return false
+}
+
+// CleanSome is CleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
+// A block that is being written gets no copy.
+func (e *copies) CleanSome(ctx context.Context, ids []index.ID) error {
+	for len(ids) > 0 && e.Lazy != 0 {
+		var later []index.ID
+		e.Mu.Lock()
+		for _, id := range ids {
+			if !e.Mu.Ix.Valid(id) || !e.Mu.Ix.Linked(id) {
+				continue
+			}
+			if en := e.Mu.Ix.At(id); en.Tiers|en.Storing == 0 && e.CleanLocked(id, en, false) && en.Storing == 0 {
+				later = append(later, id) // the queue is full
+			}
+		}
+		e.Mu.Unlock()
+		if err := e.Drain(ctx); err != nil {
+			return err
+		}
+		if len(later) == len(ids) {
+			return nil
+		}
+		ids = later
+	}
+	return nil
+}
+
+// storeNow copies a block down to a tier ahead of all others, and waits until the copy is there. force disregards the
+// write budget and the admission of the tier. It returns false if the block is not for that tier.
+func (e *copies) storeNow(ctx context.Context, w state.Waiter, s *state.Secondary, id index.ID, force bool) (bool, error) {
+	for {
+		done := make(chan error, 1)
+		joined := false
+		e.Mu.Lock()
+		en := e.Mu.Ix.At(id)
+		switch {
+		case en.Tiers&s.Bit != 0:
+			e.Mu.Unlock()
+			return true, nil
+		case e.Mu.Closed:
+			e.Mu.Unlock()
+			return false, block.ErrClosed
+		case !e.cascadableLocked(id, en):
+			e.Mu.Unlock()
+			return false, nil
+		case !force && s.Opts.SecondHit && (en.Flags&state.FlagOnceSeen != 0 || !s.AdmittedLocked(e.PathHashLocked(id))):
+			e.Mu.Unlock()
+			return false, nil // the end of the write counts this use
+		case en.Storing&s.Bit != 0 && s.JoinLocked(id, en.Seq, force, done):
+			joined = true
+		default:
+			e.copyLocked(s, id, en, lane.Store{Force: force}, true, done)
+		}
+		e.Mu.Unlock()
+		err := waitStored(ctx, w, done)
+		if joined && force && errors.Is(err, block.ErrBudget) {
+			continue // it was under way when it became urgent
+		}
+		return true, err
+	}
+}
+
+func waitStored(ctx context.Context, w state.Waiter, done <-chan error) error {
+	return storedError(waitDone(ctx, w, done))
+}
+
+func waitDone(ctx context.Context, w state.Waiter, done <-chan error) error {
+	select {
+	case err := <-done: // already
+		return err
+	default:
+	}
+	state.Announce(w)
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// storedError turns the error of a store into that of the wait for it. A block that
+// was replaced or removed meanwhile needs no copy.
+func storedError(err error) error {
+	if errors.Is(err, block.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// makeDurable waits until a committed block is stored and synced.
+func (e *copies) makeDurable(ctx context.Context, w state.Waiter, id index.ID) error {
+	s := e.Keeper()
+	if s == nil {
+		return nil
+	}
+	if ok, err := e.storeNow(ctx, w, s, id, true); err != nil || !ok {
+		return err
+	}
+	return e.flushTier(ctx, w, s)
+}
+
+// flushTier waits until all blocks, removals and renames that a tier has so far are durable.
+func (e *copies) flushTier(ctx context.Context, w state.Waiter, s *state.Secondary) error {
+	told := make(chan error, 1) // the tier has all removals and renames so far
+	e.Mu.Lock()
+	s.AfterKeyedLocked(func() { told <- nil })
+	e.Mu.Unlock()
+	if err := waitStored(ctx, w, told); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	s.Syncer.Sync(func(err error) { done <- err })
+	return waitStored(ctx, w, done)
+}
+
+// AfterCommit waits for the copy of a committed block, if the cascade is synchronous
+// or if sync is set: a process called fsync before.
+func (e *copies) AfterCommit(ctx context.Context, w state.Waiter, id index.ID, sync bool) error {
+	if sync {
+		return e.makeDurable(ctx, w, id)
+	}
+	for _, s := range e.Tiers {
+		if s.Opts.Cascade != state.CascadeSync {
+			continue
+		}
+		if _, err := e.storeNow(ctx, w, s, id, false); err != nil {
+			e.Log.Warn("block not copied", zap.String("tier", s.Opts.Name), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// CloseTiers ends the waits for the secondary tiers, and closes the tiers after the removals and updates that are
+// left. Nothing else is begun by now.
+func (e *copies) CloseTiers(ctx context.Context) error {
+	for _, s := range e.Tiers {
+		s.TurnAway()
+	}
+	var errs []error
+	for _, s := range e.Tiers {
+		errs = append(errs, s.Lane.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

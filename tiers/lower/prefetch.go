@@ -1,0 +1,303 @@
+package lower
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// PrefetchRequest asks for blocks to be brought into memory.
+type PrefetchRequest struct {
+	Request string        // names the work in logs and batches, and holds the leases
+	Paths   [][]byte      // below the mount, the most urgent first
+	As      *event.Viewer // a block that the user may not read is absent
+	// Done is called once for each path, in any order, as soon as its result is known. Calls do not overlap. Done
+	// must not block for long.
+	Done func(i int, r PrefetchResult)
+}
+
+// PrefetchResult is the result of one path.
+type PrefetchResult struct {
+	Outcome PrefetchOutcome
+	Bytes   int64 // loaded
+	Err     error // of PrefetchFailed
+}
+
+// PrefetchOutcome says what happened to a block that was to be brought into memory.
+type PrefetchOutcome uint8
+
+// The outcomes.
+const (
+	PrefetchFailed   PrefetchOutcome = iota // a tier has it, but could not load it
+	PrefetchAbsent                          // there is no such block
+	PrefetchInMemory                        // it was there already
+	PrefetchLoaded
+	PrefetchPending // it is being written
+)
+
+// Limits of one Prefetch at a time. They leave the tiers to callers that wait for a single block.
+const (
+	PrefetchKeys  = 256
+	prefetchBytes = 64 << 20 // or an eighth of the capacity if that is less, but at least one block
+)
+
+// prefetch is a Prefetch under way.
+type prefetch struct {
+	e    *core
+	r    PrefetchRequest
+	max  int64         // bytes under way at most
+	room chan struct{} // capacity 1: something has ended
+
+	mu struct {
+		sync.Mutex // held across Done; never taken with State.Mu held
+		keys       int
+		bytes      int64
+		over       bool // Prefetch has returned: Done is not called any more
+	}
+}
+
+// Prefetch brings blocks into memory, in order. It loads a bounded number of bytes at a time, so that callers that
+// wait for a single block are not crowded out. It returns when Done has been called for all paths. When ctx is done,
+// it begins no more loads, and the remaining paths fail with ctx's error.
+func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
+	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.Opts.CapacityBytes/8), room: make(chan struct{}, 1)}
+	told := make([]bool, len(r.Paths))
+	f.r.Done = func(i int, res PrefetchResult) {
+		told[i] = true
+		r.Done(i, res)
+	}
+	next := 0
+	for next < len(r.Paths) && ctx.Err() == nil {
+		n := f.begin(next)
+		next += n
+		if n == 0 {
+			f.wait(ctx)
+		}
+	}
+	for ctx.Err() == nil && !f.idle() {
+		f.wait(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.over = true
+	for i := range told {
+		if !told[i] {
+			r.Done(i, PrefetchResult{Err: ctx.Err()})
+		}
+	}
+}
+
+func (f *prefetch) wait(ctx context.Context) {
+	select {
+	case <-f.room:
+	case <-ctx.Done():
+	}
+}
+
+func (f *prefetch) idle() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.keys == 0
+}
+
+// prefetchBatch bounds how many names one hold of the lock looks up.
+const prefetchBatch = 128
+
+// begin finds or starts to load some paths, from the n-th on, and returns their number: 0 if too much is under way.
+func (f *prefetch) begin(n int) int {
+	f.mu.Lock()
+	keys, bytes := f.mu.keys, f.mu.bytes
+	f.mu.Unlock()
+	wasKeys, wasBytes := keys, bytes
+	var g state.Gone
+	var found [prefetchBatch]prefetchFound
+	count := 0
+	e := f.e
+	e.Mu.Lock()
+	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
+		x := &found[count]
+		*x = e.loads.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < PrefetchKeys && bytes < f.max)
+		if x.full {
+			break
+		}
+		if x.p != nil {
+			keys, bytes = keys+1, bytes+x.p.Size
+			e.loads.awaitPrefetchLocked(f, n+count, x)
+		}
+	}
+	e.elsewhere.TellOutdatedLocked(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	f.mu.Lock() // some may have ended by now
+	f.mu.keys += keys - wasKeys
+	f.mu.bytes += bytes - wasBytes
+	f.mu.Unlock()
+	f.start(n, found[:count])
+	return count
+}
+
+// prefetchFound is where the block of a path is, and the load of it, if any.
+type prefetchFound struct {
+	result PrefetchResult
+	p      *promotion // the load to wait for; the result comes with its end
+	first  bool       // the caller starts p
+	full   bool       // too much is under way for another one
+}
+
+// prefetchFindLocked finds the block of the i-th path, and makes its promotion if more loads may begin.
+func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
+	path := r.Paths[i]
+	id := index.ID(0)
+	if block.CheckPath(state.View(path)) == nil {
+		id = e.elsewhere.WalkLocked(string(path))
+	}
+	if id == 0 {
+		w := state.PathWalker{Ix: e.Mu.Ix}
+		if dir, name := w.Split(path); e.WritingLocked(r.As, dir, name) {
+			x.result.Outcome = PrefetchPending
+			return x
+		}
+	}
+	if id == 0 || e.ExpiredLocked(id) || !e.ShowsLocked(r.As, e.Mu.Ix.Parent(id), id) {
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
+	}
+	en := e.Mu.Ix.At(id)
+	switch {
+	case en.Mode&state.ModeType == state.ModeDir:
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
+	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
+	case !e.HollowLocked(id, en):
+		e.names.LeaseLocked(id, en, e.Now(), r.As, r.Request)
+		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
+	case !more:
+		return prefetchFound{full: true}
+	}
+	x.p, x.first = e.promotionLocked(id, false)
+	if x.p == nil { // the engine closes
+		x.result = PrefetchResult{Err: block.ErrClosed}
+	}
+	return x
+}
+
+// awaitPrefetchLocked makes the promotion of x call f.ended when it ends.
+func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
+	p := x.p
+	if x.first {
+		p.Ahead, p.Request = true, f.r.Request
+	}
+	p.waiters++
+	p.later = append(p.later, laterOpen{until: e.Now() + int64(e.Opts.PromoteTimeout), then: func(_ *os.File, err error) {
+		if err == nil {
+			e.leaseFetched(p.id, &f.r)
+		}
+		f.ended(i, p.Size, err)
+	}})
+}
+
+// leaseFetched grants a loaded block the lease of the request, and ends the pin of the load.
+func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
+	e.Mu.Lock()
+	e.names.LeaseLocked(id, e.Mu.Ix.At(id), e.Now(), r.As, r.Request)
+	e.Mu.Unlock()
+	e.writing.CloseRead(id)
+}
+
+// start reports the results that are known already, and starts the promotions; those of one tier become few jobs.
+func (f *prefetch) start(n int, found []prefetchFound) {
+	var first []*promotion
+	f.mu.Lock()
+	for i := range found {
+		switch x := &found[i]; {
+		case x.p == nil:
+			f.r.Done(n+i, x.result)
+		case x.first:
+			first = append(first, x.p)
+		}
+	}
+	f.mu.Unlock()
+	f.e.loads.startPromotions(first)
+}
+
+// ended follows the end of a promotion.
+func (f *prefetch) ended(i int, size int64, err error) {
+	r := PrefetchResult{Outcome: PrefetchLoaded, Bytes: size}
+	if err != nil {
+		r = f.failed(i, err)
+	}
+	f.mu.Lock()
+	f.mu.keys--
+	f.mu.bytes -= size
+	if !f.mu.over {
+		f.r.Done(i, r)
+	}
+	f.mu.Unlock()
+	select {
+	case f.room <- struct{}{}:
+	default:
+	}
+}
+
+// failed returns the result after a promotion failed. The name may mean another block by now.
+func (f *prefetch) failed(i int, err error) PrefetchResult {
+	if !errors.Is(err, state.ErrStale) {
+		return PrefetchResult{Err: err}
+	}
+	var g state.Gone
+	e := f.e
+	e.Mu.Lock()
+	x := e.loads.prefetchFindLocked(&f.r, i, false)
+	e.elsewhere.TellOutdatedLocked(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	if x.full {
+		return PrefetchResult{Err: err}
+	}
+	if x.result.Outcome == PrefetchAbsent {
+		// The load found that the copy was bad or lost, and so the name was removed.
+		key, _ := block.ParseKey(string(f.r.Paths[i]))
+		switch e.verdicts.Why(key.Path()).Kind {
+		case fate.Corrupt:
+			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrCorrupt}}
+		case fate.Unreachable, fate.PeerGone:
+			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrUnavailable}}
+		}
+	}
+	return x.result
+}
+
+// MaxHintCalls bounds the Hints under way.
+const MaxHintCalls = 16
+
+// Hint begins to bring blocks into memory, in order, and returns at once. While MaxHintCalls requests are under way,
+// it does nothing.
+func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
+	if len(paths) == 0 {
+		return
+	}
+	size := 0
+	for _, p := range paths {
+		size += len(p)
+	}
+	text, own := make([]byte, 0, size), make([][]byte, len(paths)) // the caller may reuse its buffers
+	for i, p := range paths {
+		text = append(text, p...)
+		own[i] = text[len(text)-len(p):]
+	}
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if e.Mu.Closed || !e.hints.Take(1, MaxHintCalls) {
+		return
+	}
+	e.Work.Go(func() { // ends with the engine's context
+		e.Prefetch(e.Ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
+		e.hints.Give(1)
+	})
+}

@@ -1,0 +1,180 @@
+package lower
+
+import (
+	"errors"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// AddSecondaries makes the engine's side of the tiers.
+func (e *copies) AddSecondaries() {
+	for i, o := range e.Opts.Secondaries {
+		s := &state.Secondary{Opts: o, Tier: o.Tier, N: i, Bit: 1 << i}
+		s.Lane = lane.New(lane.Options{
+			Name: o.Name, Tier: o.Tier, Bit: s.Bit, QueueBytes: o.QueueBytes, SecondHit: o.SecondHit,
+			BatchKeys: e.Opts.PromoteBatchKeys, BatchBytes: e.Opts.PromoteBatchBytes, Window: e.Opts.PromoteWindow, Predict: &s.Predict,
+			Lock: &e.Mu, Owner: &owner{s, e.core}, NextJob: e.nextJob, Now: func() time.Time { return e.Opts.Now() }, Logger: e.Log,
+		})
+		s.Syncer, _ = o.Tier.(driver.Syncer)
+		if far, ok := o.Tier.(driver.Remote); ok {
+			e.Remote, e.Far = s, far
+		}
+		if o.Cascade == state.CascadeOnEvict {
+			e.Lazy |= s.Bit
+		}
+		if h, ok := o.Tier.(driver.Hosted); ok {
+			h.SetHost(&host{e.core, s})
+		}
+		e.Tiers = append(e.Tiers, s)
+	}
+}
+
+// host is the engine as one tier sees it.
+type host struct {
+	e *core
+	s *state.Secondary
+}
+
+var _ driver.Host = (*host)(nil)
+
+// MayEvict implements Host.
+func (h *host) MayEvict(key block.Key) bool {
+	e := h.e
+	var g state.Gone
+	e.Mu.Lock()
+	ok := e.mayEvictLocked(h.s, key, &g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	return ok
+}
+
+func (e *core) mayEvictLocked(s *state.Secondary, key block.Key, g *state.Gone) bool {
+	if s.NamingLocked(key) {
+		return false // a rename of the copy is under way: whether it was promised is not known
+	}
+	id := e.Mu.Ix.Walk(key.Path())
+	if id == 0 {
+		return true
+	}
+	en := e.Mu.Ix.At(id)
+	if en.Tiers&s.Bit == 0 {
+		return true
+	}
+	if e.HollowLocked(id, en) && (en.Tiers == s.Bit || e.OwnTiers(en) == s.Bit) {
+		if en.Lease > e.Now() || en.Opens > 0 || en.Flags&state.FlagPinned != 0 || e.loads.promotions[id] != nil {
+			return false
+		}
+	}
+	e.copies.ForgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
+	return true
+}
+
+// ForgetCopyLocked notes that a tier has lost its copy of a block. If no other tier has one, the name goes.
+func (e *copies) ForgetCopyLocked(s *state.Secondary, id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
+	hollow := e.HollowLocked(id, en)
+	e.ClearTiersLocked(id, en, s.Bit)
+	e.TierEventLocked(event.Evicted, s.Opts.Name, id, fate.Cause{Reason: reason})
+	if hollow && en.Tiers == 0 {
+		e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
+	} else if hollow {
+		e.elsewhere.SettleRemoteLocked(id, en, g)
+	}
+}
+
+// Lost implements Host.
+func (h *host) Lost(key block.Key, err error) {
+	e := h.e
+	var g state.Gone
+	e.Mu.Lock()
+	if id := e.Mu.Ix.Walk(key.Path()); id != 0 {
+		parent := e.Mu.Ix.Parent(id)
+		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeDir {
+			e.elsewhere.LostDirLocked(id, en, &g)
+		} else if en.Tiers&h.s.Bit != 0 && h.s.NamingLocked(key) {
+			// The tier lost the copy of this block or of one before. It answers when it is told the present
+			// attributes.
+			attrs := e.AttrsLocked(id, en)
+			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
+		} else if en.Tiers&h.s.Bit != 0 {
+			reason := fate.ReasonUnavailable
+			if errors.Is(err, block.ErrCorrupt) {
+				reason = fate.ReasonCorrupt
+			}
+			e.copies.ForgetCopyLocked(h.s, id, en, reason, &g)
+			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) && reason == fate.ReasonCorrupt {
+				e.copies.CascadeToLocked(h.s, id, en) // memory still has it
+			}
+		}
+		if h.s == e.Remote {
+			e.elsewhere.SettleParentLocked(parent, &g)
+		}
+	}
+	e.Mu.Unlock()
+	e.Finish(&g)
+}
+
+// RemoveCopiesLocked tells the tiers that a block is gone for good.
+func (e *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
+	bits := en.Tiers | en.Storing
+	if en.Flags&state.FlagSynced != 0 {
+		bits |= e.Keeper().Bit
+	}
+	if bits == 0 || len(e.Tiers) == 0 {
+		return
+	}
+	key := e.KeyLocked(id)
+	for _, s := range e.Tiers {
+		if bits&s.Bit != 0 && s != e.Remote { // the Remote gets a grave instead
+			s.RemoveLocked(key)
+		}
+	}
+	e.ClearTiersLocked(id, en, en.Tiers)
+	en.Storing = 0
+	en.Flags &^= state.FlagSynced
+}
+
+// StaleCopiesLocked removes the copies of a block that has a new version under the same name. A copy that fsync
+// promised stays until the copy of the new version takes its place.
+func (e *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
+	if en.Flags&state.FlagSynced == 0 {
+		e.RemoveCopiesLocked(id, en)
+		return
+	}
+	s := e.Keeper()
+	en.Tiers &^= s.Bit
+	en.Storing &^= s.Bit
+	en.Flags &^= state.FlagSynced
+	e.RemoveCopiesLocked(id, en)
+	en.Flags |= state.FlagSynced
+}
+
+// UpdateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not
+// begun will have them anyway, and until it begins the tier may hold another block under the name.
+func (e *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
+	bits := en.Tiers | en.Storing
+	if en.Storing != 0 {
+		bits = en.Tiers | e.BegunLocked(id, en)
+	}
+	if bits == 0 {
+		return
+	}
+	to, attrs := e.KeyLocked(id), e.AttrsLocked(id, en)
+	for _, s := range e.Tiers {
+		if s == e.Remote {
+			if from != to {
+				e.LeaveRemoteLocked(en, from.Path())
+			}
+		} else if bits&s.Bit != 0 {
+			s.UpdateLocked(lane.Update{From: from, To: to, Attrs: &attrs, ID: id})
+		}
+	}
+}
+
+func (e *copies) nextJob() driver.JobID { return driver.JobID(e.Jobs.Add(1)) }

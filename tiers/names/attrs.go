@@ -1,0 +1,267 @@
+package names
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// attrs is the room of attributes. It sets them, keeps their records in the tiers, and tells kernels of changes.
+type attrs struct{ *core }
+
+// Change says which attributes SetAttr sets.
+type Change struct {
+	Mode         *uint32 // permission bits
+	UID, GID     *uint32
+	Atime, Mtime *int64 // nanoseconds since the epoch
+}
+
+// SetAttr changes attributes. Setting the time of last access marks the block as recently used.
+// Other nodes do not learn of the other changes. So SetAttr first promotes a block that only other nodes
+// have, and waits for that. It fails as the promotion does, or with ErrNoSpace.
+func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
+	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
+	if record {
+		done, err := e.makeOwn("setattr", id)
+		if err != nil {
+			return state.Attr{}, err
+		}
+		defer done()
+	}
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
+	e.changeLocked(id, en, &c)
+	isDir := en.Mode&state.ModeType == state.ModeDir
+	blob, f := driver.BlobID(en.Blob), e.Mu.Files[id]
+	onFile := c.Mtime != nil && !isDir && !e.HollowLocked(id, en)
+	if c.Mtime != nil && !onFile {
+		en.Mtime = *c.Mtime
+	}
+	e.Mu.Unlock()
+	var err error
+	if onFile {
+		err = e.writing.SetMtime(id, f, blob, *c.Mtime)
+	}
+	if record {
+		e.tellAttrs(id)
+	}
+	if err == nil && record {
+		err = e.writing.WriteRecord(id, nil)
+		e.recordCopies(id)
+		if isDir {
+			e.recordCopiesBelow(id)
+		}
+	}
+	return e.names.Attr(id), err
+}
+
+// changeLocked makes the changes of c to an entry, but for the time of modification. A new owner takes the setuid and
+// setgid bits away, unless c sets the mode, too.
+func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
+	if c.Mode != nil {
+		en.Mode = en.Mode&state.ModeType | *c.Mode&0o7777
+	} else if (c.UID != nil || c.GID != nil) && en.Mode&state.ModeType == state.ModeRegular {
+		en.Mode &^= unix.S_ISUID
+		if en.Mode&unix.S_IXGRP != 0 {
+			en.Mode &^= unix.S_ISGID
+		}
+	}
+	if c.UID != nil {
+		en.UID = *c.UID
+	}
+	if c.GID != nil {
+		en.GID = *c.GID
+	}
+	if c.Atime != nil {
+		en.Atime = *c.Atime
+		if en.Flags&state.FlagPolicy != 0 {
+			e.Mu.Room.Order(en.Group).Touch(uint32(id))
+		}
+	}
+	en.Ctime = e.Now()
+}
+
+// ownTries bounds how often makeOwn looks again because a promotion was of an earlier version.
+const ownTries = 16
+
+// makeOwn gets a block or directory that only others have for this node, too. The block stays in
+// memory until done is called. It waits for one promotion at most, that is up to PromoteTimeout.
+func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
+	done = func() {}
+	for tries := 0; e.Remote != nil; tries++ {
+		e.Mu.Lock()
+		en := e.Mu.Ix.At(id)
+		linked, far := e.Mu.Ix.Linked(id), e.FarLocked(id, en)
+		if linked && en.Mode&state.ModeType == state.ModeDir && en.Tiers&e.Remote.Bit != 0 {
+			e.elsewhere.OwnDirLocked(id, en)
+			e.elsewhere.OwnDirsLocked(id)
+		}
+		e.Mu.Unlock()
+		if !far {
+			break
+		}
+		switch err := e.lower.Promote(e.Ctx, nil, id, false); {
+		case err == nil:
+			return func() { e.writing.CloseRead(id) }, nil
+		case !errors.Is(err, state.ErrStale) || tries == ownTries: // else it is here or gone: the next try shows it
+			return done, state.BringError(op, err)
+		}
+	}
+	return done, nil
+}
+
+// SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that only others have first,
+// as SetAttr does. It fails with ErrNotFound for a file that is not committed, and with ErrIsDir for a directory.
+func (e *attrs) SetPinned(id index.ID, pinned bool) error {
+	return e.change(id, func(en *index.Entry) {
+		en.Flags &^= state.FlagPinned
+		if pinned {
+			en.Flags |= state.FlagPinned
+		}
+	})
+}
+
+// SetTTL sets the time that a file has left to live; 0 means for ever. It fails as SetPinned does.
+func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
+	var at int64
+	if ttl > 0 {
+		at = e.Now() + int64(ttl)
+	}
+	return e.change(id, func(en *index.Entry) {
+		en.Expires = at
+		if at != 0 {
+			e.Mu.Expiries.Add(at, id)
+		}
+	})
+}
+
+// change applies fn to a file under the lock and writes the record.
+func (e *attrs) change(id index.ID, fn func(en *index.Entry)) error {
+	if e.isDir(id) {
+		return block.ErrIsDir
+	}
+	done, err := e.makeOwn("set", id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
+	if f := e.Mu.Files[id]; !e.Mu.Ix.Linked(id) && (f == nil || !f.WaitsLocked()) {
+		e.Mu.Unlock()
+		return block.ErrNotFound
+	}
+	fn(en)
+	e.ClassifyLocked(id, en)
+	e.Mu.Unlock()
+	e.recordCopies(id)
+	return e.writing.WriteRecord(id, nil)
+}
+
+// recordCopies has the tiers keep the present attributes of a file, and logs an event for other nodes.
+func (e *attrs) recordCopies(id index.ID) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeDir {
+		e.DirEventLocked(event.DirCreated, id)
+	} else if e.Remote != nil && e.Mu.Ix.Linked(id) && en.Flags&state.FlagUncommitted == 0 {
+		e.TierEventLocked(event.Changed, "", id, fate.Cause{})
+	}
+	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeRegular && en.Tiers|en.Storing != 0 {
+		e.lower.UpdateCopiesLocked(id, en, e.KeyLocked(id))
+	}
+}
+
+// recordCopiesBelow has the tiers keep the present attributes of a directory. They
+// keep them with every block below it.
+func (e *attrs) recordCopiesBelow(dir index.ID) {
+	var ids []index.ID
+	e.Mu.Lock()
+	if len(e.Tiers) > 0 && e.Mu.Ix.Linked(dir) {
+		e.Mu.Ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
+			if en.Tiers|en.Storing != 0 {
+				ids = append(ids, id)
+			}
+			return true
+		})
+	}
+	e.Mu.Unlock()
+	for len(ids) > 0 {
+		n := min(len(ids), state.RecordBatch)
+		e.Mu.Lock()
+		for _, id := range ids[:n] {
+			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) {
+				e.lower.UpdateCopiesLocked(id, e.Mu.Ix.At(id), e.KeyLocked(id))
+			}
+		}
+		e.Mu.Unlock()
+		ids = ids[n:]
+	}
+}
+
+// Checksum returns the checksum of a committed block. If it is not known yet, Checksum reads the
+// whole block. It fails with ErrNotFound, ErrIsDir or ErrPending (the block is being written).
+func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
+	blob, seq, size := driver.BlobID(en.Blob), en.Seq, en.Size
+	sum := block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}
+	busy := en.Flags&state.FlagUncommitted != 0 || e.OpenForWritingLocked(id)
+	isDir := en.Mode&state.ModeType == state.ModeDir
+	e.Mu.Unlock()
+	switch {
+	case isDir:
+		return sum, block.ErrIsDir
+	case busy:
+		return block.Checksum{}, block.ErrPending
+	case sum.Valid:
+		return sum, nil
+	case blob == 0:
+		return sum, block.ErrNotFound
+	}
+	file, err := e.Primary.Open(blob)
+	if err != nil {
+		return sum, err
+	}
+	defer file.Close()
+	d := block.NewChecksum()
+	if _, err := io.Copy(d, io.NewSectionReader(file, 0, size)); err != nil {
+		return sum, err
+	}
+	sum = block.Checksum{Sum: d.Sum64(), Valid: true}
+	e.Mu.Lock()
+	if en := e.Mu.Ix.At(id); en.Seq == seq && en.Blob == uint64(blob) && en.Flags&state.FlagUncommitted == 0 {
+		en.Sum = sum.Sum
+		en.Flags |= state.FlagSum
+	}
+	e.Mu.Unlock()
+	return sum, e.writing.WriteRecord(id, file)
+}
+
+// isDir reports whether an entry is a directory.
+func (e *attrs) isDir(id index.ID) bool {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	return e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir
+}
+
+// tellAttrs is AttrsChangedLocked for a caller that does not hold the lock.
+func (e *attrs) tellAttrs(id index.ID) {
+	if !e.Opts.Kernels {
+		return
+	}
+	var g state.Gone
+	e.Mu.Lock()
+	e.AttrsChangedLocked(id, e.Mu.Ix.At(id), &g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+}

@@ -1,0 +1,402 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// names is the room of the tree of names: what a name means to a process, and how names come and go.
+type names struct {
+	*core
+
+	dirFiles int64 // directories with a file of their own; guarded by State.Mu
+}
+
+// ResolveLocked returns the file or directory that a name means to a caller: a version that its own process writes,
+// else the one that all see, 0 if there is neither. stable is false if other callers get another answer, now or soon.
+func (e *names) ResolveLocked(parent index.ID, name string, by *state.Caller) (id index.ID, stable bool) {
+	stable = true
+	if len(e.Mu.Waiting) > 0 {
+		k := state.NameKey{Parent: parent, Name: name}
+		stable = len(e.Mu.Waiting[k]) == 0
+		if id = e.writing.OwnVersionLocked(k, by); id != 0 {
+			return id, false
+		}
+	}
+	id = e.elsewhere.FindLocked(parent, name)
+	if id == 0 {
+		return 0, stable && e.Remote == nil && !e.Opts.Kernels // else another node or kernel can make it at any time
+	}
+	if e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0 {
+		return id, stable
+	}
+	if !e.Mu.Files[id].MineLocked(by) {
+		return 0, false
+	}
+	return id, false
+}
+
+// Lookup returns the entry called name in the directory parent, as the caller's process sees it. It counts one
+// reference by the kernel and grants the lease. It fails with ErrNotFound; Attr.Stable then says whether the kernel
+// may cache the absence. With Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
+func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.Attr, err error) {
+	a, l, err := e.lookup(parent, name, &by)
+	if err != nil {
+		return a, err
+	}
+	if l.live != nil {
+		empty := a.Size == 0
+		l.live.Refresh(&a)
+		if empty && a.Size > 0 && l.hides { // its first bytes hide it from other processes
+			l.live.CatchUp()
+			e.Forget(a.ID, 1)
+			return e.lookupAgain(parent, name, &by)
+		}
+	}
+	if l.hollow && e.Opts.PromoteOnLookup {
+		e.lower.Promote(e.Ctx, nil, a.ID, true)
+	}
+	return a, nil
+}
+
+func (e *names) lookupAgain(parent index.ID, name string, by *state.Caller) (state.Attr, error) {
+	a, l, err := e.lookup(parent, name, by)
+	if err == nil && l.live != nil {
+		l.live.Refresh(&a)
+	}
+	return a, err
+}
+
+// looked is what a look-up finds besides attributes.
+type looked struct {
+	live   state.WriteSide // as liveLocked
+	hollow bool
+	hides  bool // its first bytes will hide it from other processes
+}
+
+func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.Attr, looked, error) {
+	var g state.Gone
+	defer e.Finish(&g)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	defer e.elsewhere.TellOutdatedLocked(&g)
+	e.writing.HearNameLocked(parent, name, by)
+	id, stable := e.ResolveLocked(parent, name, by)
+	if id != 0 && e.ExpiredLocked(id) {
+		id, stable = 0, false
+	}
+	if id == 0 {
+		e.Mu.Counters.LookupMisses++
+		e.Mu.Tally.Miss()
+		if e.Opts.Kernels && !by.Told && parent != index.Root && !e.Mu.Ix.Linked(parent) {
+			return state.Attr{Stable: stable}, looked{}, state.ErrStale // another directory may have its name
+		}
+		return state.Attr{Stable: stable}, looked{}, block.ErrNotFound
+	}
+	en := e.Mu.Ix.At(id)
+	en.Lookups++
+	hollow := e.HollowLocked(id, en)
+	if e.Opts.LookupLease > 0 && (hollow || en.Flags&state.FlagPolicy != 0) {
+		en.Lease = e.Now() + int64(e.Opts.LookupLease)
+	}
+	e.Mu.Counters.LookupHit++
+	a := e.AttrLocked(id, en)
+	a.Stable = a.Stable && stable
+	l := looked{live: e.liveLocked(id), hollow: hollow}
+	l.hides = l.live != nil && en.Flags&state.FlagUncommitted == 0 && e.KindLocked(en) == draft.Block && e.writing.BlankLocked(id, en)
+	return a, l, nil
+}
+
+// liveLocked returns the write side of an entry whose bytes may have changed since they were last accounted, else
+// nil.
+func (e *names) liveLocked(id index.ID) state.WriteSide {
+	f := e.Mu.Files[id]
+	if f == nil || f.HandlesLocked() == 0 {
+		return nil
+	}
+	return f
+}
+
+// Forget takes back n references by the kernel.
+func (e *names) Forget(id index.ID, n uint64) {
+	if id == index.Root {
+		return
+	}
+	var g state.Gone
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
+	en.Lookups -= uint32(min(n, uint64(en.Lookups)))
+	e.ReapLocked(id, en, &g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+}
+
+// AttrLocked returns the attributes of an entry.
+func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
+	a := state.Attr{
+		ID: id, Mode: en.Mode, UID: en.UID, GID: en.GID, Nlink: 1,
+		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
+		Stable: en.Flags&(state.FlagUncommitted|state.FlagTemp|state.FlagPlain) == 0,
+		Temp:   en.Flags&state.FlagTemp != 0,
+	}
+	f := e.Mu.Files[id]
+	if en.Mode&state.ModeType == state.ModeDir {
+		a.Nlink, a.Size = 1, state.PageBytes // 1: subdirectories are not counted
+		return e.linkedAttrLocked(id, en, f, a)
+	}
+	a.Changing = f != nil && f.HandlesLocked() > 0
+	if e.writing.BlankLocked(id, en) && en.Flags&state.FlagPlain == 0 {
+		a.Size, a.Stable = 0, false
+	}
+	if e.Remote != nil && e.FarLocked(id, en) {
+		a.Stable = false // other nodes may change the attributes of their files
+	}
+	return e.linkedAttrLocked(id, en, f, a)
+}
+
+// linkedAttrLocked returns a, with Nlink 0 and Gone set as they must be if the name is gone.
+func (e *names) linkedAttrLocked(id index.ID, en *index.Entry, f state.WriteSide, a state.Attr) state.Attr {
+	if !e.Mu.Ix.Linked(id) && id != index.Root && (f == nil || !f.WaitsLocked()) {
+		a.Nlink = 0
+		a.Gone = f == nil && en.Opens == 0 && en.Flags&state.FlagLimbo == 0 && en.Mode&state.ModeType != state.ModeDir
+	}
+	return a
+}
+
+// Attr returns the attributes of an entry that the kernel holds a reference to.
+func (e *names) Attr(id index.ID) state.Attr {
+	e.Mu.Lock()
+	a, live := e.AttrLocked(id, e.Mu.Ix.At(id)), e.liveLocked(id)
+	e.Mu.Unlock()
+	if live != nil {
+		live.Refresh(&a)
+	}
+	return a
+}
+
+// CheckNewLocked checks that name may be made in parent.
+func (e *names) CheckNewLocked(parent index.ID, name string) error {
+	if err := block.CheckName(name); err != nil {
+		return err
+	}
+	if parent == index.Root && name == block.Reserved {
+		return block.ErrReserved
+	}
+	if err := e.DirLocked(parent); err != nil {
+		return err
+	}
+	e.Mu.Scratch = e.Mu.Ix.AppendPath(e.Mu.Scratch[:0], parent)
+	if len(e.Mu.Scratch)+1+len(name) > block.MaxPath {
+		return block.ErrNameTooLong
+	}
+	return nil
+}
+
+// A directory has a file of its own in memory, with its record, for each dirShare bytes of the capacity. Blocks need
+// most of the files that a tmpfs may have, so further directories are names only.
+const (
+	dirShare    = 8 << 10
+	minDirFiles = 1 << 14
+)
+
+// dirFile makes the file of a directory. blob is 0 if the directory must do without.
+func (e *names) dirFile() (blob driver.BlobID, file *os.File, err error) {
+	e.Mu.Lock()
+	full := e.dirFiles >= max(e.Opts.CapacityBytes/dirShare, minDirFiles)
+	e.Mu.Unlock()
+	if full {
+		return 0, nil, nil
+	}
+	blob, file, err = e.Primary.Create()
+	if errors.Is(err, block.ErrNoSpace) {
+		return 0, nil, nil
+	}
+	return blob, file, err
+}
+
+// AddDirFile counts a directory with a file of its own.
+func (e *names) AddDirFile() { e.dirFiles++ }
+
+// Mkdir makes a directory and counts one reference by the kernel. It fails with ErrExist, ErrNotDir, ErrNotFound,
+// ErrReserved, ErrInvalid or ErrNameTooLong.
+func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (state.Attr, error) {
+	blob, file, err := e.dirFile()
+	if err != nil {
+		return state.Attr{}, err
+	}
+	defer file.Close()
+	var g state.Gone
+	e.Mu.Lock()
+	e.DropExpiredLocked(parent, name, &g)
+	err = e.CheckNewLocked(parent, name)
+	if err == nil && (e.elsewhere.FindLocked(parent, name) != 0 || len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0) {
+		err = block.ErrExist
+	}
+	e.elsewhere.TellOutdatedLocked(&g)
+	if err != nil {
+		e.Mu.Unlock()
+		if blob != 0 {
+			g.Blobs = append(g.Blobs, blob)
+		}
+		e.Finish(&g)
+		return state.Attr{}, err
+	}
+	id := e.Mu.Ix.Alloc()
+	en := e.Mu.Ix.At(id)
+	now := e.Now()
+	en.Mode, en.UID, en.GID = state.ModeDir|mode&0o7777, uid, gid
+	en.Mtime, en.Atime, en.Ctime = now, now, now
+	en.Blob, en.Lookups = uint64(blob), 1
+	if blob != 0 {
+		e.dirFiles++
+	}
+	en.Seq = e.NextSeqLocked()
+	e.Mu.Ix.Link(id, parent, name)
+	e.MarkDirLocked(id, en)
+	e.ChangedLocked(parent)
+	e.elsewhere.OwnDirsLocked(id)
+	e.DirEventLocked(event.DirCreated, id)
+	a := e.AttrLocked(id, en)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	return a, e.writing.WriteRecord(id, file)
+}
+
+// DropExpiredLocked removes a file that is past its time to live, so that its name can be made again.
+func (e *names) DropExpiredLocked(parent index.ID, name string, g *state.Gone) {
+	id := e.Mu.Ix.Lookup(parent, name)
+	if id == 0 || !e.ExpiredLocked(id) || e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
+		return
+	}
+	e.Mu.Counters.Expired++
+	e.DropNameLocked(id, e.Mu.Ix.At(id), event.Removed, fate.Cause{Reason: fate.ReasonExpired}, g)
+}
+
+// Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or ErrNotEmpty.
+func (e *names) Rmdir(ctx context.Context, parent index.ID, name string, by state.Caller) error {
+	if err := e.elsewhere.EmptyElsewhere(ctx, parent, name); err != nil {
+		return err
+	}
+	var g state.Gone
+	e.Mu.Lock()
+	err := e.rmdirLocked(parent, name, &by, &g)
+	e.elsewhere.TellOutdatedLocked(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	return err
+}
+
+func (e *names) rmdirLocked(parent index.ID, name string, by *state.Caller, g *state.Gone) error {
+	id := e.elsewhere.FindLocked(parent, name)
+	if id == 0 {
+		return block.ErrNotFound
+	}
+	en := e.Mu.Ix.At(id)
+	if en.Mode&state.ModeType != state.ModeDir {
+		return block.ErrNotDir
+	}
+	if !e.writing.EmptyLocked(id, by, g) {
+		return block.ErrNotEmpty
+	}
+	if e.Remote != nil {
+		e.Far.Bury([]driver.Grave{{Path: e.Mu.Ix.Path(id), Dir: true, Seq: e.NextSeqLocked()}})
+	}
+	e.NameLeftLocked(id, en, by.Proc(), g)
+	e.DropDirLocked(id, en, g)
+	e.ChangedLocked(parent)
+	return nil
+}
+
+// DropDirLocked removes the name and the record of an empty directory. It does not tell the kernel, because the
+// kernel asked for it.
+func (e *names) DropDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	e.DirEventLocked(event.DirRemoved, id)
+	e.ClearTiersLocked(id, en, en.Tiers)
+	e.Mu.Ix.Unlink(id)
+	if en.Blob != 0 {
+		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
+		en.Blob = 0
+		e.dirFiles--
+	}
+	e.ReapLocked(id, en, g)
+}
+
+// UnlinkLocked drops a name because a kernel asked for it, so that only the other kernels are told. by is as in
+// Options.Invalidate.
+func (e *names) UnlinkLocked(id index.ID, why fate.Cause, by state.Process, g *state.Gone) {
+	en := e.Mu.Ix.At(id)
+	e.NameLeftLocked(id, en, by, g)
+	n := len(g.Names)
+	e.DropNameLocked(id, en, event.Removed, why, g)
+	g.Names = g.Names[:n]
+}
+
+// readdirBatch bounds how many entries one hold of the lock copies.
+const readdirBatch = 1024
+
+// ReadDir appends to buf up to readdirBatch entries of dir that come after a cookie, in a stable order, and returns
+// the longer slice. If it appended nothing, there are no more. hint is the ID of the entry whose cookie is after, or
+// 0. ReadDir leaves out files that another process writes under their final name, and with HideElsewhere the names
+// that only other nodes have.
+func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Caller, buf []state.Dirent) []state.Dirent {
+	start := len(buf)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	now := e.Now()
+	e.Mu.Ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
+		name := e.Mu.Ix.Name(id)
+		if en.Flags&state.FlagUncommitted != 0 && !e.Mu.Files[id].MineLocked(&by) {
+			if id = e.writing.OwnVersionLocked(state.NameKey{Parent: dir, Name: name}, &by); id == 0 {
+				return true
+			}
+			en = e.Mu.Ix.At(id)
+		}
+		if en.Expires != 0 && en.Expires <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
+			return true
+		}
+		buf = append(buf, state.Dirent{ID: id, Mode: en.Mode, Name: name, Cookie: cookie})
+		return len(buf)-start < readdirBatch
+	})
+	return buf
+}
+
+// Parent returns the directory that holds id. The root is its own parent.
+func (e *names) Parent(id index.ID) index.ID {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if p := e.Mu.Ix.Parent(id); p != 0 {
+		return p
+	}
+	return index.Root
+}
+
+// RefNamed counts one more reference by the kernel to id, as READDIRPLUS gives, if id is still the child of dir
+// called name. Otherwise it returns false.
+func (e *names) RefNamed(dir, id index.ID, name string) (state.Attr, bool) {
+	e.Mu.Lock()
+	if e.Mu.Ix.Lookup(dir, name) != id {
+		e.Mu.Unlock()
+		return state.Attr{}, false
+	}
+	en := e.Mu.Ix.At(id)
+	if en.Flags&state.FlagUncommitted != 0 || en.Size == 0 && e.Mu.Files[id] != nil || len(e.Mu.Waiting[state.NameKey{Parent: dir, Name: name}]) > 0 {
+		e.Mu.Unlock()
+		return state.Attr{}, false // other processes may not find it
+	}
+	en.Lookups++
+	a, live := e.AttrLocked(id, en), e.Mu.Files[id]
+	e.Mu.Unlock()
+	if live != nil {
+		live.Refresh(&a)
+	}
+	return a, true
+}

@@ -1,0 +1,208 @@
+package names
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// lookups is the room of questions about many names at a time: where their blocks are, and which of them a user may
+// know of. An answer that a block is there gives a lease.
+type lookups struct {
+	*core
+
+	leases room.Leases // of requests; guarded by State.Mu
+}
+
+// Place says where Presences found a block.
+type Place struct {
+	Presence driver.Presence
+	Late     bool  // a tier has it, but a load would take too long: Presence is Miss
+	Dir      bool  // it is a directory: Presence is Miss
+	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
+}
+
+// PresenceOptions are the options of Presences.
+type PresenceOptions struct {
+	Lease bool // a block that is found stays readable for Options.LookupLease, as after Lookup
+	// Deadline is how long a load may take by prediction. A block that would take longer is Late. 0: as OpenDeadline
+	// of the group, else of Options, says; negative: no deadline.
+	Deadline time.Duration
+	As       *event.Viewer // a block that the user may not read is a miss, and gets no lease
+	Request  string        // holds the leases; ReleaseRequest ends them
+}
+
+// presenceBatch bounds how many names one hold of the lock looks up: about ten microseconds.
+const presenceBatch = 128
+
+// Presences sets out[i] to where the block at paths[i] is, a path below the mount. A file that is being written is
+// Pending, also to its own process. A directory is a miss, and so is a path that cannot exist. A block that only
+// other nodes have is found, but gets no entry and no lease.
+//
+// Presences is made for thousands of names. It takes the lock for some of them at a time, does not wait, and
+// allocates nothing for names of this node. Neighbours in one directory are found faster. len(out) must be at least
+// len(paths).
+func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
+	out = out[:len(paths)]
+	for len(paths) > 0 {
+		n := min(len(paths), presenceBatch)
+		e.presences(paths[:n], &o, out[:n])
+		paths, out = paths[n:], out[n:]
+	}
+}
+
+func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
+	w := state.PathWalker{Ix: e.Mu.Ix}
+	var dirs, ids [presenceBatch]index.ID
+	var names [presenceBatch]string
+	hits := uint64(0)
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	now := e.Now()
+	for i, path := range paths {
+		dirs[i], names[i] = w.Split(path)
+	}
+	e.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
+	for i, path := range paths {
+		switch {
+		case ids[i] == 0:
+			out[i] = e.absentLocked(dirs[i], names[i], path, o)
+		case e.ShowsLocked(o.As, dirs[i], ids[i]):
+			out[i] = e.placeLocked(ids[i], now, o)
+		default:
+			out[i] = Place{}
+		}
+		if out[i].Presence != driver.Miss {
+			hits++
+		}
+	}
+	e.Mu.Counters.LookupHit += hits
+	e.Mu.Counters.LookupMisses += uint64(len(paths)) - hits
+}
+
+// placeLocked returns where the block of an entry is.
+func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
+	en := e.Mu.Ix.At(id)
+	switch {
+	case en.Mode&state.ModeType == state.ModeDir:
+		return Place{Dir: true}
+	case en.Expires != 0 && en.Expires <= now:
+		return Place{}
+	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
+		return Place{Presence: driver.Pending}
+	}
+	p := Place{Presence: driver.Hit}
+	if e.HollowLocked(id, en) {
+		if e.lower.PromotingLocked(id) != "" {
+			p = Place{Presence: driver.Pending}
+		} else {
+			s := e.FirstTier(en)
+			if state.LateLocked(s, en.Size, e.DeadlineOfLocked(e.Mu.Room.Group(en.Group), o.Deadline)) {
+				return Place{Late: true}
+			}
+			p.Tier = uint8(s.N + 1)
+		}
+	}
+	if o.Lease {
+		e.LeaseLocked(id, en, now, o.As, o.Request)
+	}
+	return p
+}
+
+// absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes may have the
+// block.
+func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
+	if e.WritingLocked(o.As, dir, name) {
+		return Place{Presence: driver.Pending}
+	}
+	if e.Remote == nil || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
+		return Place{}
+	}
+	l, ok := e.elsewhere.Locate(string(path))
+	if !ok || !e.showsFarLocked(o.As, string(path), &l) {
+		return Place{}
+	}
+	if l.Mode&state.ModeType != state.ModeRegular {
+		return Place{Dir: true}
+	}
+	if state.LateLocked(e.Remote, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+		return Place{Late: true}
+	}
+	return Place{Presence: driver.Hit, Tier: uint8(e.Remote.N + 1)}
+}
+
+// pathGroupLocked returns the group of a path, nil if the group has no account.
+func (e *lookups) pathGroupLocked(path []byte) *room.Group {
+	name, _, below := bytes.Cut(path, []byte("/"))
+	if !below {
+		name = nil
+	}
+	return e.Mu.Room.Find(block.GroupID(name))
+}
+
+// requesterOf returns the holder of a lease for a user and a request.
+func requesterOf(as *event.Viewer, request string) room.Requester {
+	if as == nil {
+		return room.Requester{UID: -1, Request: request}
+	}
+	return room.Requester{UID: int64(as.UID), Request: request}
+}
+
+// LeaseLocked grants the lease of a look-up to a block. A request that is not empty can end the lease early.
+func (e *lookups) LeaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
+	if e.Opts.LookupLease <= 0 {
+		return
+	}
+	before := en.Lease
+	en.Lease = max(before, now+int64(e.Opts.LookupLease))
+	if request != "" {
+		en.Lease = max(en.Lease, before+1) // each request has another end
+		e.leases.Add(requesterOf(as, request), room.Lease{ID: id, Until: en.Lease, Before: before}, now)
+	}
+}
+
+// ReleaseRequest ends the leases of a request of a user, in all groups, and returns their number. If another request
+// has looked up a block since, the block keeps that lease. If another request looked it up before, the block has that
+// lease again. ReleaseRequest takes the lock once and does not wait.
+func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	for _, x := range e.leases.Release(requesterOf(as, request)) {
+		if e.Mu.Ix.Valid(x.ID) && e.Mu.Ix.At(x.ID).Lease == x.Until {
+			e.Mu.Ix.At(x.ID).Lease = x.Before
+			ended++
+		}
+	}
+	if ended > 0 {
+		e.Mu.Room.Signal() // writers may wait for blocks that can be evicted
+	}
+	return ended
+}
+
+// showsFarLocked reports whether v may read the file l that other nodes have at path. Directories above it may also
+// be those of other nodes.
+func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
+	if v == nil {
+		return true
+	}
+	want := uint32(event.MayRead)
+	for ok := true; ; {
+		if !ok || !v.May(want, l.Mode, l.UID, l.GID) {
+			return false
+		}
+		path = path[:max(strings.LastIndexByte(path, '/'), 0)]
+		if id := e.Mu.Ix.Walk(path); id != 0 {
+			return e.ReachesLocked(v, id)
+		}
+		var above driver.Located
+		above, ok = e.elsewhere.Locate(path)
+		l, want = &above, event.MaySearch
+	}
+}

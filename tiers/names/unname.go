@@ -1,0 +1,110 @@
+package names
+
+import (
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// DropNameLocked takes the name of a file away. It gives up the bytes as soon as no handle and no kernel uses them.
+func (e *names) DropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *state.Gone) {
+	limbo := e.Mu.Ix.Linked(id) && e.unnameLocked(id, en, kind, why, g)
+	if en.Blob != 0 && !limbo {
+		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
+	}
+	e.ClassifyLocked(id, en)
+	e.ReapLocked(id, en, g)
+}
+
+// unnameLocked takes the name of an entry out of the index, and everything that hangs on the name. It reports whether
+// the bytes stay in limbo.
+func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *state.Gone) (limbo bool) {
+	ix := e.Mu.Ix
+	parent, name := ix.Parent(id), ix.Name(id)
+	k := state.NameKey{Parent: parent, Name: name}
+	if why.Reason == fate.ReasonReplaced {
+		limbo = e.writing.LimboLocked(id, en, k, g)
+		if en.Lookups > 0 {
+			e.Mu.Formerly[id] = k
+		}
+	} else {
+		e.writing.LeaveLimboNamedLocked(k, g)
+	}
+	if en.Mode&state.ModeType != state.ModeDir {
+		e.tellDroppedLocked(id, en, kind, why)
+	}
+	e.lower.DropCopiesLocked(id, en)
+	if en.Lookups > 0 {
+		g.Names = append(g.Names, state.GoneName{Parent: parent, Id: id, Name: name})
+	}
+	ix.Unlink(id)
+	e.elsewhere.StrayLocked(parent, ix.At(parent))
+	e.lower.PartLocked(id) // another file may get the id
+	return limbo
+}
+
+// tellDroppedLocked counts a file that is about to lose its name, and tells followers and other nodes.
+func (e *names) tellDroppedLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause) {
+	if en.Flags&state.FlagUncommitted != 0 {
+		if why.Reason == fate.ReasonUnlink && en.Flags&state.FlagTemp == 0 {
+			e.elsewhere.BuryLocked(id, why.Reason) // it may have been committed while it was empty
+		}
+		return
+	}
+	if en.Blob != 0 || e.Mu.Files[id] != nil {
+		e.Mu.Blocks--
+	} else {
+		e.Mu.Hollow--
+	}
+	if e.KindLocked(en) == draft.Block {
+		e.EventLocked(kind, id, why)
+		if kind == event.Removed {
+			e.elsewhere.BuryLocked(id, why.Reason)
+		}
+	}
+}
+
+// ReapLocked frees the memory, the file and the id of an entry without a name, as
+// far as its handles and the kernel's references allow.
+func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	if e.Mu.Ix.Linked(id) || en.Opens > 0 || id == index.Root {
+		e.elsewhere.SettleRemoteLocked(id, en, g)
+		return
+	}
+	if en.Flags&state.FlagLimbo != 0 {
+		if en.Lookups == 0 { // no kernel can ask for it any more
+			e.writing.LeaveLimboLocked(id, g)
+		}
+		return
+	}
+	f := e.Mu.Files[id]
+	if f != nil && f.WaitsLocked() {
+		return
+	}
+	if charge := e.ChargeLocked(id, en); charge > 0 {
+		e.AddUsedLocked(en, -charge)
+	}
+	en.Size = 0
+	if en.Blob != 0 {
+		g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
+		en.Blob = 0
+	}
+	if f != nil {
+		f.AddChargeLocked(-f.ChargeLocked())
+		e.DropFileLocked(id)
+		g.Files = append(g.Files, f)
+	}
+	if en.Lookups == 0 {
+		delete(e.Mu.Formerly, id)
+		if en.Flags&state.FlagCounted != 0 {
+			en.Flags &^= state.FlagCounted // its charge is 0
+		}
+		if en.Mode&state.ModeType != state.ModeDir {
+			e.Mu.Room.Leave(en.Group)
+		}
+		e.Mu.Ix.Free(id)
+	}
+}

@@ -1,0 +1,309 @@
+package space
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/policy"
+	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// space is the room of memory: reserving it, waiting for it, evicting and expiring blocks.
+type space struct {
+	*core
+
+	wake chan struct{} // capacity 1: tells the evictor that the high watermark was passed
+}
+
+// evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
+// bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
+// force evicts leased blocks too.
+func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
+	h := hunt{space: e, now: e.Now(), need: need, force: force}
+	if reason == fate.ReasonWatermark {
+		h.idle = int64(watermarkIdle)
+	}
+	pol.Victims(h.judgeLocked)
+	for _, id := range h.victims {
+		en := e.Mu.Ix.At(id)
+		e.Mu.Counters.Evicted++
+		e.Mu.Counters.EvictedBytes += uint64(en.Size)
+		e.EvictOneLocked(id, en, reason, g)
+	}
+	return h.freed, h.until
+}
+
+// hunt is one search for blocks to evict.
+type hunt struct {
+	*space
+	now, idle   int64 // nanoseconds; blocks used within idle stay; 0: no bound
+	need, freed int64 // bytes
+	force       bool
+	until       int64 // earliest end of a lease that kept a block; 0: none did
+	dirty       int   // blocks met that have no copy yet
+	victims     []index.ID
+}
+
+// JudgeLocked decides about the next block in the order of a policy.
+func (h *hunt) judgeLocked(n uint32) policy.Verdict {
+	if h.freed >= h.need {
+		return policy.Stop
+	}
+	id := index.ID(n)
+	en := h.Mu.Ix.At(id)
+	if en.Opens > 0 || h.Mu.Files[id] != nil {
+		return policy.Skip
+	}
+	if h.idle > 0 && h.now-max(en.Atime, en.Ctime) < h.idle {
+		return policy.Stop // a skip would count as a use, and the blocks behind it are as young
+	}
+	if v, stays := h.uncopiedLocked(id, en); stays {
+		return v
+	}
+	if en.Lease > h.now && !h.force && en.Tiers == 0 { // else another tier or node keeps the promise
+		if h.until == 0 || en.Lease < h.until {
+			h.until = en.Lease
+		}
+		return policy.Skip
+	}
+	en.Flags &^= state.FlagPolicy
+	h.freed += max(state.ChargeOf(en.Size), 1) // an empty block frees a file
+	h.victims = append(h.victims, id)
+	return policy.Evict
+}
+
+// uncopiedLocked queues the copy of a block that has no copy in a tier of this node. stays: the block may not go
+// before that, and v is the verdict on it.
+func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, stays bool) {
+	own := h.OwnTiers(en)
+	if h.Lazy != 0 && own|en.Storing == 0 && !h.force {
+		if v, ok := h.leaveLocked(id, en, h.need-h.freed); ok {
+			return v, true
+		}
+	}
+	if en.Storing == 0 && (own != 0 || len(h.Tiers) == 0 || h.force || h.dirty <= maxDirty && !h.lower.CleanLocked(id, en, false)) {
+		return 0, false
+	}
+	if h.dirty++; h.dirty > maxSearch && !h.force {
+		return policy.Stop, true
+	}
+	return policy.Skip, true
+}
+
+// One search for victims has the first maxDirty blocks without a copy copied down. It skips at most maxSearch such
+// blocks to find others that may go. That takes a millisecond or two under the lock.
+const (
+	maxDirty  = 4096
+	maxSearch = 64 << 10
+)
+
+// leaveLocked queues a copy of a block to a tier that gets blocks only when they are evicted. leftLocked evicts the
+// block when the copy is there. need is the number of bytes that still have to go. Copies under way come to no more
+// than need or one job of a tier, whichever is more. ok is false if the block is not for such a tier.
+func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
+	if e.leavingLocked() >= max(need, min(lane.StoreJobBytes, e.Opts.CapacityBytes/64)) {
+		return policy.Stop, true
+	}
+	switch {
+	case !e.lower.CleanLocked(id, en, true):
+		return 0, false
+	case en.Storing == 0: // the queue is full
+		return policy.Stop, true
+	case en.Storing&e.Lazy == 0:
+		return 0, false
+	}
+	en.Flags &^= state.FlagPolicy
+	return policy.Evict, true
+}
+
+// EvictOneLocked takes a block out of memory. If no other tier has it, the block is lost, and its name is removed.
+func (e *space) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
+	if en.Tiers == 0 {
+		if len(e.Tiers) > 0 {
+			e.Mu.Counters.Lost++
+			for _, s := range e.Tiers {
+				if s.Opts.Cascade != state.CascadeOff && en.Flags&(state.FlagRefused|state.FlagOnceSeen) == 0 {
+					s.StatsLocked().CascadeDropped++
+				}
+			}
+		}
+		e.names.DropNameLocked(id, en, event.Evicted, fate.Cause{Reason: reason}, g)
+		return
+	}
+	e.AddUsedLocked(en, -state.ChargeOf(en.Size))
+	g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
+	g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
+	en.Blob = 0
+	e.Mu.Blocks--
+	e.Mu.Hollow++
+	e.EventLocked(event.Evicted, id, fate.Cause{Reason: reason})
+	e.ClassifyLocked(id, en)
+	e.elsewhere.SettleRemoteLocked(id, en, g)
+}
+
+// victims returns the functions by which package room evicts blocks. force evicts leased blocks too.
+func (e *space) victims(force bool, g *state.Gone) room.Victims {
+	return room.Victims{
+		Spare: func() { e.writing.ClearLimboLocked(g) },
+		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
+			reason := fate.ReasonCapacity
+			if quota {
+				reason = fate.ReasonQuota
+			}
+			return e.evictLocked(order, need, reason, force, g)
+		},
+	}
+}
+
+// RoomLocked evicts until the group may take n bytes more, and reports whether it may. until is the earliest end of a
+// lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
+// may.
+func (e *space) RoomLocked(gr *room.Group, n int64, force bool, g *state.Gone) (ok bool, until int64) {
+	return e.Mu.Room.Make(gr, n, force, e.victims(force, g))
+}
+
+// QuotaLocked evicts blocks of the group until its quota leaves n bytes, and reports whether it does.
+func (e *space) QuotaLocked(gr *room.Group, n int64, force bool, g *state.Gone) bool {
+	ok, _ := e.Mu.Room.MakeInGroup(gr, n, e.victims(force, g))
+	return ok
+}
+
+// TryReserve charges n more bytes to an entry, whose write side f is, if room can be made without waiting.
+func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
+	var g state.Gone
+	e.Gauge(n, false)
+	e.Mu.Lock()
+	en := e.Mu.Ix.At(id)
+	ok, _ := e.RoomLocked(e.Mu.Room.Group(en.Group), n, false, &g)
+	if ok {
+		f.AddChargeLocked(n)
+		e.AddUsedLocked(en, n)
+	}
+	high := e.Mu.Room.High(0)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	if high {
+		e.WakeEvictor()
+	}
+	return ok
+}
+
+// Reserve charges n more bytes to an entry, whose write side f is. It evicts if it must, and waits up to WriteTimeout for pins to go.
+// started: the engine has accepted bytes of this file already, so the file may use the headroom rather than fail.
+// reserve fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error {
+	if n <= 0 {
+		return nil
+	}
+	deadline := e.Opts.Now().Add(e.Opts.WriteTimeout)
+	for waited := false; ; waited = true {
+		var g state.Gone
+		var err error
+		left := deadline.Sub(e.Opts.Now())
+		e.Gauge(n, left <= 0)
+		e.Mu.Lock()
+		gr := e.Mu.Room.Group(e.Mu.Ix.At(id).Group)
+		ok, until := e.grantLocked(gr, id, f, n, started, left <= 0, &g)
+		if !ok {
+			if err = e.Mu.Room.Refusal(gr, f.ChargeLocked(), n, left); err != nil {
+				e.Mu.Counters.NoSpace++
+			}
+		}
+		high, overQuota := e.Mu.Room.High(0), gr.Over(n)
+		space, wait := e.Mu.Room.Space(), e.Mu.Room.Wait(left)
+		e.Mu.Unlock()
+		e.Finish(&g)
+		switch {
+		case ok && high:
+			e.WakeEvictor()
+			return nil
+		case ok:
+			return nil
+		case err != nil:
+			return &block.Error{Op: "reserve", Tier: "memory", Err: err}
+		}
+		if !waited && !overQuota {
+			e.Full(n, until)
+		}
+		if until > 0 {
+			wait = min(wait, time.Duration(until-e.Now())+time.Millisecond)
+		}
+		if err := state.WaitSpace(ctx, space, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// grantLocked charges n more bytes to f if there is room, or room can be made; see reserve.
+func (e *space) grantLocked(gr *room.Group, id index.ID, f state.WriteSide, n int64, started, force bool, g *state.Gone) (ok bool, until int64) {
+	if e.Mu.Room.Hopeless(gr, f.ChargeLocked(), n) != nil {
+		return false, 0 // no other block need go for it
+	}
+	ok, until = e.RoomLocked(gr, n, force, g)
+	if !ok && started && !gr.Over(n) && e.Mu.Room.Overruns(n) {
+		ok = true
+		e.Mu.Counters.Overruns++
+	}
+	if ok {
+		f.AddChargeLocked(n)
+		e.AddUsedLocked(e.Mu.Ix.At(id), n)
+	}
+	return ok, until
+}
+
+// WakeEvictor has blocks evicted in the background, down to the low watermark.
+func (e *space) WakeEvictor() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// evictBatch bounds the bytes that one hold of the lock evicts in the background.
+const evictBatch = 64 << 20
+
+// watermarkIdle is how long a block must have rested before it is evicted ahead of need. If memory turns over faster,
+// writers evict by themselves. If all other blocks are pinned, the block just written stays.
+const watermarkIdle = time.Second
+
+// RunEvictor evicts down to the low watermark each time it is woken, so that
+// writers seldom evict inline. It returns when ctx ends.
+func (e *space) RunEvictor(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+		}
+		for freed := int64(1); freed > 0 && ctx.Err() == nil; {
+			var g state.Gone
+			e.Mu.Lock()
+			freed = 0
+			reason := fate.ReasonWatermark
+			excess, over := e.Mu.Room.Excess()
+			if over { // memory in use reaches into the headroom
+				reason = fate.ReasonCapacity
+			}
+			if excess > 0 {
+				freed, _ = e.evictLocked(e.Mu.Room.Shared(), min(excess, evictBatch), reason, false, &g)
+			}
+			e.Mu.Unlock()
+			e.Finish(&g)
+		}
+	}
+}
+
+// leavingLocked returns the bytes of blocks that are being copied because they leave memory.
+func (e *space) leavingLocked() (bytes int64) {
+	for _, s := range e.Tiers {
+		bytes += s.LeavingLocked()
+	}
+	return bytes
+}

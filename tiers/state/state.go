@@ -1,0 +1,146 @@
+package state
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/invariant"
+	"github.com/kvfs/kvfs/tiers/pattern"
+	"github.com/kvfs/kvfs/tiers/room"
+)
+
+// State is what the rooms of an Engine share: the fields that are constant after Open, and the one lock with the fields
+// that it guards. Its methods are those that several rooms need. It knows no room.
+type State struct {
+	Recorder Recorder
+
+	Opts     Options // constant after Open
+	Log      *zap.Logger
+	Primary  driver.Primary
+	EventLog *event.Log
+	Temp     pattern.Set
+	Plain    pattern.Set
+	seed     maphash.Seed // for the hashes by which policies recognise a key
+
+	Ctx    context.Context // ends with the engine: for work that belongs to no single caller
+	Cancel context.CancelFunc
+	Work   sync.WaitGroup
+
+	Tiers     []*Secondary                  // constant after Open
+	Remote    *Secondary                    // the one of tiers that is a Remote, or nil
+	Far       driver.Remote                 // the tier of remote, or nil
+	Lazy      uint16                        // bits of the tiers with CascadeOnEvict
+	Deadlines map[*room.Group]time.Duration // GroupOptions.OpenDeadline of the groups that have one
+	Jobs      atomic.Uint64
+
+	Writers atomic.Int64 // len(mu.files)
+
+	Mu struct {
+		invariant.Mutex
+		Closed bool
+		Ix     *index.Index
+		Room   *room.Room // the accounts
+
+		Files    map[index.ID]WriteSide
+		Waiting  map[NameKey][]index.ID // versions that wait to take a name
+		Formerly map[index.ID]NameKey   // names of replaced files to which kernels refer
+
+		Blocks   int64 // committed files in memory
+		Hollow   int64 // committed files in secondary tiers only
+		Seq      uint64
+		Expiries index.Expiries
+		Counters Counters
+		Tally    tally
+		Scratch  []byte // for paths
+		Fates    *fate.Memory
+	}
+}
+
+// NameKey is one name in one directory.
+type NameKey struct {
+	Parent index.ID
+	Name   string
+}
+
+// Flags of an index entry.
+const (
+	FlagUncommitted uint16 = 1 << iota // being written: not yet visible to other processes
+	FlagTemp                           // its name looks temporary
+	FlagPinned                         // by the user, through user.kvfs.pinned
+	FlagSum                            // Sum is valid
+	FlagPolicy                         // is in its group's policy
+	FlagCounted                        // its charge counts as pinned
+	FlagLimbo                          // replaced, but still there for a process that just looked it up
+	FlagRefused                        // a secondary tier refused it: do not try again
+	FlagOnceSeen                       // not copied down because it was seen only once
+	FlagSynced                         // fsync has stored a version under its name
+	FlagTouched                        // is in opens.touched
+	FlagFetched                        // another node made this version
+	FlagPlain                          // its name is one of PlainPatterns
+)
+
+// Sizes and modes, as Linux has them.
+const (
+	PageBytes   = 4096     // of tmpfs
+	ModeType    = 0o170000 // the bits of a type in st_mode
+	ModeDir     = 0o040000
+	ModeRegular = 0o100000
+)
+
+// New makes a State with the root directory as its only entry.
+func New(opts Options) *State {
+	e := &State{Opts: opts, Log: opts.Logger, Primary: opts.Primary, EventLog: event.New(), seed: maphash.MakeSeed()}
+	e.Temp, e.Plain = pattern.New(opts.TempPatterns), pattern.New(opts.PlainPatterns)
+	e.Mu.Ix = index.New()
+	e.Mu.Files = map[index.ID]WriteSide{}
+	e.Mu.Waiting = map[NameKey][]index.ID{}
+	e.Mu.Formerly = map[index.ID]NameKey{}
+	now := e.Now()
+	e.Mu.Fates = fate.New(e.seed, opts.Kernels, now)
+	root := e.Mu.Ix.At(index.Root)
+	root.Mode, root.Mtime, root.Atime, root.Ctime = ModeDir|opts.RootMode, now, now, now
+	root.UID, root.GID = opts.RootUID, opts.RootGID
+	return e
+}
+
+// Events returns the log of events about blocks.
+func (e *State) Events() *event.Log { return e.EventLog }
+
+// Now returns the time in nanoseconds since the epoch.
+func (e *State) Now() int64 { return e.Opts.Now().UnixNano() }
+
+// NextSeqLocked returns the next commit number. It follows the clock, so a process
+// that finds no files of an earlier process still has higher numbers.
+func (e *State) NextSeqLocked() uint64 {
+	e.Mu.Seq = max(e.Mu.Seq+1, uint64(e.Now()))
+	return e.Mu.Seq
+}
+
+// SeqNowLocked returns a commit number of now. No later commit, here or elsewhere, has a lower
+// number. No earlier commit that is known here has a higher one.
+func (e *State) SeqNowLocked() uint64 { return max(e.Mu.Seq, uint64(e.Now())) }
+
+// ChargeOf returns the bytes that a file of size bytes costs: whole pages, as tmpfs counts.
+func ChargeOf(size int64) int64 { return (size + PageBytes - 1) &^ (PageBytes - 1) }
+
+// CheckLocked verifies the invariants of e.mu that are cheap enough for every Lock and Unlock.
+func (e *State) CheckLocked() {
+	m := &e.Mu
+	m.Room.Check()
+	invariant.Check(m.Blocks >= 0, "blocks %d < 0", m.Blocks)
+}
+
+// PathHashLocked returns the hash by which policies and filters recognise a name.
+func (e *State) PathHashLocked(id index.ID) uint64 {
+	e.Mu.Scratch = e.Mu.Ix.AppendPath(e.Mu.Scratch[:0], id)
+	return maphash.Bytes(e.seed, e.Mu.Scratch)
+}

@@ -1,0 +1,585 @@
+package writing
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// drafts is the room of files being written: versions, the names that they wait for, and commits.
+type drafts struct {
+	*core
+
+	limbo   limbo          // replaced blocks that can still be opened; guarded by State.Mu
+	records [64]sync.Mutex // by id: orders writers of one record; taken before State.Mu
+}
+
+// File is the write side of one entry. It exists while the entry is open for writing. After that it
+// exists while the entry waits for a rename: a temporary file has it until it is renamed or removed.
+// Package draft has the states and the events between them. How the states show in an entry:
+//
+//	Seen     linked
+//	Hidden   linked, FlagUncommitted
+//	Waits    File.waits, FlagUncommitted
+//	Gone     neither linked nor waiting
+//
+// The bytes of a File are one file of the primary tier, always the same one.
+type File struct {
+	e  *core
+	id index.ID // constant
+
+	// growth serialises the calls that extend the reservation. It is taken before State.Mu, and may be
+	// held while waiting for room.
+	growth sync.Mutex
+
+	// ends is held while a handle ends, so that one handle is the last. It is taken before commits.
+	ends sync.Mutex
+
+	// commits is held from the fstat of the bytes until the entry has its result, so that no commit uses
+	// an older result. It is taken before State.Mu and the stripe of drafts.records.
+	commits sync.Mutex
+
+	// Guarded by State.Mu.
+	owner    state.Process // the process that owns the version
+	handles  []*Handle     // open
+	file     *os.File      // the primary file, open for reading and writing; nil: not opened yet, or closed
+	users    int           // calls that use file now
+	warm     bool          // a rename may follow soon: file stays open until the next expiryTick
+	done     bool          // closed for good: the last of users closes file
+	charge   int64         // bytes charged: reserved or used, whichever is more
+	guessed  int64         // the part of charge that speculate reserved
+	started  bool          // the file may have bytes
+	wasEmpty bool          // Hidden: all processes saw it before, empty
+	waits    bool          // it waits for name
+	asked    bool          // Waits: closed, and it has asked for the name
+	left     bool          // its owner died while writing it under a shared temporary name
+	recorded bool          // not committed, but its primary file has a record that must go
+	name     state.NameKey // the name that it waits for
+	promised uint32        // Waits: the thread that was told to look the name up and open it; else 0
+	poisoned error         // a write failed: never commit
+	sync     bool          // fsync was called: the commit waits until the block is durable
+	synced   int64         // bytes that fsync kept: a killed writer leaves no more of its version; -1: none
+	kept     int64         // bytes that fsync found under a temporary name: synced, once another process renames it; -1: none
+	born     int64         // when the file was made, or last closed
+	begun    uint64        // commit number when it was made: it replaces versions elsewhere up to that number
+	replaces bool          // it replaces another version: versions elsewhere up to begun are void even if unknown here
+}
+
+// Handle is one open of a File for writing.
+type Handle struct {
+	File   *File
+	by     state.Caller // the caller that opened it
+	direct bool         // constant once the handle is given out
+	silent bool         // constant: its open made a temporary file, so no Flush reports its closes
+
+	// Guarded by State.Mu.
+	closed bool // its process has closed a descriptor and not written since
+	killed bool // a signal was ending the last process to close a descriptor: that may be its process
+}
+
+// Direct reports whether the kernel may write by itself: room is reserved, and the first byte does
+// not hide the file.
+func (h *Handle) Direct() bool { return h.direct }
+
+// Silent reports whether the open has made a temporary file: the engine need not know of its closes.
+func (h *Handle) Silent() bool { return h.silent }
+
+// Blob returns the primary file that holds the bytes.
+func (h *Handle) Blob() driver.BlobID {
+	h.File.e.Mu.Lock()
+	defer h.File.e.Mu.Unlock()
+	return driver.BlobID(h.File.e.Mu.Ix.At(h.File.id).Blob)
+}
+
+// ID returns the entry of the file.
+func (h *Handle) ID() index.ID { return h.File.id }
+
+// NewFileLocked makes the write side of an entry that has none.
+func (e *drafts) NewFileLocked(id index.ID, en *index.Entry) *File {
+	f := &File{e: e.core, id: id, charge: state.ChargeOf(en.Size), born: e.Now(), begun: e.SeqNowLocked(), started: en.Size > 0, synced: -1, kept: -1}
+	e.AddFileLocked(id, f)
+	return f
+}
+
+// fileLocked returns the write side of an entry, nil if it has none.
+func (e *core) fileLocked(id index.ID) *File {
+	f, _ := e.Mu.Files[id].(*File)
+	return f
+}
+
+// ChargeLocked returns the bytes of memory that f costs.
+func (f *File) ChargeLocked() int64 { return f.charge }
+
+// AddChargeLocked changes the bytes that f costs by n.
+func (f *File) AddChargeLocked(n int64) { f.charge += n }
+
+// WaitsLocked reports whether f waits to take a name.
+func (f *File) WaitsLocked() bool { return f.waits }
+
+// HandlesLocked returns how many handles f has.
+func (f *File) HandlesLocked() int { return len(f.handles) }
+
+// stateLocked describes an entry for package draft, as the caller's process sees it.
+func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *state.Caller, empty bool) draft.File {
+	s := draft.File{Kind: e.KindLocked(en), Place: draft.Seen, Empty: empty}
+	f := e.fileLocked(id)
+	switch {
+	case f != nil && f.waits:
+		s.Place = draft.Waits
+	case !e.Mu.Ix.Linked(id):
+		s.Place = draft.Gone
+	case en.Flags&state.FlagUncommitted != 0:
+		s.Place = draft.Hidden
+	}
+	if f != nil {
+		s.Mine, s.Busy = f.MineLocked(by), f.busyLocked(by.Proc())
+		if s.Kind == draft.Temp && s.Place == draft.Seen { // all processes share it: having made it does not count
+			s.Mine = f.opensLocked(by.Proc())
+		}
+	}
+	return s
+}
+
+// MineLocked reports whether the caller finds f under its name although others do not.
+func (f *File) MineLocked(by *state.Caller) bool {
+	if f.promised != 0 {
+		return by.Told && f.promisedLocked(by)
+	}
+	return f.owner == by.Proc() || f.opensLocked(by.Proc())
+}
+
+// passOnLocked gives a temporary file to a process that is writing it, because another process makes a version
+// of its own. If its owner is writing it, the owner keeps it.
+func (f *File) passOnLocked() {
+	if i := slices.IndexFunc(f.handles, func(h *Handle) bool { return !h.closed }); i >= 0 && !f.opensLocked(f.owner) {
+		f.owner = f.handles[i].by.Proc()
+	}
+}
+
+// opensLocked reports whether a process has f open for writing.
+func (f *File) opensLocked(p state.Process) bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.Proc() == p })
+}
+
+// promisedLocked reports whether f waits for an open by the caller's thread.
+func (f *File) promisedLocked(by *state.Caller) bool {
+	return f.promised == max(by.Thread, 1) && f.owner == by.Proc()
+}
+
+// busyLocked reports whether another process than p has f open for writing.
+func (f *File) busyLocked(p state.Process) bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.Proc() != p })
+}
+
+// ownerWritesLocked reports whether the owner has f open for writing, besides h.
+func (f *File) ownerWritesLocked(h *Handle) bool {
+	return slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed && o.by.Proc() == f.owner })
+}
+
+// actorLocked returns a thread of the owner, 0 if the owner does not have f open.
+func (f *File) actorLocked() fate.Actor {
+	for _, h := range f.handles {
+		if h.by.Proc() == f.owner {
+			return h.by.Actor()
+		}
+	}
+	return 0
+}
+
+// OpenLocked reports whether any process has a descriptor for writing f.
+func (f *File) OpenLocked() bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed })
+}
+
+// directLocked reports whether the kernel may write f without the engine seeing it.
+func (f *File) directLocked() bool {
+	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return h.direct })
+}
+
+// WithFile runs fn with the primary file, and keeps the file open meanwhile. It fails with
+// os.ErrClosed if the last handle was released, else as fn does.
+func (h *Handle) WithFile(fn func(file *os.File) error) error { return h.File.withFile(fn) }
+
+func (f *File) withFile(fn func(file *os.File) error) error {
+	f.e.Mu.Lock()
+	if f.done || f.file == nil && f.e.fileLocked(f.id) != f { // the entry may belong to another file by now
+		f.e.Mu.Unlock()
+		return os.ErrClosed
+	}
+	f.users++
+	file, blob := f.file, driver.BlobID(0)
+	if file == nil {
+		blob = driver.BlobID(f.e.Mu.Ix.At(f.id).Blob)
+	}
+	f.e.Mu.Unlock()
+	defer f.unuse()
+	if file == nil {
+		opened, err := f.e.Primary.Open(blob)
+		if err != nil {
+			return err
+		}
+		f.e.Mu.Lock()
+		surplus := f.file != nil
+		if !surplus {
+			f.file = opened
+		}
+		file = f.file
+		f.e.Mu.Unlock()
+		if surplus {
+			opened.Close()
+		}
+	}
+	return fn(file)
+}
+
+func (f *File) unuse() {
+	f.e.Mu.Lock()
+	f.users--
+	file := f.idleLocked()
+	f.e.Mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// idleLocked takes the primary file from f if no call and no handle needs it open. The caller closes it.
+func (f *File) idleLocked() (file *os.File) {
+	if f.users == 0 && (f.done || len(f.handles) == 0 && !f.warm) {
+		file, f.file = f.file, nil
+	}
+	return file
+}
+
+// CloseIdle closes the primary file if no call and no handle needs it open.
+func (f *File) CloseIdle() {
+	f.e.Mu.Lock()
+	file := f.idleLocked()
+	f.e.Mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// CloseFile closes the primary file for good. If calls use it, the last of them closes it.
+func (f *File) CloseFile() {
+	f.e.Mu.Lock()
+	f.done = true
+	file := f.idleLocked()
+	f.e.Mu.Unlock()
+	if file != nil {
+		file.Close()
+	}
+}
+
+// fstat returns the size in bytes and the time of last write (nanoseconds since the epoch) of the primary file.
+func (f *File) fstat() (size, mtime int64, err error) {
+	err = f.withFile(func(file *os.File) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+			return os.NewSyscallError("fstat", err)
+		}
+		size, mtime = st.Size, st.Mtim.Nano()
+		return nil
+	})
+	return size, mtime, err
+}
+
+// Refresh puts the present size and times into a. Before, a has those of the last commit.
+func (f *File) Refresh(a *state.Attr) {
+	size, mtime, err := f.fstat()
+	if err != nil { // closed meanwhile: the entry has them
+		f.e.Mu.Lock()
+		if f.e.Mu.Ix.Valid(f.id) {
+			en := f.e.Mu.Ix.At(f.id)
+			size, mtime = en.Size, en.Mtime
+		}
+		f.e.Mu.Unlock()
+	}
+	a.Ctime = max(a.Ctime, mtime)
+	a.Size, a.Mtime = size, mtime
+}
+
+// empty truncates a file that no process has open to 0 bytes.
+func (f *File) empty() error {
+	return f.withFile(func(file *os.File) error { return file.Truncate(0) })
+}
+
+// GiveUp empties a file after a failed write, unless a process has begun anew with the file.
+func (f *File) GiveUp() error {
+	f.commits.Lock() // a process that begins anew also empties it under this lock, before it writes
+	defer f.commits.Unlock()
+	f.e.Mu.Lock()
+	failed := f.poisoned != nil
+	f.e.Mu.Unlock()
+	if !failed {
+		return nil
+	}
+	return f.empty()
+}
+
+// ReadAt reads from the bytes of h at off, as pread does. It reads less than
+// len(p) only at the end of the file.
+func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
+	err = h.WithFile(func(file *os.File) error {
+		for n < len(p) {
+			m, err := unix.Pread(int(file.Fd()), p[n:], off+int64(n))
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || m == 0 {
+				return err
+			}
+			n += m
+		}
+		return nil
+	})
+	return n, err
+}
+
+// AtEnd is the offset with which WriteAt appends, wherever the end is by then.
+const AtEnd = -1
+
+// WriteAt writes all of p at off. It reserves the space first, and may wait for it.
+// Once it has failed, the file can never be committed. It fails with ErrNoSpace,
+// ErrQuota, ErrTooLarge, or an error of the file system.
+func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
+	f := h.File
+	end := off + int64(len(p))
+	if off == AtEnd {
+		size, _, err := f.fstat()
+		if err != nil {
+			return 0, err
+		}
+		end = size + int64(len(p))
+	}
+	err := f.prepare(ctx, h, end, len(p) >= f.e.Opts.RequestBytes)
+	if err == nil {
+		h.goesOn()
+		n := 0
+		err = h.WithFile(func(file *os.File) error {
+			return f.e.space.WithRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
+		})
+		f.begin(h) // another call may have emptied the file meanwhile
+	}
+	if err != nil {
+		f.fail(err) // also if the mount ended: an earlier part of the same write may be in the file
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// writeAll writes p from *n on, and adds the bytes written to *n.
+func writeAll(file *os.File, p []byte, off int64, n *int) error {
+	for *n < len(p) {
+		var m int
+		var err error
+		if off == AtEnd {
+			m, err = unix.Pwritev2(int(file.Fd()), [][]byte{p[*n:]}, 0, unix.RWF_APPEND)
+		} else {
+			m, err = unix.Pwrite(int(file.Fd()), p[*n:], off+int64(*n))
+		}
+		switch err {
+		case nil:
+			*n += m
+		case unix.EINTR:
+		case unix.ENOSPC:
+			return block.ErrNoSpace
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// closedByLocked notes that a process has closed a descriptor of h. goesOn: the process has another descriptor of the
+// file. If all its handles are closed, that descriptor is a duplicate, of any of them: so all count as open again.
+func (h *Handle) closedByLocked(p state.Process, goesOn bool) {
+	if h.by.Proc() != p {
+		return
+	}
+	h.closed = true
+	if goesOn && !h.File.opensLocked(p) {
+		for _, o := range h.File.handles {
+			o.closed = o.closed && o.by.Proc() != p
+		}
+	}
+}
+
+// goesOn notes that h goes on writing after one of its descriptors was closed.
+func (h *Handle) goesOn() {
+	h.File.e.Mu.Lock()
+	h.closed = false
+	h.File.e.Mu.Unlock()
+}
+
+// poison makes sure that f is never committed. An err that only says that the
+// caller did not wait changes nothing.
+func (f *File) poison(err error) {
+	if !errors.Is(err, context.Canceled) {
+		f.fail(err)
+	}
+}
+
+// fail makes sure that f is never committed.
+func (f *File) fail(err error) {
+	f.e.Mu.Lock()
+	if f.poisoned == nil {
+		f.poisoned = err
+	}
+	f.e.Mu.Unlock()
+}
+
+// growStep is the smallest growth of a reservation with an unknown final size, in
+// bytes, so that a stream of small writes does not take the lock each time.
+const growStep = 1 << 20
+
+// prepare makes room for end bytes in f, and hides f if these are its first. It may wait for room.
+// more: further bytes will follow. Then the first call reserves the size of the group's blocks, so
+// that no later write can fail.
+func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) error {
+	e := f.e
+	e.Mu.Lock()
+	ready := end <= f.charge && (f.started || end == 0)
+	e.Mu.Unlock()
+	if ready {
+		return nil
+	}
+	f.growth.Lock()
+	defer f.growth.Unlock()
+	e.Mu.Lock()
+	started := f.started
+	if !started && more {
+		end = max(end, e.Mu.Room.Group(e.Mu.Ix.At(f.id).Group).BlockBytes())
+	}
+	charge := f.charge
+	e.Mu.Unlock()
+	if want := state.ChargeOf(end) - charge; want > 0 {
+		step := min(growStep, e.Opts.CapacityBytes/64) &^ (state.PageBytes - 1)
+		if want >= step || !started || !e.space.TryReserve(f.id, f, step) {
+			if err := e.space.Reserve(ctx, f.id, f, want, started); err != nil {
+				return err
+			}
+		}
+	}
+	if end > 0 {
+		f.begin(h)
+	}
+	return nil
+}
+
+// begin notes that f has bytes from the process of h, or is about to get them.
+func (f *File) begin(h *Handle) { f.beginBy(h.by.Proc()) }
+
+// beginBy is begin for a process. The zero Process means that the writer is unknown: then the last close commits.
+func (f *File) beginBy(p state.Process) {
+	var g state.Gone
+	f.e.Mu.Lock()
+	if !f.started {
+		f.e.drafts.startLocked(f, p, &g)
+	}
+	f.e.Mu.Unlock()
+	f.e.Finish(&g)
+}
+
+// reserveTo makes room for end bytes in f.
+func (f *File) reserveTo(ctx context.Context, end int64) error {
+	f.growth.Lock()
+	defer f.growth.Unlock()
+	f.e.Mu.Lock()
+	want, started := state.ChargeOf(end)-f.charge, f.started
+	f.e.Mu.Unlock()
+	return f.e.space.Reserve(ctx, f.id, f, want, started)
+}
+
+// startLocked is called when f gets its first byte from a process.
+func (e *drafts) startLocked(f *File, by state.Process, g *state.Gone) {
+	en := e.Mu.Ix.At(f.id)
+	if !f.started && draft.Hides(e.stateLocked(f.id, en, &state.Caller{}, true)) {
+		f.owner, f.wasEmpty = by, true
+		e.NameLeftLocked(f.id, en, state.Process{}, g) // for all processes but the writer
+		e.Mu.Blocks--
+		en.Flags |= state.FlagUncommitted
+		e.ClassifyLocked(f.id, en)
+		e.TierEventLocked(event.Changed, "", f.id, fate.Cause{Reason: fate.ReasonRewritten})
+	}
+	f.started = true
+}
+
+// CatchUp finds out whether the kernel has written the first bytes of f by itself.
+func (f *File) CatchUp() {
+	f.e.Mu.Lock()
+	unseen := !f.started && f.directLocked()
+	f.e.Mu.Unlock()
+	if !unseen {
+		return
+	}
+	if size, _, err := f.fstat(); err != nil || size == 0 {
+		return
+	}
+	f.e.Mu.Lock()
+	writer := f.writerLocked()
+	unseen = f.directLocked()
+	f.e.Mu.Unlock()
+	if unseen {
+		f.beginBy(writer)
+	}
+}
+
+// writerLocked returns the process that has f open, the zero Process if several have: the kernel writes for all.
+func (f *File) writerLocked() (p state.Process) {
+	for i, h := range f.handles {
+		if q := h.by.Proc(); i > 0 && q != p {
+			return state.Process{}
+		} else {
+			p = q
+		}
+	}
+	return p
+}
+
+// catchUpLocked is CatchUp for the file of an entry, if that is being written. It releases the lock meanwhile.
+func (e *drafts) catchUpLocked(id index.ID) {
+	if f := e.fileLocked(id); f != nil && !f.started && f.directLocked() {
+		e.Mu.Unlock()
+		f.CatchUp()
+		e.Mu.Lock()
+	}
+}
+
+// whole reports whether f is as long as the blocks of its group and has no hole. Then no write of f can have ended
+// short, though the engine saw none of them.
+func (f *File) whole(size int64) bool {
+	f.e.Mu.Lock()
+	expected := f.e.Mu.Room.Group(f.e.Mu.Ix.At(f.id).Group).BlockBytes()
+	f.e.Mu.Unlock()
+	return size == expected && f.withFile(func(file *os.File) error {
+		hole, err := unix.Seek(int(file.Fd()), 0, unix.SEEK_HOLE)
+		if err == nil && hole < size {
+			err = block.ErrNotFound
+		}
+		return err
+	}) == nil
+}
+
+// replacesLocked notes that a version is about to take a name from a holder, or that the version itself was
+// committed before. Versions that existed when it was begun are void then. Versions that this node has made since
+// are void, too, wherever their copies are.
+func (f *File) replacesLocked(holder *index.Entry) {
+	f.replaces = true
+	if holder.Flags&state.FlagFetched == 0 {
+		f.begun = max(f.begun, holder.Seq)
+	}
+}

@@ -1,0 +1,609 @@
+package writing
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// renames is the room of renames of files and directories.
+type renames struct{ *core }
+
+// RenameOptions names the file or directory that moves, and where to.
+type RenameOptions struct {
+	Parent, NewParent index.ID
+	Name, NewName     string
+	By                state.Caller
+	NoReplace         bool // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
+}
+
+// renameTries bounds how often Rename looks again because the name has come to mean another file.
+const renameTries = 16
+
+// Rename moves the file or directory that the name means to the caller, and replaces the one that has the new name.
+// A file that gets the name of a block is committed with the bytes written so far; later writes through its open
+// handles still land. If the file is the version of another process that still writes it, that process's close
+// commits it.
+//
+// Rename never asks other nodes, nor fetches from them. A block that only they have and a directory that they also
+// have cannot be renamed, nor can such a directory be replaced. Rename fails with EXDEV then, and mv copies.
+//
+// It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop, ErrReserved, ErrInvalid (also for
+// a size that is not the block size of a strict group), ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
+//
+// A rename that commits waits for the block's copy as Flush does.
+func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
+	for tries := 0; ; tries++ {
+		id, f, err := e.renameSource(&o)
+		if err != nil {
+			return err
+		}
+		if f == nil && e.populated(id) {
+			state.Announce(o.By.Waits) // the record of everything below the directory is written anew
+		}
+		unpin, err := e.bringUp(ctx, id, &o)
+		if err != nil {
+			e.names.Forget(id, 1)
+			return err
+		}
+		told, again, err := e.tryRename(id, f, &o)
+		unpin()
+		if err == nil && !again && f != nil {
+			err = e.renamed(ctx, o.By.Waits, id, f)
+		}
+		if err != nil {
+			e.tellAsker(told)
+		}
+		e.names.Forget(id, 1)
+		if !again || tries == renameTries {
+			return err
+		}
+	}
+}
+
+// bringUp brings a block of this node that is to get a plain name into memory, because plain files are only there.
+// The block stays there until unpin is called.
+func (e *renames) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
+	e.Mu.Lock()
+	plain := e.Mu.Ix.Valid(o.NewParent) && e.Mu.Ix.Linked(id) && e.kindOfLocked(state.NameKey{Parent: o.NewParent, Name: o.NewName}) != draft.Block
+	hollow := plain && e.HollowLocked(id, e.Mu.Ix.At(id)) && e.OwnTiers(e.Mu.Ix.At(id)) != 0
+	e.Mu.Unlock()
+	if !hollow {
+		return func() {}, nil
+	}
+	state.Announce(o.By.Waits)
+	switch err := e.lower.PromoteOwn(ctx, id); {
+	case err == nil:
+		return func() { e.opens.CloseRead(id) }, nil
+	case !errors.Is(err, state.ErrStale):
+		return nil, state.MissError(err)
+	}
+	return func() {}, nil
+}
+
+// errHollow says that the block to be renamed to a plain name has left memory again.
+var errHollow = errors.New("the block is not in memory")
+
+// movableLocked fails with EXDEV if not everything that moves with id is this node's own, or if other nodes have
+// the directory that id is to replace.
+func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
+	if e.Remote == nil {
+		return nil
+	}
+	far := e.FarLocked(id, en)
+	if en.Mode&state.ModeType == state.ModeDir {
+		_, far = e.elsewhere.Locate(e.Mu.Ix.Path(id))
+		if target != 0 && !far {
+			_, far = e.elsewhere.Locate(e.Mu.Ix.Path(target))
+		}
+		e.Mu.Ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
+			far = far || e.FarLocked(c, ce) || ce.Mode&state.ModeType == state.ModeDir && ce.Tiers&e.Remote.Bit != 0
+			return !far
+		})
+	}
+	if far {
+		return os.NewSyscallError("rename", unix.EXDEV)
+	}
+	return nil
+}
+
+// populated reports whether id is a directory with anything in it.
+func (e *renames) populated(id index.ID) bool {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	return e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(id) > 0
+}
+
+// renamed waits, after a commit by rename, for what such a commit waits for.
+func (e *renames) renamed(ctx context.Context, w state.Waiter, id index.ID, f *File) error {
+	e.Mu.Lock()
+	committed := e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0
+	sync := committed && f.sync
+	if committed {
+		f.sync = false
+	}
+	e.Mu.Unlock()
+	if !committed {
+		return nil
+	}
+	return e.lower.AfterCommit(ctx, w, id, sync)
+}
+
+// tryRename moves id, which the name meant a moment ago. It returns the names that it told the kernel of. again says
+// that the name means something else now and must be looked up again.
+func (e *renames) tryRename(id index.ID, f *File, o *RenameOptions) (told []state.GoneName, again bool, err error) {
+	if f == nil {
+		return e.renameOpen(id, f, o)
+	}
+	gone := f.withFile(func(*os.File) error { // opened once for all the steps that need it
+		told, again, err = e.renameOpen(id, f, o)
+		return nil
+	})
+	if gone != nil {
+		return nil, true, block.ErrNotFound
+	}
+	return told, again, err
+}
+
+// renameOpen is tryRename with the file of f, if it has one, open.
+func (e *renames) renameOpen(id index.ID, f *File, o *RenameOptions) (told []state.GoneName, again bool, err error) {
+	var g state.Gone
+	moved, again, err := e.move(id, f, o, &g)
+	for _, c := range moved {
+		err = errors.Join(err, e.drafts.WriteRecord(c, nil))
+		e.settle(c, &g)
+		e.names.Forget(c, 1)
+	}
+	e.Finish(&g)
+	return g.Names, again, err
+}
+
+// move is tryRename without records, settling and telling. It returns the entries that moved, as moveLocked does.
+func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *state.Gone) (moved []index.ID, again bool, err error) {
+	var size, mtime int64
+	if f != nil {
+		f.commits.Lock()
+		defer f.commits.Unlock()
+		if size, mtime, err = f.fstat(); err != nil {
+			return nil, true, block.ErrNotFound
+		}
+		if err := e.drafts.checkOverrun(f, size); err != nil {
+			return nil, false, err
+		}
+	}
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	got, _ := e.names.ResolveLocked(o.Parent, o.Name, &o.By)
+	if got != id || e.fileLocked(id) != f || e.Mu.Ix.Linked(id) && e.ExpiredLocked(id) {
+		e.names.DropExpiredLocked(o.Parent, o.Name, g)
+		again, err = true, block.ErrNotFound
+	} else {
+		e.names.DropExpiredLocked(o.NewParent, o.NewName, g)
+		if moved, err = e.moveLocked(id, f, o, size, mtime, g); err == errHollow {
+			again, err = true, block.ErrNotFound
+		}
+	}
+	e.elsewhere.TellOutdatedLocked(g)
+	return moved, again, err
+}
+
+// moveLocked moves id and, if it is a directory, everything below it. It returns the entries that moved. The caller
+// has one reference to each.
+func (e *renames) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) (moved []index.ID, err error) {
+	from := e.ChildPathLocked(o.Parent, o.Name)
+	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
+		return nil, err
+	}
+	if !e.Mu.Ix.Linked(id) {
+		return nil, nil // id waits for the new name
+	}
+	to := e.Mu.Ix.Path(id)
+	moved = append(moved, id)
+	e.Mu.Ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
+		moved = append(moved, c)
+		return true
+	})
+	if e.Remote != nil && from != to && e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir {
+		e.renumberLocked(id, moved, from, to, g)
+	}
+	tree := lane.Tree{From: from, To: to}
+	for _, c := range moved {
+		en := e.Mu.Ix.At(c)
+		en.Lookups++
+		if e.Remote != nil && from != to {
+			e.LeaveRemoteLocked(en, from+e.Mu.Ix.Path(c)[len(to):])
+		}
+		if from == to || en.Tiers|en.Storing == 0 && (c == id || en.Flags&state.FlagSynced == 0) {
+			continue
+		}
+		if c != id && en.Storing == 0 && en.Flags&state.FlagSynced == 0 {
+			tree.Add(e.Mu.Ix, c, en.Tiers, state.FileAttrs(en))
+			continue
+		}
+		old, _ := block.ParseKey(from + e.Mu.Ix.Path(c)[len(to):])
+		if c != id && en.Flags&state.FlagSynced != 0 {
+			e.leaveSyncedLocked(c, en, old)
+		}
+		e.lower.UpdateCopiesLocked(c, en, old)
+	}
+	followLocked(e.Tiers, &tree)
+	return moved, nil
+}
+
+// followLocked has tiers follow the rename of a directory.
+func followLocked(tiers []*state.Secondary, t *lane.Tree) {
+	for _, s := range tiers {
+		s.TreeLocked(t)
+	}
+}
+
+// leaveSyncedLocked has a tier drop the copy that fsync left under the name that a block had before the rename of a
+// directory above it, if that copy is not the block.
+func (e *renames) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
+	s := e.Keeper()
+	if en.Tiers&s.Bit == 0 && e.BegunLocked(id, en)&s.Bit == 0 {
+		s.RemoveLocked(old)
+		en.Flags &^= state.FlagSynced
+	}
+}
+
+// settle ends the write side of a file whose last handle was closed before its rename committed it.
+func (e *renames) settle(id index.ID, g *state.Gone) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if f := e.fileLocked(id); f != nil && len(f.handles) == 0 {
+		e.drafts.endedLocked(f, e.Mu.Ix.At(id), false, g)
+	}
+}
+
+// renameSource finds the entry that moves, and its write side if it has one. The caller has one reference to the
+// entry, and gives it back with Forget.
+func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
+	var g state.Gone
+	e.Mu.Lock()
+	e.drafts.HearNameLocked(o.Parent, o.Name, &o.By)
+	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, &g)
+	id, _ = e.names.ResolveLocked(o.Parent, o.Name, &o.By)
+	f = e.fileLocked(id)
+	switch {
+	case id == 0:
+		err = block.ErrNotFound
+	case f != nil && f.poisoned != nil && e.KindLocked(e.Mu.Ix.At(id)) != draft.Plain:
+		err = errors.Join(block.ErrPoisoned, f.poisoned)
+	default:
+		e.Mu.Ix.At(id).Lookups++
+	}
+	e.elsewhere.TellOutdatedLocked(&g)
+	e.Mu.Unlock()
+	e.Finish(&g)
+	return id, f, err
+}
+
+func (e *renames) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) error {
+	if err := e.names.CheckNewLocked(o.NewParent, o.NewName); err != nil {
+		return err
+	}
+	ix := e.Mu.Ix
+	en := ix.At(id)
+	isDir := en.Mode&state.ModeType == state.ModeDir
+	if isDir && ix.Within(o.NewParent, id) {
+		return block.ErrLoop
+	}
+	k := state.NameKey{Parent: o.NewParent, Name: o.NewName}
+	target := e.elsewhere.FindLocked(k.Parent, k.Name)
+	if target == id || k == (state.NameKey{Parent: o.Parent, Name: o.Name}) {
+		return nil
+	}
+	if err := e.checkTargetLocked(target, isDir, o, g); err != nil {
+		return err
+	}
+	if err := e.movableLocked(id, en, target); err != nil {
+		return err
+	}
+	if !isDir {
+		return e.renameFileLocked(id, f, o, size, mtime, g)
+	}
+	old := e.ChildPathLocked(o.Parent, o.Name)
+	e.moveNameLocked(id, f, o, draft.Block, target, g)
+	e.RenamedVerdictLocked(old, id, o.By.Actor())
+	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
+	e.RenamedDirLocked(id, en)
+	e.renamedLocked(event.DirRenamed, id, en, old, g)
+	e.drafts.ShrinkLocked(e.Mu.Room.Group(e.GroupOfLocked(id)), g)
+	return nil
+}
+
+// renameFileLocked is renameLocked for a file.
+func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) error {
+	k := state.NameKey{Parent: o.NewParent, Name: o.NewName}
+	en := e.Mu.Ix.At(id)
+	from, to := e.KindLocked(en), e.kindOfLocked(k)
+	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.MineLocked(&o.By), f.ownerWritesLocked(nil)) {
+		e.postponeLocked(id, f, o, g)
+		return nil
+	}
+	committed := from == draft.Block && en.Flags&state.FlagUncommitted == 0
+	if committed && to != draft.Block && e.HollowLocked(id, en) {
+		return errHollow // the block has to come up first
+	}
+	if err := e.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
+		return err
+	}
+	if err := e.space.MoveGroupLocked(id, en, e.GroupOfLocked(k.Parent), e.Mu.Ix.Lookup(k.Parent, k.Name), g); err != nil {
+		return err
+	}
+	target := e.Mu.Ix.Lookup(k.Parent, k.Name) // the eviction for its group may have removed the target
+	old := e.ChildPathLocked(o.Parent, o.Name)
+	if committed && to != draft.Block {
+		e.leaveBlocksLocked(id, en, o.By.Actor())
+	}
+	e.moveNameLocked(id, f, o, from, target, g)
+	if committed && to == draft.Block {
+		e.RenamedVerdictLocked(old, id, o.By.Actor())
+	}
+	was := en.Seq
+	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
+	en.Flags = en.Flags&^(state.FlagTemp|state.FlagPlain) | e.NameFlagsLocked(k.Parent, k.Name)
+	switch {
+	case to != draft.Block:
+		if en.Flags&state.FlagUncommitted != 0 {
+			en.Flags &^= state.FlagUncommitted
+			e.Mu.Blocks++
+		}
+		switch {
+		case f != nil:
+			f.synced = -1
+			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before a write
+		case to == draft.Temp:
+			e.drafts.NewFileLocked(id, en)
+		}
+	case !committed:
+		if f == nil { // the file is from an earlier daemon
+			f = e.drafts.NewFileLocked(id, en)
+			size, mtime = en.Size, en.Mtime
+		}
+		if en.Flags&state.FlagUncommitted == 0 { // the file begins to be a block
+			en.Flags |= state.FlagUncommitted
+			e.Mu.Blocks--
+		}
+		e.drafts.publishLocked(f, en, size, mtime, g)
+	default:
+		e.renamedLocked(event.Renamed, id, en, old, g)
+		e.lower.RenumberedLocked(id, was)
+		if f == nil {
+			e.lower.CascadeLocked(id, en)
+		}
+	}
+	e.ClassifyLocked(id, en)
+	return nil
+}
+
+// kindOfLocked returns the kind that a file of the name k would have.
+func (e *renames) kindOfLocked(k state.NameKey) draft.Kind {
+	switch flags := e.NameFlagsLocked(k.Parent, k.Name); {
+	case flags&state.FlagPlain != 0 || e.Mu.Room.Group(e.GroupOfLocked(k.Parent)).Pinned():
+		return draft.Plain
+	case flags&state.FlagTemp != 0:
+		return draft.Temp
+	}
+	return draft.Block
+}
+
+// leaveBlocksLocked follows a block that is about to get a name that other tiers and nodes do not know.
+func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor) {
+	e.EventLocked(event.Removed, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
+	if e.Remote != nil {
+		e.Far.Bury([]driver.Grave{{Path: e.Mu.Ix.Path(id), Seq: e.NextSeqLocked()}})
+	}
+	e.lower.DropCopiesLocked(id, en)
+}
+
+// postponeLocked moves a temporary file to the name of a block. The owner of the file, not the process that renames,
+// still writes it. From now on the file is a version of the block, and the close by its owner commits it.
+func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *state.Gone) {
+	en := e.Mu.Ix.At(id)
+	if f.waits {
+		e.drafts.unawaitLocked(f)
+	} else {
+		e.NameLeftLocked(id, en, o.By.Proc(), g)
+		e.Mu.Ix.Unlink(id)
+		e.Mu.Blocks--
+	}
+	en.Flags &^= state.FlagTemp | state.FlagPlain
+	f.synced = f.kept
+	e.drafts.uncommitLocked(f, en, g)
+	e.RegroupLocked(id, en, e.GroupOfLocked(o.NewParent))
+	e.drafts.dropVersionsOfLocked(f.owner, state.NameKey{Parent: o.NewParent, Name: o.NewName}, g)
+	if e.Mu.Ix.Lookup(o.NewParent, o.NewName) == 0 {
+		e.Mu.Ix.Link(id, o.NewParent, o.NewName)
+	} else {
+		e.drafts.awaitLocked(f, state.NameKey{Parent: o.NewParent, Name: o.NewName})
+	}
+	e.drafts.seatNextLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, g)
+	if en.Lookups > 0 { // the kernel has moved its own entry of the name
+		g.Names = append(g.Names, state.GoneName{Parent: o.NewParent, Id: id, Name: o.NewName})
+	}
+	e.ClassifyLocked(id, en)
+	e.ChangedLocked(o.Parent)
+}
+
+// renamedLocked tells of a rename from the path old.
+func (e *renames) renamedLocked(kind event.Kind, id index.ID, en *index.Entry, old string, g *state.Gone) {
+	from, _ := block.ParseKey(old)
+	to, _ := block.ParseKey(e.Mu.Ix.Path(id))
+	guard := e.GuardLocked(e.GuardLocked(nil, id), e.Mu.Ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
+	e.EventLog.Add(event.Event{Time: time.Unix(0, en.Ctime), Kind: kind, Key: to, From: from, Size: en.Size, Guard: guard})
+	if e.Remote == nil {
+		return
+	}
+	if kind == event.Renamed {
+		en.Flags &^= state.FlagFetched // another version
+		e.Far.Bury([]driver.Grave{{Path: old, Seq: en.Seq}})
+		e.elsewhere.PublishedLocked(id, en, math.MaxUint64, true, g)
+	}
+	e.elsewhere.OwnDirsLocked(id)
+}
+
+// renumberLocked gives everything below a directory that has moved a new version: the old versions may have graves
+// under the new name. The old name gets graves, the directory's after those of its files, so that nodes that learn
+// of it find it empty. No other node has the directory, so that a look-up finds none of its files before that.
+func (e *renames) renumberLocked(id index.ID, moved []index.ID, from, to string, g *state.Gone) {
+	for i := len(moved) - 1; i >= 0; i-- {
+		c := moved[i]
+		en := e.Mu.Ix.At(c)
+		if en.Flags&state.FlagUncommitted != 0 {
+			continue
+		}
+		if c != id {
+			e.renumberOneLocked(c, en)
+		}
+		g.Graves = append(g.Graves, driver.Grave{
+			Path: from + e.Mu.Ix.Path(c)[len(to):], Dir: en.Mode&state.ModeType == state.ModeDir, Seq: en.Seq,
+		})
+	}
+}
+
+func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
+	was := en.Seq
+	en.Seq = e.NextSeqLocked()
+	if en.Mode&state.ModeType == state.ModeDir {
+		return
+	}
+	en.Flags &^= state.FlagFetched
+	e.lower.RenumberedLocked(id, was)
+	if f := e.fileLocked(id); f != nil {
+		f.begun = max(f.begun, en.Seq)
+	}
+	if e.Mu.Files[id] == nil && en.Flags&(state.FlagRefused|state.FlagOnceSeen) == 0 {
+		e.lower.CascadeLocked(id, en) // the store may have been waiting as the other version
+	}
+}
+
+// moveNameLocked gives id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
+func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *state.Gone) {
+	ix := e.Mu.Ix
+	from, to := state.NameKey{Parent: o.Parent, Name: o.Name}, state.NameKey{Parent: o.NewParent, Name: o.NewName}
+	en := ix.At(id)
+	waits := f != nil && f.waits
+	switch {
+	case waits:
+		e.drafts.unawaitLocked(f)
+		if holder := ix.Lookup(from.Parent, from.Name); holder != 0 && e.replacedLocked(holder, was) {
+			e.Mu.Counters.Removed++
+			e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: o.By.Actor()}, o.By.Proc(), g)
+			e.drafts.LeaveLimboNamedLocked(from, g) // nothing takes the name
+		}
+	case ix.Linked(id):
+		e.NameLeftLocked(id, en, o.By.Proc(), g)
+		if en.Flags&(state.FlagSynced|state.FlagUncommitted) != 0 && en.Tiers|en.Storing|en.Flags&state.FlagSynced != 0 {
+			e.lower.RemoveCopiesLocked(id, en) // under the old name
+		}
+		e.drafts.LeaveLimboNamedLocked(from, g)
+	}
+	if f != nil && f.sync && e.NameFlagsLocked(to.Parent, to.Name)&state.FlagTemp == 0 {
+		e.drafts.keepSyncedLocked(en)
+	}
+	if target != 0 && en.Mode&state.ModeType == state.ModeDir {
+		e.NameLeftLocked(target, ix.At(target), o.By.Proc(), g)
+		e.names.DropDirLocked(target, ix.At(target), g)
+	} else if target != 0 {
+		e.drafts.displaceLocked(target, id, to, &o.By, g)
+	}
+	e.drafts.overtakeLocked(to, false, g)
+	if waits {
+		ix.Link(id, to.Parent, to.Name)
+	} else {
+		ix.Rename(id, to.Parent, to.Name)
+	}
+	if was == draft.Block {
+		e.drafts.overtakeLocked(from, false, g)
+	} else { // each rename of a temporary name publishes the bytes of its own process
+		e.drafts.seatNextLocked(from, g)
+	}
+	e.ChangedLocked(o.Parent)
+	e.ChangedLocked(o.NewParent)
+}
+
+// replacedLocked reports whether the holder of the name of a version that is renamed goes with that version: a
+// block, or a temporary file that no process writes or may yet rename.
+func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
+	if was == draft.Block {
+		return e.Mu.Ix.At(holder).Flags&state.FlagUncommitted == 0
+	}
+	f := e.fileLocked(holder)
+	return f == nil || f.left && !f.OpenLocked()
+}
+
+// checkTargetLocked checks that the file or directory with the new name may be replaced.
+func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *state.Gone) error {
+	if target == 0 {
+		return nil
+	}
+	tdir := e.Mu.Ix.At(target).Mode&state.ModeType == state.ModeDir
+	switch {
+	case o.NoReplace:
+		return block.ErrExist
+	case isDir && !tdir:
+		return block.ErrNotDir
+	case !isDir && tdir:
+		return block.ErrIsDir
+	case tdir && !e.drafts.EmptyLocked(target, &o.By, g):
+		return block.ErrNotEmpty
+	}
+	return nil
+}
+
+// RenamedDirLocked follows a directory's rename. Files below it may have changed group, and its name may make them
+// temporary, or no longer so.
+func (e *renames) RenamedDirLocked(id index.ID, en *index.Entry) {
+	ix := e.Mu.Ix
+	e.MarkDirLocked(id, en)
+	ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
+		if ce.Mode&state.ModeType == state.ModeDir {
+			e.MarkDirLocked(c, ce)
+		} else {
+			e.RegroupLocked(c, ce, e.GroupOfLocked(ix.Parent(c)))
+		}
+		return true
+	})
+	for k, waiting := range e.Mu.Waiting { // versions that wait for a name there
+		if !ix.Valid(k.Parent) || !ix.Within(k.Parent, id) {
+			continue
+		}
+		for _, s := range waiting {
+			e.RegroupLocked(s, ix.At(s), e.GroupOfLocked(k.Parent))
+		}
+	}
+}
+
+// checkRenameLocked is checkSize for a file that is to get the name of a block. size is that of f, its write side; f
+// is nil if it has none.
+func (e *renames) checkRenameLocked(k state.NameKey, f *File, en *index.Entry, size int64) error {
+	if f == nil {
+		size = en.Size
+	}
+	return e.Mu.Room.Group(e.GroupOfLocked(k.Parent)).CheckSize(size)
+}
+
+// tellAsker tells the asking kernel, too, of names whose change has failed: that kernel believes it happened.
+func (e *renames) tellAsker(names []state.GoneName) {
+	for _, n := range names {
+		if n.By != (state.Process{}) {
+			e.Opts.Invalidate(state.Process{}, n.Parent, n.Id, n.Name)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package writing
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// Truncate sets the size of the bytes of h. It reserves room if they grow, and
+// fails with ErrNoSpace, ErrQuota or ErrTooLarge.
+func (h *Handle) Truncate(ctx context.Context, size int64) error {
+	err := h.truncate(ctx, size)
+	if err == nil {
+		h.File.e.drafts.tellSize(h.File.id, size)
+	}
+	return err
+}
+
+func (h *Handle) truncate(ctx context.Context, size int64) error {
+	f := h.File
+	if err := f.prepare(ctx, h, size, false); err != nil {
+		return err
+	}
+	err := h.WithFile(func(file *os.File) error {
+		defer f.e.TellFreed(file)
+		return file.Truncate(size)
+	})
+	if err == nil {
+		f.shrunk(size)
+	}
+	if err == nil && size == 0 {
+		f.emptied()
+		if size, _, err := f.fstat(); err == nil && size > 0 { // a process has written meanwhile
+			f.begin(h)
+		}
+	}
+	return err
+}
+
+// shrunk is called when f has been truncated. What fsync found of a file that is no block yet, or has no bytes now,
+// is not there any more if that was more.
+func (f *File) shrunk(size int64) {
+	f.e.Mu.Lock()
+	if f.synced > size && (size == 0 || f.e.Mu.Ix.At(f.id).Flags&state.FlagUncommitted != 0) {
+		f.synced = -1
+	}
+	if f.kept > size {
+		f.kept = -1
+	}
+	f.e.Mu.Unlock()
+}
+
+// emptied is called when f has lost its bytes in place. The next byte hides f, so from now on no kernel may
+// answer a look-up of f by itself.
+func (f *File) emptied() {
+	var g state.Gone
+	f.e.Mu.Lock()
+	f.started = false
+	ix := f.e.Mu.Ix
+	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.drafts.stateLocked(f.id, en, &state.Caller{}, true)) {
+		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(f.id), Id: f.id, Name: ix.Name(f.id)})
+	}
+	f.e.Mu.Unlock()
+	f.e.Finish(&g)
+}
+
+// Allocate reserves room for length bytes at off, as fallocate(2). The size
+// grows to cover them unless keep is set. It fails as Truncate does.
+func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) error {
+	f := h.File
+	if keep {
+		return f.reserveTo(ctx, off+length)
+	}
+	if err := f.prepare(ctx, h, off+length, false); err != nil {
+		return err
+	}
+	size, _, err := f.fstat()
+	if err != nil || size >= off+length {
+		return err
+	}
+	if err := h.WithFile(func(file *os.File) error { return file.Truncate(off + length) }); err != nil {
+		return err
+	}
+	f.e.drafts.tellSize(f.id, off+length)
+	return nil
+}
+
+// PunchHole frees the pages of a range and keeps the size, as fallocate(2) with FALLOC_FL_PUNCH_HOLE.
+func (h *Handle) PunchHole(_ context.Context, off, length int64) error {
+	return h.WithFile(func(file *os.File) error {
+		defer h.File.e.TellFreed(file)
+		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
+	})
+}
+
+// TruncateName sets the size of a file that the caller does not have open for writing, as
+// truncate(2). It fails as OpenWrite and Truncate do.
+func (e *drafts) TruncateName(ctx context.Context, id index.ID, by state.Caller, size int64) error {
+	h, err := e.opens.OpenWrite(ctx, id, by, WriteOptions{Append: true})
+	if err != nil {
+		return err
+	}
+	err = h.truncate(ctx, size) // the commit tells the kernels
+	e.drafts.Release(h)
+	return err
+}
+
+// setHollowMtime sets the time of a block that has left memory. It returns false if the
+// block is gone, or back in memory.
+func (e *drafts) setHollowMtime(id index.ID, ns int64) bool {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	en := e.Mu.Ix.At(id)
+	if !e.HollowLocked(id, en) {
+		return false
+	}
+	en.Mtime = ns
+	return true
+}
+
+// SetMtime sets the time in the entry and on the primary file, because Adopt compares the two.
+func (e *drafts) SetMtime(id index.ID, w state.WriteSide, blob driver.BlobID, ns int64) error {
+	f, _ := w.(*File)
+	set := func(file *os.File) error {
+		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
+		return os.NewSyscallError("futimens", state.Futimens(int(file.Fd()), ts))
+	}
+	err := os.ErrClosed
+	if f != nil {
+		f.commits.Lock() // or a commit that has read the old time already would restore it
+		defer f.commits.Unlock()
+		err = f.withFile(set)
+	}
+	if errors.Is(err, os.ErrClosed) { // no handle is open, or none any more
+		file, openErr := e.Primary.Open(blob)
+		if errors.Is(openErr, block.ErrNotFound) && e.setHollowMtime(id, ns) {
+			return nil
+		}
+		if openErr != nil {
+			return openErr
+		}
+		defer file.Close()
+		err = set(file)
+	}
+	if err != nil {
+		return err
+	}
+	e.Mu.Lock()
+	if f := e.fileLocked(id); f == nil || len(f.handles) == 0 { // else the close of a handle sees the change
+		e.Mu.Ix.At(id).Mtime = ns
+	}
+	e.Mu.Unlock()
+	return nil
+}
+
+// tellSize tells kernels that a handle gives a committed file another size in place.
+func (e *drafts) tellSize(id index.ID, size int64) {
+	if !e.Opts.Kernels {
+		return
+	}
+	var g state.Gone
+	e.Mu.Lock()
+	if en := e.Mu.Ix.At(id); en.Size != size {
+		e.AttrsChangedLocked(id, en, &g)
+	}
+	e.Mu.Unlock()
+	e.Finish(&g)
+}
