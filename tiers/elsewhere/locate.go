@@ -253,7 +253,7 @@ func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Go
 		e.Mu.Hollow--
 	}
 	if en.Lookups > 0 {
-		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(id), Id: id, Name: ix.Name(id)})
+		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(id), ID: id, Name: ix.Name(id)})
 	}
 	ix.Unlink(id)
 	if !isDir {

@@ -180,7 +180,7 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Go
 		e.elsewhere.SettleParentLocked(parent, g)
 	case e.Mu.Ix.Children(id) == 0 && !e.WaitsBelowLocked(id):
 		if en.Lookups > 0 {
-			g.Names = append(g.Names, state.GoneName{Parent: e.Mu.Ix.Parent(id), Id: id, Name: e.Mu.Ix.Name(id)})
+			g.Names = append(g.Names, state.GoneName{Parent: e.Mu.Ix.Parent(id), ID: id, Name: e.Mu.Ix.Name(id)})
 		}
 		e.names.DropDirLocked(id, en, g)
 	case e.Remote == nil || en.Tiers&e.Remote.Bit == 0:

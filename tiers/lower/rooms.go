@@ -49,7 +49,8 @@ func (r *Room) Connect(elsewhere Elsewhere, names Names, space Space, verdicts V
 
 // Elsewhere is what this room needs of package elsewhere.
 type Elsewhere interface {
-	// ForgetOnlyLocked is forgetRemoteLocked for an entry that remoteOnlyLocked may not report. Then it does nothing.
+	// ForgetOnlyLocked forgets an entry that stands only for a file or directory of other nodes, and does nothing with
+	// another entry.
 	ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone)
 	// LostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
 	// the directory.
@@ -58,7 +59,7 @@ type Elsewhere interface {
 	OtherElsewhereLocked(id index.ID, en *index.Entry) bool
 	// OwnDirsLocked makes the directories above an entry this node's own.
 	OwnDirsLocked(id index.ID)
-	// SettleParentLocked is settleLostLocked for a directory that may have gone meanwhile.
+	// SettleParentLocked takes away directories that no node has, from dir upwards. dir may have gone meanwhile.
 	SettleParentLocked(dir index.ID, g *state.Gone)
 	// SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
 	// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
@@ -68,7 +69,7 @@ type Elsewhere interface {
 	// TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
 	// calls it before it releases the lock.
 	TellOutdatedLocked(g *state.Gone)
-	// WalkLocked is FindLocked for a path.
+	// WalkLocked returns the entry of a path, 0 if there is none here or elsewhere.
 	WalkLocked(path string) index.ID
 }
 
@@ -95,7 +96,7 @@ type Space interface {
 	Full(n, until int64)
 	// Gauge evicts blocks if the file system behind memory has less room than the accounts say and n more bytes need it.
 	// force evicts leased blocks, too. If that brings no room, because clients of a killed daemon have the blocks open,
-	// no more blocks are evicted for a while. gauge returns the free bytes before. The caller holds no lock.
+	// no more blocks are evicted for a while. It returns the free bytes before. The caller holds no lock.
 	Gauge(n int64, force bool) (free int64, err error)
 	// Relieve evicts something after the file system behind memory had no room, of bytes or of files, though the accounts
 	// had. force evicts leased blocks, too.

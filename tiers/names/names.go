@@ -23,7 +23,7 @@ type names struct {
 
 // ResolveLocked returns the file or directory that a name means to a caller: a version that its own process writes,
 // else the one that all see, 0 if there is neither. stable is false if other callers get another answer, now or soon.
-func (e *names) ResolveLocked(parent index.ID, name string, by *state.Caller) (id index.ID, stable bool) {
+func (e *names) ResolveLocked(parent index.ID, name string, by state.Caller) (id index.ID, stable bool) {
 	stable = true
 	if len(e.Mu.Waiting) > 0 {
 		k := state.NameKey{Parent: parent, Name: name}
@@ -55,7 +55,7 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 	}
 	if l.live != nil {
 		empty := a.Size == 0
-		l.live.Refresh(&a)
+		a = l.live.Refresh(a)
 		if empty && a.Size > 0 && l.hides { // its first bytes hide it from other processes
 			l.live.CatchUp()
 			e.Forget(a.ID, 1)
@@ -71,7 +71,7 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 func (e *names) lookupAgain(parent index.ID, name string, by *state.Caller) (state.Attr, error) {
 	a, l, err := e.lookup(parent, name, by)
 	if err == nil && l.live != nil {
-		l.live.Refresh(&a)
+		a = l.live.Refresh(a)
 	}
 	return a, err
 }
@@ -84,13 +84,13 @@ type looked struct {
 }
 
 func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.Attr, looked, error) {
-	var g state.Gone
-	defer e.Finish(&g)
+	g := e.NewGone()
+	defer e.Finish(g)
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	defer e.elsewhere.TellOutdatedLocked(&g)
-	e.writing.HearNameLocked(parent, name, by)
-	id, stable := e.ResolveLocked(parent, name, by)
+	defer e.elsewhere.TellOutdatedLocked(g)
+	e.writing.HearNameLocked(parent, name, *by)
+	id, stable := e.ResolveLocked(parent, name, *by)
 	if id != 0 && e.ExpiredLocked(id) {
 		id, stable = 0, false
 	}
@@ -131,13 +131,13 @@ func (e *names) Forget(id index.ID, n uint64) {
 	if id == index.Root {
 		return
 	}
-	var g state.Gone
+	g := e.NewGone()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
 	en.Lookups -= uint32(min(n, uint64(en.Lookups)))
-	e.ReapLocked(id, en, &g)
+	e.ReapLocked(id, en, g)
 	e.Mu.Unlock()
-	e.Finish(&g)
+	e.Finish(g)
 }
 
 // AttrLocked returns the attributes of an entry.
@@ -178,7 +178,7 @@ func (e *names) Attr(id index.ID) state.Attr {
 	a, live := e.AttrLocked(id, e.Mu.Ix.At(id)), e.liveLocked(id)
 	e.Mu.Unlock()
 	if live != nil {
-		live.Refresh(&a)
+		a = live.Refresh(a)
 	}
 	return a
 }
@@ -304,7 +304,7 @@ func (e *names) rmdirLocked(parent index.ID, name string, by *state.Caller, g *s
 	if en.Mode&state.ModeType != state.ModeDir {
 		return block.ErrNotDir
 	}
-	if !e.writing.EmptyLocked(id, by, g) {
+	if !e.writing.EmptyLocked(id, *by, g) {
 		return block.ErrNotEmpty
 	}
 	if e.Remote != nil {
@@ -354,8 +354,8 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 	now := e.Now()
 	e.Mu.Ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
 		name := e.Mu.Ix.Name(id)
-		if en.Flags&state.FlagUncommitted != 0 && !e.Mu.Files[id].MineLocked(&by) {
-			if id = e.writing.OwnVersionLocked(state.NameKey{Parent: dir, Name: name}, &by); id == 0 {
+		if en.Flags&state.FlagUncommitted != 0 && !e.Mu.Files[id].MineLocked(by) {
+			if id = e.writing.OwnVersionLocked(state.NameKey{Parent: dir, Name: name}, by); id == 0 {
 				return true
 			}
 			en = e.Mu.Ix.At(id)
@@ -396,7 +396,7 @@ func (e *names) RefNamed(dir, id index.ID, name string) (state.Attr, bool) {
 	a, live := e.AttrLocked(id, en), e.Mu.Files[id]
 	e.Mu.Unlock()
 	if live != nil {
-		live.Refresh(&a)
+		a = live.Refresh(a)
 	}
 	return a, true
 }

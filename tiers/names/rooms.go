@@ -111,9 +111,10 @@ type Writing interface {
 	BlankLocked(id index.ID, en *index.Entry) bool
 	// EmptyLocked reports whether a directory is empty to the caller. If it is, the files there that only other
 	// processes find become unlinked files.
-	EmptyLocked(dir index.ID, by *state.Caller, g *state.Gone) bool
-	// HearNameLocked is hearLocked for the file that all processes see under a name.
-	HearNameLocked(parent index.ID, name string, by *state.Caller)
+	EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool
+	// HearNameLocked finds out whether a temporary file, which all processes see under a name, was closed by its writer.
+	// It gives the lock up meanwhile.
+	HearNameLocked(parent index.ID, name string, by state.Caller)
 	// LeaveLimboLocked gives a replaced block up: its bytes go when no process has it open.
 	LeaveLimboLocked(id index.ID, g *state.Gone)
 	// LeaveLimboNamedLocked gives up the earlier versions of a name that is removed. Their records still exist. Without
@@ -124,7 +125,7 @@ type Writing interface {
 	LimboLocked(id index.ID, en *index.Entry, k state.NameKey, g *state.Gone) bool
 	// OwnVersionLocked returns the version of the name k that the caller finds there, 0 if there is none. The latest
 	// version wins.
-	OwnVersionLocked(k state.NameKey, by *state.Caller) (own index.ID)
+	OwnVersionLocked(k state.NameKey, by state.Caller) (own index.ID)
 	// SetMtime sets the time in the entry and on the primary file, because Adopt compares the two.
 	SetMtime(id index.ID, w state.WriteSide, blob driver.BlobID, ns int64) error
 }

@@ -38,7 +38,7 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	}
 	e.lower.DropCopiesLocked(id, en)
 	if en.Lookups > 0 {
-		g.Names = append(g.Names, state.GoneName{Parent: parent, Id: id, Name: name})
+		g.Names = append(g.Names, state.GoneName{Parent: parent, ID: id, Name: name})
 	}
 	ix.Unlink(id)
 	e.elsewhere.StrayLocked(parent, ix.At(parent))

@@ -53,7 +53,7 @@ type Lower interface {
 	Drain(ctx context.Context) error
 	// CleanLocked queues a copy of a block that is about to be evicted, and reports whether the copy
 	// is under way or its turn will come. If other nodes have copies, the copy goes to a device of this
-	// node, if there is one, because the others may evict theirs at any time. leaving: see leaveLocked.
+	// node, if there is one, because the others may evict theirs at any time. leaving: the block leaves memory when the copy is there.
 	CleanLocked(id index.ID, en *index.Entry, leaving bool) bool
 	// CleanSome is CleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
 	// A block that is being written gets no copy.

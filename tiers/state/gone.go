@@ -21,13 +21,23 @@ type Gone struct {
 	Idle    []WriteSide    // no handle is left
 	Records []index.ID     // to be written
 	Graves  []driver.Grave // names whose versions elsewhere are void, because this node has a version now
+
+	pooled bool // Finish gives it back to State.gones
 }
 
 // GoneName is a name that kernels are to forget.
 type GoneName struct {
-	Parent, Id index.ID
+	Parent, ID index.ID
 	Name       string
 	By         Process // as in Options.Invalidate
+}
+
+// NewGone returns an empty Gone that Finish takes back: it is not used after that.
+func (e *State) NewGone() *Gone {
+	if g, ok := e.gones.Get().(*Gone); ok {
+		return g
+	}
+	return &Gone{pooled: true}
 }
 
 // Finish does the work in g. The event log has the events already. The caller holds no lock.
@@ -55,10 +65,14 @@ func (e *State) Finish(g *Gone) {
 		e.Opts.Dropped(b)
 	}
 	for _, n := range g.Names {
-		e.Opts.Invalidate(n.By, n.Parent, n.Id, n.Name)
+		e.Opts.Invalidate(n.By, n.Parent, n.ID, n.Name)
 	}
 	if len(g.Graves) > 0 {
 		e.Far.Bury(g.Graves)
+	}
+	if g.pooled {
+		*g = Gone{pooled: true}
+		e.gones.Put(g)
 	}
 }
 

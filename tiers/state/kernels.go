@@ -21,6 +21,6 @@ func (e *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone
 // kernel caches those of a file that is being written, so for such a file it does nothing.
 func (e *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {
 	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(FlagUncommitted|FlagTemp) == 0 {
-		g.Names = append(g.Names, GoneName{Id: id})
+		g.Names = append(g.Names, GoneName{ID: id})
 	}
 }

@@ -43,6 +43,7 @@ type State struct {
 	Jobs      atomic.Uint64
 
 	Writers atomic.Int64 // len(mu.files)
+	gones   sync.Pool    // of *Gone
 
 	Mu struct {
 		invariant.Mutex

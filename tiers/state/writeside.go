@@ -20,12 +20,12 @@ type WriteSide interface {
 	// OpenLocked reports whether any process has a descriptor for writing.
 	OpenLocked() bool
 	// MineLocked reports whether the caller finds the entry under its name although others do not.
-	MineLocked(by *Caller) bool
+	MineLocked(by Caller) bool
 
 	// CatchUp finds out whether the kernel has written the first bytes by itself.
 	CatchUp()
-	// Refresh puts the present size and times into a. Before, a has those of the last commit.
-	Refresh(a *Attr)
+	// Refresh returns a, which has the size and times of the last commit, with the present ones.
+	Refresh(a Attr) Attr
 
 	// GiveUp empties the file after a failed write, unless a process has begun anew with the file.
 	GiveUp() error

@@ -139,20 +139,20 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 		e.Log.Warn("end of an open file", zap.Error(err))
 	}
 	died := c.Kind == draft.Temp && e.sharedName(f) && !e.Opts.Alive(owner) && !e.Opts.Alive(h.by.Proc())
-	var g state.Gone
+	g := e.NewGone()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(f.id)
 	en.Opens--
 	f.handles = slices.DeleteFunc(f.handles, func(o *Handle) bool { return o == h })
 	f.born = e.Now()
 	if len(f.handles) == 0 {
-		e.endedLocked(f, en, died, &g)
+		e.endedLocked(f, en, died, g)
 	} else {
-		e.goesOnLocked(f, en, &c, &g)
+		e.goesOnLocked(f, en, &c, g)
 	}
-	e.opens.closedLocked(f.id, e.Mu.Ix.At(f.id), &g)
+	e.opens.closedLocked(f.id, e.Mu.Ix.At(f.id), g)
 	e.Mu.Unlock()
-	e.Finish(&g)
+	e.Finish(g)
 }
 
 // goesOnLocked is called when a handle of f has ended that was not the last.
@@ -281,7 +281,7 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 	if err := e.checkOverrun(f, size); err != nil {
 		return false, err
 	}
-	var g state.Gone
+	g := e.NewGone()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(f.id)
 	unchanged := en.Flags&state.FlagUncommitted == 0 && en.Size == size && en.Mtime == mtime
@@ -295,9 +295,9 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 		return sync && !gone, nil
 	}
 	if e.KindLocked(en) != draft.Block {
-		e.resizedLocked(f, en, size, mtime, &g)
+		e.resizedLocked(f, en, size, mtime, g)
 		e.Mu.Unlock()
-		e.Finish(&g)
+		e.Finish(g)
 		return false, nil // its record is there already; size and time come from the file
 	}
 	if err := e.Mu.Room.Group(en.Group).CheckSize(size); err != nil {
@@ -308,12 +308,12 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 		e.keepSyncedLocked(en)
 	}
 	if f.waits {
-		e.takeNameLocked(f, f.name, &g)
+		e.takeNameLocked(f, f.name, g)
 	}
-	e.publishLocked(f, en, size, mtime, &g)
+	e.publishLocked(f, en, size, mtime, g)
 	e.Mu.Unlock()
 	err = e.drafts.WriteRecord(f.id, nil)
-	e.Finish(&g)
+	e.Finish(g)
 	return sync, err
 }
 

@@ -49,23 +49,23 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 	}
 	var existing index.ID
 	var expect int64
-	var g state.Gone
+	g := e.NewGone()
 	e.Mu.Lock()
-	e.drafts.HearNameLocked(o.Parent, o.Name, &o.By)
-	e.names.DropExpiredLocked(o.Parent, o.Name, &g)
-	existing, err = e.findExistingLocked(o, &g)
+	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
+	e.names.DropExpiredLocked(o.Parent, o.Name, g)
+	existing, err = e.findExistingLocked(o, g)
 	gr := e.Mu.Room.Group(e.GroupOfLocked(o.Parent))
 	switch {
 	case err != nil || existing != 0:
-	case gr.Pinned() && !e.space.QuotaLocked(gr, state.PageBytes, false, &g):
+	case gr.Pinned() && !e.space.QuotaLocked(gr, state.PageBytes, false, g):
 		err = block.ErrQuota
 	default:
 		a, h, expect = e.createLocked(o, blob)
 		h.File.file = file
 	}
-	e.elsewhere.TellOutdatedLocked(&g)
+	e.elsewhere.TellOutdatedLocked(g)
 	e.Mu.Unlock()
-	e.Finish(&g)
+	e.Finish(g)
 	if err != nil || existing != 0 {
 		e.Discard(blob, file)
 	}
@@ -90,7 +90,7 @@ func (e *opens) findExistingLocked(o *CreateOptions, g *state.Gone) (index.ID, e
 		return 0, err
 	}
 	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, g)
-	id, _ := e.names.ResolveLocked(o.Parent, o.Name, &o.By)
+	id, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
 	if id == 0 {
 		id = e.Mu.Ix.Lookup(o.Parent, o.Name) // a file that another process hides there
 	}

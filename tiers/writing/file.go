@@ -145,7 +145,7 @@ func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *state.Caller, emp
 		s.Place = draft.Hidden
 	}
 	if f != nil {
-		s.Mine, s.Busy = f.MineLocked(by), f.busyLocked(by.Proc())
+		s.Mine, s.Busy = f.MineLocked(*by), f.busyLocked(by.Proc())
 		if s.Kind == draft.Temp && s.Place == draft.Seen { // all processes share it: having made it does not count
 			s.Mine = f.opensLocked(by.Proc())
 		}
@@ -154,9 +154,9 @@ func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *state.Caller, emp
 }
 
 // MineLocked reports whether the caller finds f under its name although others do not.
-func (f *File) MineLocked(by *state.Caller) bool {
+func (f *File) MineLocked(by state.Caller) bool {
 	if f.promised != 0 {
-		return by.Told && f.promisedLocked(by)
+		return by.Told && f.promisedLocked(&by)
 	}
 	return f.owner == by.Proc() || f.opensLocked(by.Proc())
 }
@@ -297,8 +297,8 @@ func (f *File) fstat() (size, mtime int64, err error) {
 	return size, mtime, err
 }
 
-// Refresh puts the present size and times into a. Before, a has those of the last commit.
-func (f *File) Refresh(a *state.Attr) {
+// Refresh returns a, which has the size and times of the last commit, with the present ones.
+func (f *File) Refresh(a state.Attr) state.Attr {
 	size, mtime, err := f.fstat()
 	if err != nil { // closed meanwhile: the entry has them
 		f.e.Mu.Lock()
@@ -310,6 +310,7 @@ func (f *File) Refresh(a *state.Attr) {
 	}
 	a.Ctime = max(a.Ctime, mtime)
 	a.Size, a.Mtime = size, mtime
+	return a
 }
 
 // empty truncates a file that no process has open to 0 bytes.
@@ -485,13 +486,13 @@ func (f *File) begin(h *Handle) { f.beginBy(h.by.Proc()) }
 
 // beginBy is begin for a process. The zero Process means that the writer is unknown: then the last close commits.
 func (f *File) beginBy(p state.Process) {
-	var g state.Gone
+	g := f.e.NewGone()
 	f.e.Mu.Lock()
 	if !f.started {
-		f.e.drafts.startLocked(f, p, &g)
+		f.e.drafts.startLocked(f, p, g)
 	}
 	f.e.Mu.Unlock()
-	f.e.Finish(&g)
+	f.e.Finish(g)
 }
 
 // reserveTo makes room for end bytes in f.

@@ -59,13 +59,13 @@ type writeOpen struct {
 // openWrite is OpenWrite.
 func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	for tries := 0; ; tries++ {
-		var g state.Gone
+		g := e.NewGone()
 		e.Mu.Lock()
 		e.drafts.catchUpLocked(o.id)
 		e.drafts.hearLocked(o.id, &o.by)
-		h, hollow, err := e.openWriteLocked(o, &g)
+		h, hollow, err := e.openWriteLocked(o, g)
 		e.Mu.Unlock()
-		e.Finish(&g)
+		e.Finish(g)
 		switch {
 		case err == errNeedsFile:
 			if o.blob, o.file, err = e.space.CreateFile(ctx, o.by.Waits); err == nil {
@@ -219,7 +219,7 @@ func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k state.NameKey) *Ha
 func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	heir := e.heirLocked(o.id)
 	k := e.Mu.Formerly[o.id]
-	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.drafts.OwnVersionLocked(k, &o.by) != 0 {
+	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.drafts.OwnVersionLocked(k, o.by) != 0 {
 		return state.ErrStale
 	}
 	en := e.Mu.Ix.At(heir)

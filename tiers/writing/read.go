@@ -100,8 +100,8 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by state.Caller, no
 // openRead is OpenRead for a block in memory; else it reports that the block is hollow. hit says that the block was
 // there without a promotion.
 func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hollow bool, err error) {
-	var g state.Gone
-	defer e.Finish(&g)
+	g := e.NewGone()
+	defer e.Finish(g)
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	en := e.Mu.Ix.At(id)
@@ -120,7 +120,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	case e.HollowLocked(id, en):
 		return o, true, nil
 	case e.promisedLocked(id): // its thread has gone on to something else
-		e.drafts.dropVersionLocked(e.fileLocked(id), &g)
+		e.drafts.dropVersionLocked(e.fileLocked(id), g)
 		return o, false, state.ErrStale
 	case draft.Access(e.drafts.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
 		return o, false, state.ErrStale
@@ -211,13 +211,13 @@ func (e *opens) tellSome(ids []index.ID) {
 
 // CloseRead gives back the pin of an OpenRead.
 func (e *opens) CloseRead(id index.ID) {
-	var g state.Gone
+	g := e.NewGone()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
 	en.Opens--
-	e.closedLocked(id, en, &g)
+	e.closedLocked(id, en, g)
 	e.Mu.Unlock()
-	e.Finish(&g)
+	e.Finish(g)
 }
 
 // closedLocked follows the end of a handle.

@@ -187,7 +187,7 @@ func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *state.Gone) (m
 	}
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	got, _ := e.names.ResolveLocked(o.Parent, o.Name, &o.By)
+	got, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
 	if got != id || e.fileLocked(id) != f || e.Mu.Ix.Linked(id) && e.ExpiredLocked(id) {
 		e.names.DropExpiredLocked(o.Parent, o.Name, g)
 		again, err = true, block.ErrNotFound
@@ -275,9 +275,9 @@ func (e *renames) settle(id index.ID, g *state.Gone) {
 func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
 	var g state.Gone
 	e.Mu.Lock()
-	e.drafts.HearNameLocked(o.Parent, o.Name, &o.By)
+	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
 	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, &g)
-	id, _ = e.names.ResolveLocked(o.Parent, o.Name, &o.By)
+	id, _ = e.names.ResolveLocked(o.Parent, o.Name, o.By)
 	f = e.fileLocked(id)
 	switch {
 	case id == 0:
@@ -332,7 +332,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 	k := state.NameKey{Parent: o.NewParent, Name: o.NewName}
 	en := e.Mu.Ix.At(id)
 	from, to := e.KindLocked(en), e.kindOfLocked(k)
-	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.MineLocked(&o.By), f.ownerWritesLocked(nil)) {
+	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.MineLocked(o.By), f.ownerWritesLocked(nil)) {
 		e.postponeLocked(id, f, o, g)
 		return nil
 	}
@@ -435,7 +435,7 @@ func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *stat
 	}
 	e.drafts.seatNextLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, g)
 	if en.Lookups > 0 { // the kernel has moved its own entry of the name
-		g.Names = append(g.Names, state.GoneName{Parent: o.NewParent, Id: id, Name: o.NewName})
+		g.Names = append(g.Names, state.GoneName{Parent: o.NewParent, ID: id, Name: o.NewName})
 	}
 	e.ClassifyLocked(id, en)
 	e.ChangedLocked(o.Parent)
@@ -561,7 +561,7 @@ func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOption
 		return block.ErrNotDir
 	case !isDir && tdir:
 		return block.ErrIsDir
-	case tdir && !e.drafts.EmptyLocked(target, &o.By, g):
+	case tdir && !e.drafts.EmptyLocked(target, o.By, g):
 		return block.ErrNotEmpty
 	}
 	return nil
@@ -603,7 +603,7 @@ func (e *renames) checkRenameLocked(k state.NameKey, f *File, en *index.Entry, s
 func (e *renames) tellAsker(names []state.GoneName) {
 	for _, n := range names {
 		if n.By != (state.Process{}) {
-			e.Opts.Invalidate(state.Process{}, n.Parent, n.Id, n.Name)
+			e.Opts.Invalidate(state.Process{}, n.Parent, n.ID, n.Name)
 		}
 	}
 }

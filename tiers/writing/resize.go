@@ -66,7 +66,7 @@ func (f *File) emptied() {
 	f.started = false
 	ix := f.e.Mu.Ix
 	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.drafts.stateLocked(f.id, en, &state.Caller{}, true)) {
-		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(f.id), Id: f.id, Name: ix.Name(f.id)})
+		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(f.id), ID: f.id, Name: ix.Name(f.id)})
 	}
 	f.e.Mu.Unlock()
 	f.e.Finish(&g)

@@ -128,7 +128,7 @@ type Names interface {
 	ReapLocked(id index.ID, en *index.Entry, g *state.Gone)
 	// ResolveLocked returns the file or directory that a name means to a caller: a version that its own process writes,
 	// else the one that all see, 0 if there is neither. stable is false if other callers get another answer, now or soon.
-	ResolveLocked(parent index.ID, name string, by *state.Caller) (id index.ID, stable bool)
+	ResolveLocked(parent index.ID, name string, by state.Caller) (id index.ID, stable bool)
 	// UnlinkLocked drops a name because a kernel asked for it, so that only the other kernels are told. by is as in
 	// Options.Invalidate.
 	UnlinkLocked(id index.ID, why fate.Cause, by state.Process, g *state.Gone)

@@ -13,7 +13,7 @@ import (
 func (e *drafts) Unlink(parent index.ID, name string, by state.Caller) error {
 	var g state.Gone
 	e.Mu.Lock()
-	e.HearNameLocked(parent, name, &by)
+	e.HearNameLocked(parent, name, by)
 	err := e.removeLocked(parent, name, &by, &g)
 	e.elsewhere.TellOutdatedLocked(&g)
 	e.Mu.Unlock()
@@ -24,7 +24,7 @@ func (e *drafts) Unlink(parent index.ID, name string, by state.Caller) error {
 func (e *drafts) removeLocked(parent index.ID, name string, by *state.Caller, g *state.Gone) error {
 	k := state.NameKey{Parent: parent, Name: name}
 	e.renounceLocked(k, by, g)
-	id, _ := e.names.ResolveLocked(parent, name, by)
+	id, _ := e.names.ResolveLocked(parent, name, *by)
 	if id == 0 {
 		return block.ErrNotFound
 	}
@@ -35,7 +35,7 @@ func (e *drafts) removeLocked(parent index.ID, name string, by *state.Caller, g 
 	holder := e.Mu.Ix.Lookup(parent, name)
 	own := e.fileLocked(id)
 	// Of several versions of a temporary name a process removes only its own. A process without one removes all.
-	shares := e.KindLocked(en) == draft.Temp && own != nil && own.MineLocked(by)
+	shares := e.KindLocked(en) == draft.Temp && own != nil && own.MineLocked(*by)
 	if id != holder {
 		e.dropVersionLocked(own, g)
 	}

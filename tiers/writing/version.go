@@ -59,7 +59,7 @@ func (e *drafts) unawaitLocked(f *File) {
 
 // OwnVersionLocked returns the version of the name k that the caller finds there, 0 if there is none. The latest
 // version wins.
-func (e *drafts) OwnVersionLocked(k state.NameKey, by *state.Caller) (own index.ID) {
+func (e *drafts) OwnVersionLocked(k state.NameKey, by state.Caller) (own index.ID) {
 	for _, id := range e.Mu.Waiting[k] {
 		if e.fileLocked(id).MineLocked(by) {
 			own = id
@@ -156,7 +156,7 @@ func (e *drafts) takeTemp(f *File) error {
 	var g state.Gone
 	e.Mu.Lock()
 	if f.waits {
-		e.HearNameLocked(f.name.Parent, f.name.Name, &state.Caller{})
+		e.HearNameLocked(f.name.Parent, f.name.Name, state.Caller{})
 	}
 	if f.waits && !f.OpenLocked() {
 		f.asked = true
@@ -230,9 +230,9 @@ func (e *drafts) hearLocked(id index.ID, by *state.Caller) {
 }
 
 // HearNameLocked is hearLocked for the file that all processes see under a name.
-func (e *drafts) HearNameLocked(parent index.ID, name string, by *state.Caller) {
+func (e *drafts) HearNameLocked(parent index.ID, name string, by state.Caller) {
 	if len(e.Mu.Waiting) > 0 {
-		e.hearLocked(e.Mu.Ix.Lookup(parent, name), by)
+		e.hearLocked(e.Mu.Ix.Lookup(parent, name), &by)
 	}
 }
 
@@ -270,7 +270,7 @@ func (e *drafts) seatNextLocked(k state.NameKey, g *state.Gone) {
 
 // EmptyLocked reports whether a directory is empty to the caller. If it is, the files there that only other
 // processes find become unlinked files.
-func (e *drafts) EmptyLocked(dir index.ID, by *state.Caller, g *state.Gone) bool {
+func (e *drafts) EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool {
 	var others []*File
 	n := e.Mu.Ix.Children(dir)
 	if n > 0 && int64(n) <= e.Writers.Load() {
