@@ -40,7 +40,7 @@ var differConfigs = []struct {
 }
 
 // differFound are the seeds of mix free that have found faults.
-var differFound = []uint64{8, 9, 11, 71, 94, 139, 140, 206, 423, 450, 451, 508, 514, 589, 591, 651, 862, 1013, 1114, 1229, 1234, 1581, 3180, 4088, 4720, 10300, 11300, 11691, 20674, 21076, 21722, 40166, 40999, 42044, 43740, 45300, 45314, 45522, 45896, 47035, 51174, 51374}
+var differFound = []uint64{8, 9, 11, 71, 94, 139, 140, 206, 423, 450, 451, 508, 514, 589, 591, 651, 862, 1013, 1114, 1229, 1234, 1581, 3180, 4088, 4720, 10300, 11300, 11691, 20674, 21076, 21722, 40166, 40999, 42044, 43740, 45300, 45314, 45522, 45896, 47035, 51174, 51374, 61361}
 
 // TestDiffer shows that kvfs behaves as ext4 does for two processes. It does random sequences of operations on kvfs
 // and on a directory of the machine. It compares each answer, the view of a third process afterwards, and the files

@@ -53,6 +53,24 @@ var duplicateActs = []act{
 		must(t, "close", a.Close(hd))
 		s.wantCommitted(p, pattern("new", 2*mib))
 	}},
+	{"a mapping of an open that was closed does not put the commit off, if another open had a duplicate", func(t *testing.T, s *stage) {
+		p, want := s.path("a"), pattern("new", mib)
+		s.store(p, pattern("old", mib))
+		a := s.actor()
+		fd := s.open(a, p, rdwr|creat|trunc)
+		s.pwrite(a, fd, want, 0)
+		gd := s.open(a, p, wronly|creat)
+		m, err := a.Mmap(fd, len(want), unix.PROT_READ)
+		must(t, "mmap", err)
+		must(t, "close", a.Close(fd))
+		hd, err := a.Dup(gd)
+		must(t, "dup", err)
+		must(t, "close", a.Close(gd))
+		must(t, "close", a.Close(hd))
+		s.wantCommitted(p, want)
+		must(t, "munmap", a.Munmap(m))
+		s.wantCommitted(p, want)
+	}},
 }
 
 var anewActs = []act{

@@ -85,9 +85,10 @@ type Handle struct {
 	direct bool         // constant once the handle is given out
 	silent bool         // constant: its open made a temporary file, so no Flush reports its closes
 
-	// Guarded by State.Mu.
-	closed bool // its process has closed a descriptor and not written since
-	killed bool // a signal was ending the last process to close a descriptor: that may be its process
+	// Guarded by core.mu.
+	closed  bool // its process has closed a descriptor and not written since
+	flushed bool // its process has closed a descriptor at some time
+	killed  bool // a signal was ending the last process to close a descriptor: that may be its process
 }
 
 // Direct reports whether the kernel may write by itself: room is reserved, and the first byte does
@@ -406,15 +407,18 @@ func writeAll(file *os.File, p []byte, off int64, n *int) error {
 }
 
 // closedByLocked notes that a process has closed a descriptor of h. goesOn: the process has another descriptor of the
-// file. If all its handles are closed, that descriptor is a duplicate, of any of them: so all count as open again.
+// file. If all its handles are closed, that descriptor is a duplicate, of any of them: so all count as open again. Once
+// the process has no other descriptor, each of them is closed. A handle that has not been closed yet may be one whose
+// open has not returned.
 func (h *Handle) closedByLocked(p state.Process, goesOn bool) {
 	if h.by.Proc() != p {
 		return
 	}
-	h.closed = true
-	if goesOn && !h.File.opensLocked(p) {
-		for _, o := range h.File.handles {
-			o.closed = o.closed && o.by.Proc() != p
+	h.closed, h.flushed = true, true
+	open := goesOn && !h.File.opensLocked(p)
+	for _, o := range h.File.handles {
+		if o.by.Proc() == p && o.flushed && (open || !goesOn) {
+			o.closed = !open
 		}
 	}
 }
