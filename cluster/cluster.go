@@ -155,15 +155,15 @@ type Member struct {
 	Path       string `json:"path"`                  // how this node fetches from it: "rdma" or "tcp"; "" for none at present, and for this node itself
 	PathReason string `json:"path_reason,omitempty"` // why it is not read by RDMA, if this node has or should have RDMA; for "rdma": which devices do not reach it
 
-	Blocks      int64  `json:"blocks"`                 // that it holds, according to the index
-	Feed        string `json:"feed"`                   // "following", "snapshot", "waiting", ""
-	FeedRecords uint64 `json:"feed_records"`           // received
-	FeedBytes   uint64 `json:"feed_bytes"`             // received
-	Snapshots   uint64 `json:"snapshots"`              // how often its feed began anew
-	Breaker     string `json:"breaker"`                // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
-	Failures    uint64 `json:"failures"`               // of calls and fetches
-	LastError   string `json:"last_error,omitempty"`   // the last of Failures
-	FetchedKeys uint64 `json:"fetched_keys,omitempty"` // blocks that this node fetched from it
+	Blocks      int64  `json:"blocks"`                   // that it holds, according to the index
+	Feed        string `json:"feed"`                     // "following", "snapshot", "waiting", ""
+	FeedRecords uint64 `json:"feed_records"`             // received
+	FeedBytes   uint64 `json:"feed_bytes"`               // received
+	Snapshots   uint64 `json:"snapshots"`                // how often its feed began anew
+	Breaker     string `json:"breaker"`                  // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
+	Failures    uint64 `json:"failures"`                 // of calls and fetches
+	LastError   string `json:"last_error,omitempty"`     // the last of Failures
+	FetchedKeys uint64 `json:"fetched_blocks,omitempty"` // blocks that this node fetched from it
 	FetchedSize uint64 `json:"fetched_bytes,omitempty"`
 }
 

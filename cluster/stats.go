@@ -13,11 +13,11 @@ type Stats struct {
 	Gossip gossip.Stats   `json:"gossip"`
 	Index  location.Stats `json:"index"`
 
-	Live    int `json:"live"`    // peers that this node talks to
-	Known   int `json:"known"`   // peers seen lately
-	Serving int `json:"serving"` // feeds of this node that peers follow
-	Leases  int `json:"leases"`  // held now
-	Conns   int `json:"conns"`   // of the control channel, from peers
+	Live    int `json:"live"`        // peers that this node talks to
+	Known   int `json:"known"`       // peers seen lately
+	Serving int `json:"serving"`     // feeds of this node that peers follow
+	Leases  int `json:"leases"`      // held now
+	Conns   int `json:"connections"` // of the control channel, from peers
 
 	// Caused by strangers or by broken peers.
 	Strangers  uint64 `json:"strangers"`   // connections that ended without a call of a peer: no TLS, foreign certificate, garbage
@@ -34,13 +34,13 @@ type Stats struct {
 	Exchanges    uint64 `json:"exchanges"`     // that succeeded
 	LeaseGrants  uint64 `json:"lease_grants"`  // to peers
 	LeaseExpired uint64 `json:"lease_expired"` // not released in time
-	Lent         uint64 `json:"lent"`          // blocks lent by name
-	Stored       uint64 `json:"stored"`        // blocks taken from peers that offered them
+	Lent         uint64 `json:"lent_blocks"`   // blocks lent by name
+	Stored       uint64 `json:"stored_blocks"` // blocks taken from peers that offered them
 
-	FabricPeers     int    `json:"fabric_peers"`     // live, and read by RDMA now
-	FabricFetches   uint64 `json:"fabric_fetches"`   // blocks
-	FabricBytes     uint64 `json:"fabric_bytes"`     // their bytes
-	FabricFallbacks uint64 `json:"fabric_fallbacks"` // blocks that RDMA did not bring and that TCP was asked for
+	FabricPeers     int    `json:"fabric_peers"`           // live, and read by RDMA now
+	FabricFetches   uint64 `json:"fabric_fetched_blocks"`  // blocks
+	FabricBytes     uint64 `json:"fabric_fetched_bytes"`   // their bytes
+	FabricFallbacks uint64 `json:"fabric_fallback_blocks"` // blocks that RDMA did not bring and that TCP was asked for
 }
 
 // counters are the totals of Stats.

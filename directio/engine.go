@@ -71,12 +71,16 @@ type Starter interface {
 
 // Stats are totals of an Engine.
 type Stats struct {
-	Reads, Writes, Syncs   uint64 // ops that succeeded
-	ReadBytes, WriteBytes  uint64 // moved, also by ops that failed later
-	Continued              uint64 // short results that were continued
-	Retried                uint64 // EINTR, EAGAIN, EBUSY
-	Failed                 uint64 // ops with an Err
-	InFlight, InFlightPeak int64  // pieces with the kernel: see Options.ChunkBytes
+	Reads        uint64 `json:"reads"` // ops that succeeded
+	Writes       uint64 `json:"writes"`
+	Syncs        uint64 `json:"syncs"`
+	ReadBytes    uint64 `json:"read_bytes"` // moved, also by ops that failed later
+	WriteBytes   uint64 `json:"written_bytes"`
+	Continued    uint64 `json:"continued_ops"` // short results that were continued
+	Retried      uint64 `json:"retried_ops"`   // EINTR, EAGAIN, EBUSY
+	Failed       uint64 `json:"failed_ops"`    // ops with an Err
+	InFlight     int64  `json:"in_flight"`     // pieces with the kernel: see Options.ChunkBytes
+	InFlightPeak int64  `json:"in_flight_peak"`
 }
 
 // Options configures an Engine. The zero value works.

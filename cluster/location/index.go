@@ -330,9 +330,11 @@ func (x *Index) holder(s *shard, e *packed, hash uint64) Holder {
 
 // Stats describes an index.
 type Stats struct {
-	Entries, Graves, Watched int64
-	Bytes                    int64  // of memory, all included
-	Refused                  uint64 // entries that a grave forbade
+	Entries int64  `json:"entries"`
+	Graves  int64  `json:"graves"`
+	Watched int64  `json:"watched"`
+	Bytes   int64  `json:"memory_bytes"`    // all included
+	Refused uint64 `json:"refused_entries"` // a grave forbade them
 }
 
 // Stats returns the present counts, and removes graves past the horizon.

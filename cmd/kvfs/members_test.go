@@ -36,7 +36,7 @@ c     refused (lacks store)  10.0.0.3:7946  -     -        0 B      0 B       0 
 	if code, _, errs := runCLI("members", t.TempDir()); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
 		t.Errorf("no mount: exit code %d, %q", code, errs)
 	}
-	status := statusDir(t, `{"cluster": {"members": `+membersExample+`, "index": {"entries": 12, "bytes": 384, "graves": 2},
+	status := statusDir(t, `{"schema": 2, "cluster": {"members": `+membersExample+`, "node": {"index": {"entries": 12, "memory_bytes": 384, "graves": 2}},
 		"rejected": {"gossip": 3, "bulk": 4}, "requested": ["get", "store"], "required": ["get"], "warning": "several addresses"}}`)
 	wantStatus := `
 cluster

@@ -50,7 +50,7 @@ func TestShown(t *testing.T) {
 		"members": func(w *bufio.Writer) { printMembers(w, members) },
 		"status": func(w *bufio.Writer) {
 			c := status.Cluster{Warning: hostile, Requested: []string{hostile}, Members: []cluster.Member{{Name: hostile, State: "alive", Version: hostile, Missing: []string{hostile}}}}
-			text, err := json.Marshal(map[string]any{"cluster": &c})
+			text, err := json.Marshal(map[string]any{"schema": status.Schema, "cluster": &c, "tiers": []status.Tier{{State: "degraded", Reason: "no answer from " + hostile}}})
 			if err != nil {
 				t.Error(err)
 			}

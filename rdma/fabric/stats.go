@@ -3,11 +3,11 @@ package fabric
 // Stats is what a Transport has counted since it was opened.
 type Stats struct {
 	Peers       int64 `json:"peers"`
-	Reads       int64 `json:"reads"`      // messages that completed; a striped read is several
-	ReadBytes   int64 `json:"read_bytes"` // by all rails
-	Failed      int64 `json:"failed"`     // messages
-	Stalls      int64 `json:"stalls"`     // endpoints closed because nothing moved
-	Registered  int64 `json:"registered"` // registrations made; of regions and of destinations
+	Reads       int64 `json:"reads"`         // messages that completed; a striped read is several
+	ReadBytes   int64 `json:"read_bytes"`    // by all rails
+	Failed      int64 `json:"failed_reads"`  // messages
+	Stalls      int64 `json:"stalls"`        // endpoints closed because nothing moved
+	Registered  int64 `json:"registrations"` // registrations made; of regions and of destinations
 	CacheHits   int64 `json:"cache_hits"`
 	Regions     int64 `json:"regions"`      // open now
 	PinnedBytes int64 `json:"pinned_bytes"` // registered now, with the cache

@@ -12,10 +12,10 @@ type Stats struct {
 
 	ProtocolErrors int64 `json:"protocol_errors"` // frames without sense, both sides
 
-	ItemsOut int64 `json:"items_out"` // blocks sent
-	BytesOut int64 `json:"bytes_out"` // their bytes
-	ItemsIn  int64 `json:"items_in"`  // blocks received
-	BytesIn  int64 `json:"bytes_in"`  // bytes of blocks received, also of incomplete ones
+	ItemsOut int64 `json:"sent_blocks"`     // blocks sent
+	BytesOut int64 `json:"sent_bytes"`      // their bytes
+	ItemsIn  int64 `json:"received_blocks"` // blocks received
+	BytesIn  int64 `json:"received_bytes"`  // bytes of blocks received, also of incomplete ones
 
 	OpenIn  int64 `json:"open_in"`  // gauge: accepted connections
 	OpenOut int64 `json:"open_out"` // gauge: dialled connections

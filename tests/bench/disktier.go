@@ -185,17 +185,24 @@ func fitBytes(want, free, available int, onDisk, inMemory float64) int {
 
 // tierStatus is the status of a secondary tier; totals since the start.
 type tierStatus struct {
-	Name                             string
-	State, Reason                    string
-	Blocks                           int64
-	QueuedBlocks, QueuedBytes        int64
-	Cascaded, CascadedBytes          uint64
-	CascadeDropped, CascadeSkipped   uint64
-	CascadeFailed, AdmissionRejected uint64
-	Promoted, PromotedBytes          uint64
-	PromoteCorrupt, PromoteFailed    uint64
-	PromoteTimeouts                  uint64
-	Detail                           json.RawMessage
+	Name              string          `json:"name"`
+	State             string          `json:"state"`
+	Reason            string          `json:"reason"`
+	Blocks            int64           `json:"blocks"`
+	QueuedBlocks      int64           `json:"queued_blocks"`
+	QueuedBytes       int64           `json:"queued_bytes"`
+	Cascaded          uint64          `json:"cascaded_blocks"`
+	CascadedBytes     uint64          `json:"cascaded_bytes"`
+	CascadeDropped    uint64          `json:"cascade_dropped_blocks"`
+	CascadeSkipped    uint64          `json:"cascade_skipped_blocks"`
+	CascadeFailed     uint64          `json:"cascade_failed_blocks"`
+	AdmissionRejected uint64          `json:"cascade_not_admitted_blocks"`
+	Promoted          uint64          `json:"promoted_blocks"`
+	PromotedBytes     uint64          `json:"promoted_bytes"`
+	PromoteCorrupt    uint64          `json:"promotion_corrupt_blocks"`
+	PromoteFailed     uint64          `json:"promotion_failed_blocks"`
+	PromoteTimeouts   uint64          `json:"promotion_timeouts"`
+	Detail            json.RawMessage `json:"detail"`
 }
 
 // lost is how many blocks the cascade gave up.

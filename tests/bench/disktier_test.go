@@ -133,7 +133,7 @@ func TestDiskTopics(t *testing.T) {
 			t.Errorf("got %d rows with a goal, want with and without an index", judged)
 		}
 		mustContain(t, text, "with the index, after a clean stop", "without it, after SIGKILL",
-			"under 1", "under 5", "RecoverySeconds 0.25", " 100 ")
+			"under 1", "under 5", "recovery_seconds 0.25", " 100 ")
 	})
 }
 
@@ -365,8 +365,8 @@ func fakeMount(t *testing.T, status string) *tierMount {
 // Status is read under the names that the daemon uses. A tier that is not fit for a measurement,
 // and blocks that it did not take, are errors.
 func TestTierStatus(t *testing.T) {
-	m := fakeMount(t, `{"secondaries": [{"Name": "peer"}, {"Name": "disk", "State": "online", "QueuedBlocks": 0,
-		"Cascaded": 7, "CascadedBytes": 700, "CascadeDropped": 1, "Promoted": 3, "Detail": {"x": 1}}]}`)
+	m := fakeMount(t, `{"secondaries": [{"name": "peer"}, {"name": "disk", "state": "online", "queued_blocks": 0,
+		"cascaded_blocks": 7, "cascaded_bytes": 700, "cascade_dropped_blocks": 1, "promoted_blocks": 3, "detail": {"x": 1}}]}`)
 	s, err := m.tier()
 	if err != nil || s.Cascaded != 7 || s.CascadedBytes != 700 || s.Promoted != 3 || s.lost() != 1 {
 		t.Errorf("got %+v, %v", s, err)
@@ -379,7 +379,7 @@ func TestTierStatus(t *testing.T) {
 	}
 	for _, text := range []string{
 		`{"secondaries": []}`, `{}`, `{`,
-		`{"secondaries": [{"Name": "disk", "State": "degraded", "Reason": "one of 2 directories is offline"}]}`,
+		`{"secondaries": [{"name": "disk", "state": "degraded", "reason": "one of 2 directories is offline"}]}`,
 	} {
 		if s, err := fakeMount(t, text).tier(); err == nil {
 			t.Errorf("%s: got %+v, want an error", text, s)

@@ -234,7 +234,7 @@ func (k *fakeDaemon) scan() error {
 		k.status.Promoted += uint64(blocks)
 	}
 	k.status.Blocks = int64(blocks)
-	k.status.Detail = json.RawMessage(`{"Dirs": [{"RecoverySeconds": 0.25}]}`)
+	k.status.Detail = json.RawMessage(`{"devices": [{"recovery_seconds": 0.25}]}`)
 	doc := map[string]any{"tiers": []any{map[string]any{"name": "memory", "used_bytes": 0}}}
 	if k.diskDir != "" {
 		doc["secondaries"] = []any{k.status}

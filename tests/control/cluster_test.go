@@ -205,7 +205,7 @@ func TestPeerDeadline(t *testing.T) {
 	waitStates(t, c, "p", key)
 	freeze(t, a.Pid)
 	within(t, "the open gives up", func() { wantMiss(t, b.Path(key)) })
-	if got := counter(t, b.Daemon, "DeadlineExceeded") + counter(t, b.Daemon, "DeadlinePredicted"); got == 0 {
+	if got := counter(t, b.Daemon, "deadline_exceeded_misses") + counter(t, b.Daemon, "deadline_predicted_misses"); got == 0 {
 		t.Error("no deadline is counted")
 	}
 	must(t, "SIGCONT", unix.Kill(a.Pid, unix.SIGCONT))

@@ -25,15 +25,15 @@ func TestOpenDeadline(t *testing.T) {
 	c := talk(t, d, "query")
 	g.hold()
 	within(t, "the open gives up", func() { wantMiss(t, d.Path("g/a")) })
-	if got := counter(t, d, "DeadlineExceeded"); got != 1 {
-		t.Errorf("DeadlineExceeded: got %d, want 1", got)
+	if got := counter(t, d, "deadline_exceeded_misses"); got != 1 {
+		t.Errorf("deadline_exceeded_misses: got %d, want 1", got)
 	}
 	wantStates(t, c, "w", "g/a") // It is still on its way.
 	harness.Poll(t, "the device counts as late", func() bool { return c.states("g/b") == "l" })
-	before := counter(t, d, "DeadlinePredicted")
+	before := counter(t, d, "deadline_predicted_misses")
 	within(t, "the open of another one gives up", func() { wantMiss(t, d.Path("g/b")) })
-	if got := counter(t, d, "DeadlinePredicted"); got != before+1 {
-		t.Errorf("DeadlinePredicted: got %d, want %d", got, before+1)
+	if got := counter(t, d, "deadline_predicted_misses"); got != before+1 {
+		t.Errorf("deadline_predicted_misses: got %d, want %d", got, before+1)
 	}
 	if got := c.why("g/b")[0]; got.Verdict != "deadline" {
 		t.Errorf("why: got %+v, want deadline", got)

@@ -13,17 +13,13 @@ import (
 
 // ClusterStatus is the entry "cluster" of .kvfs/status.
 type ClusterStatus struct {
-	Members []Member `json:"members"`
-	Index   struct {
-		Entries int64 `json:"entries"`
-		Bytes   int64 `json:"bytes"`
-	} `json:"index"`
+	Members  []Member        `json:"members"`
 	Rejected json.RawMessage `json:"rejected"`
 	RDMA     RDMAStatus      `json:"rdma"`
 	Node     struct {
-		FabricFetches   uint64 `json:"fabric_fetches"`
-		FabricBytes     uint64 `json:"fabric_bytes"`
-		FabricFallbacks uint64 `json:"fabric_fallbacks"`
+		FabricFetches   uint64 `json:"fabric_fetched_blocks"`
+		FabricBytes     uint64 `json:"fabric_fetched_bytes"`
+		FabricFallbacks uint64 `json:"fabric_fallback_blocks"`
 	} `json:"node"`
 }
 
@@ -60,7 +56,7 @@ type Member struct {
 	Breaker     string   `json:"breaker"`
 	Failures    uint64   `json:"failures"`
 	LastError   string   `json:"last_error"`
-	FetchedKeys uint64   `json:"fetched_keys"`
+	FetchedKeys uint64   `json:"fetched_blocks"`
 	FetchedSize uint64   `json:"fetched_bytes"`
 }
 

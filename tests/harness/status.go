@@ -9,6 +9,7 @@ import (
 
 // Status is the content of .kvfs/status.
 type Status struct {
+	Schema  int         `json:"schema"`
 	Version string      `json:"version"`
 	PID     int         `json:"pid"`
 	Mount   MountStatus `json:"mount"`
@@ -16,10 +17,10 @@ type Status struct {
 		Socket string        `json:"socket"`
 		Mounts []MountStatus `json:"mounts"`
 	} `json:"store"`
-	Tiers []TierStatus
+	Tiers []TierStatus `json:"tiers"`
 
 	Counters    StatusCounters    `json:"counters"`
-	Summary     StatusSummary     `json:"summary"`
+	Reads       StatusReads       `json:"reads"`
 	Secondaries []SecondaryStatus `json:"secondaries"`
 
 	Raw map[string]any `json:"-"` // all of it
@@ -27,13 +28,19 @@ type Status struct {
 
 // StatusCounters are the counters of the engine.
 type StatusCounters struct {
-	Evicted, Lost, NoSpace, Poisoned, Adopted int64
+	Evicted  int64 `json:"evicted_blocks"`
+	Lost     int64 `json:"lost_blocks"`
+	NoSpace  int64 `json:"no_space_writes"`
+	Poisoned int64 `json:"poisoned_commits"`
+	Adopted  int64 `json:"adopted_blocks"`
 }
 
-// StatusSummary counts the opens that a daemon has served, by the tier that had the block.
-type StatusSummary struct {
-	MemoryKeys, DiskKeys, FailedKeys int64
-	BytesByTier                      map[string]int64
+// StatusReads counts the blocks that readers asked for, by the tier that had the block.
+type StatusReads struct {
+	MemoryHits  int64            `json:"memory_hits"`
+	DiskHits    int64            `json:"disk_hits"`
+	Failed      int64            `json:"failed_blocks"`
+	BytesByTier map[string]int64 `json:"served_bytes_by_tier"`
 }
 
 // MountStatus says which process answers a mount, and how the kernel serves open files.
@@ -63,24 +70,38 @@ type TierStatus struct {
 }
 
 // SecondaryStatus is one tier below memory: its own figures, and the engine's
-// totals since the daemon started. The fields have the names of the document.
+// totals since the daemon started.
 type SecondaryStatus struct {
-	Name                             string
-	CapacityBytes, UsedBytes         int64
-	Blocks                           int64
-	State, Reason                    string
-	StoredBytes, LoadedBytes         uint64
-	Stored, Loaded                   uint64
-	Evicted, Corrupt, IOErrors       uint64
-	SkippedNoSpace, SkippedBudget    uint64
-	QueuedBlocks, QueuedBytes        int64
-	Cascaded, CascadedBytes          uint64
-	CascadeDropped, CascadeSkipped   uint64
-	CascadeFailed, AdmissionRejected uint64
-	Promoted, PromotedBytes          uint64
-	PromoteAbsent, PromoteCorrupt    uint64
-	PromoteFailed, PromoteTimeouts   uint64
-	Batches                          uint64
+	Name              string `json:"name"`
+	CapacityBytes     int64  `json:"capacity_bytes"`
+	UsedBytes         int64  `json:"used_bytes"`
+	Blocks            int64  `json:"blocks"`
+	State             string `json:"state"`
+	Reason            string `json:"reason"`
+	StoredBytes       uint64 `json:"stored_bytes"`
+	LoadedBytes       uint64 `json:"loaded_bytes"`
+	Stored            uint64 `json:"stored_blocks"`
+	Loaded            uint64 `json:"loaded_blocks"`
+	Evicted           uint64 `json:"evicted_blocks"`
+	Corrupt           uint64 `json:"corrupt_blocks"`
+	IOErrors          uint64 `json:"io_errors"`
+	SkippedNoSpace    uint64 `json:"skipped_no_space_blocks"`
+	SkippedBudget     uint64 `json:"skipped_budget_blocks"`
+	QueuedBlocks      int64  `json:"queued_blocks"`
+	QueuedBytes       int64  `json:"queued_bytes"`
+	Cascaded          uint64 `json:"cascaded_blocks"`
+	CascadedBytes     uint64 `json:"cascaded_bytes"`
+	CascadeDropped    uint64 `json:"cascade_dropped_blocks"`
+	CascadeSkipped    uint64 `json:"cascade_skipped_blocks"`
+	CascadeFailed     uint64 `json:"cascade_failed_blocks"`
+	AdmissionRejected uint64 `json:"cascade_not_admitted_blocks"`
+	Promoted          uint64 `json:"promoted_blocks"`
+	PromotedBytes     uint64 `json:"promoted_bytes"`
+	PromoteAbsent     uint64 `json:"promotion_absent_blocks"`
+	PromoteCorrupt    uint64 `json:"promotion_corrupt_blocks"`
+	PromoteFailed     uint64 `json:"promotion_failed_blocks"`
+	PromoteTimeouts   uint64 `json:"promotion_timeouts"`
+	Batches           uint64 `json:"promotion_batches"`
 }
 
 // Tier returns the tier of that name, or fails the test.

@@ -2,7 +2,6 @@ package mount
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,24 +16,6 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// statusFields are the fields of .kvfs/status that programs may rely on, by path, with their JSON type.
-var statusFields = []struct {
-	path []string
-	kind any
-}{
-	{[]string{"version"}, ""},
-	{[]string{"mount", "dir"}, ""},
-	{[]string{"mount", "read_path"}, ""},
-	{[]string{"mount", "write_path"}, ""},
-	{[]string{"tiers", "name"}, ""},
-	{[]string{"tiers", "type"}, ""},
-	{[]string{"tiers", "state"}, ""},
-	{[]string{"tiers", "capacity_bytes"}, 0.0},
-	{[]string{"tiers", "used_bytes"}, 0.0},
-	{[]string{"tiers", "pinned_bytes"}, 0.0},
-	{[]string{"tiers", "blocks"}, 0.0},
-}
-
 // field follows path into doc; of a list it takes the first.
 func field(doc any, path []string) any {
 	for _, key := range path {
@@ -47,20 +28,14 @@ func field(doc any, path []string) any {
 	return doc
 }
 
-// TestStatusFields pins the fields of the status document, and that they say
-// what happened: a block counts, an open one is pinned, a removed one is gone (A10).
+// TestStatusFields shows that the status document says what happened: a block counts, an open one is pinned, a
+// removed one is gone (A10).
 func TestStatusFields(t *testing.T) {
 	harness.KvfsOnly(t, "a status")
 	d := harness.Mount(t, harness.Options{MemorySize: "128MiB"})
 	store(t, d.Path("x"), pattern("x", 3*mib))
 	f := open(t, d.Path("x"), unix.O_RDONLY, 0)
 	s := d.Status()
-	for _, want := range statusFields {
-		got := field(s.Raw, want.path)
-		if fmt.Sprintf("%T", got) != fmt.Sprintf("%T", want.kind) || got == "" {
-			t.Errorf("%s: got %v", strings.Join(want.path, "."), got)
-		}
-	}
 	if got := field(s.Raw, []string{"mount", "dir"}); got != d.Dir {
 		t.Errorf("mount.dir: got %v, want %s", got, d.Dir)
 	}

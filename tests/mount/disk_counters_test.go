@@ -72,7 +72,7 @@ func TestDiskMemoryFullOfPins(t *testing.T) {
 		cold(t, d, map[string][]byte{p: blocks[p]})
 	}
 	noRoom := func() float64 {
-		n, _ := field(d.Status().Raw, []string{"counters", "PromoteNoRoom"}).(float64)
+		n, _ := field(d.Status().Raw, []string{"counters", "promotion_no_room_blocks"}).(float64)
 		return n
 	}
 	before := noRoom()

@@ -176,7 +176,7 @@ func TestStartSelfTest(t *testing.T) {
 				if !s.Mount.Tested || !slices.Contains(paths, s.Mount.ReadPath) || s.Tiers[0].Blocks != blocks {
 					t.Errorf("%+v, %d blocks", s.Mount, s.Tiers[0].Blocks)
 				}
-				if n := field(s.Raw, []string{"counters", "Opened"}); n != 0.0 {
+				if n := field(s.Raw, []string{"counters", "opens"}); n != 0.0 {
 					t.Errorf("%v opens", n)
 				}
 				if names := listNames(t, d.Path(".kvfs")); slices.Contains(names, "probe") {

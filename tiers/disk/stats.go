@@ -15,7 +15,7 @@ type Detail struct {
 
 	ScrubbedBlocks uint64 `json:"scrubbed_blocks"`
 	ScrubbedBytes  uint64 `json:"scrubbed_bytes"`
-	ScrubbedBad    uint64 `json:"scrubbed_bad"`
+	ScrubbedBad    uint64 `json:"scrubbed_bad_blocks"`
 	// LastScrubPass is when the scrubber last finished a pass over a device, RFC 3339.
 	LastScrubPass string `json:"last_scrub_pass,omitempty"`
 	Syncs         uint64 `json:"syncs"` // group syncs
@@ -48,7 +48,7 @@ type DeviceDetail struct {
 type ClassDetail struct {
 	SlotBytes int64 `json:"slot_bytes"`
 	Slots     int   `json:"slots"`
-	Used      int   `json:"used"`
+	Used      int   `json:"used_slots"`
 }
 
 // Stats returns totals, with a Detail as Detail.

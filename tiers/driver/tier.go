@@ -180,21 +180,24 @@ type Result struct {
 // Stats is what a tier says about itself for status and metrics. The counters
 // are totals since it was opened.
 type Stats struct {
-	CapacityBytes int64
-	UsedBytes     int64
-	PinnedBytes   int64
-	Blocks        int64
-	State         string // "online", "degraded", "offline"
-	Reason        string // why, if not online
+	CapacityBytes int64  `json:"capacity_bytes"`
+	UsedBytes     int64  `json:"used_bytes"`
+	PinnedBytes   int64  `json:"pinned_bytes"`
+	Blocks        int64  `json:"blocks"`
+	State         string `json:"state"`            // "online", "degraded", "offline"
+	Reason        string `json:"reason,omitempty"` // why, if not online
 
-	StoredBytes, LoadedBytes      uint64
-	Stored, Loaded                uint64 // blocks
-	Evicted                       uint64
-	Corrupt                       uint64 // copies that failed their checksum, by whomever found
-	IOErrors                      uint64
-	SkippedNoSpace, SkippedBudget uint64 // stores not done, in blocks
+	StoredBytes    uint64 `json:"stored_bytes"`
+	LoadedBytes    uint64 `json:"loaded_bytes"`
+	Stored         uint64 `json:"stored_blocks"`
+	Loaded         uint64 `json:"loaded_blocks"`
+	Evicted        uint64 `json:"evicted_blocks"`
+	Corrupt        uint64 `json:"corrupt_blocks"` // copies that failed their checksum, by whomever found
+	IOErrors       uint64 `json:"io_errors"`
+	SkippedNoSpace uint64 `json:"skipped_no_space_blocks"` // stores not done
+	SkippedBudget  uint64 `json:"skipped_budget_blocks"`   // likewise
 
-	Detail any // what else the tier has to say, ready for encoding/json; nil if nothing
+	Detail any `json:"detail,omitempty"` // what else the tier has to say, ready for encoding/json; nil if nothing
 }
 
 // Statser is the ability to report Stats. A tier without it shows as

@@ -9,31 +9,28 @@ import (
 
 // Detail is driver.Stats.Detail of this tier. The counters are totals since it was opened.
 type Detail struct {
-	Members int `json:"members"` // alive, without this one
-	Failed  int `json:"failed"`  // gone without a goodbye, or not answering
+	Members int `json:"members"`        // alive, without this one
+	Failed  int `json:"failed_members"` // gone without a goodbye, or not answering
 
-	Requests     uint64 `json:"requests"`      // to holders; each for one or more blocks
-	Fetches      uint64 `json:"fetches"`       // of blocks
-	FetchedBytes uint64 `json:"fetched_bytes"` // bytes that came, with hedges
-	Gone         uint64 `json:"gone"`          // the holder no longer had the block
-	Corrupt      uint64 `json:"corrupt"`       // the bytes were wrong
+	Requests     uint64 `json:"requests"`       // to holders; each for one or more blocks
+	Fetches      uint64 `json:"fetches"`        // of blocks
+	FetchedBytes uint64 `json:"fetched_bytes"`  // bytes that came, with hedges
+	Gone         uint64 `json:"gone_blocks"`    // the holder no longer had the block
+	Corrupt      uint64 `json:"corrupt_blocks"` // the bytes were wrong
 	Timeouts     uint64 `json:"timeouts"`
 	Failures     uint64 `json:"failures"` // of other kinds, of fetches and of stores
 	Hedges       uint64 `json:"hedges"`   // fetches begun at a second holder
 	HedgeWins    uint64 `json:"hedge_wins"`
 
-	Taken      uint64 `json:"taken"` // copies of blocks of other nodes
+	Taken      uint64 `json:"taken_blocks"` // copies of blocks of other nodes
 	TakenBytes uint64 `json:"taken_bytes"`
-	Refused    uint64 `json:"refused"` // offers not taken
-	Lent       uint64 `json:"lent"`    // blocks served to peers
+	Refused    uint64 `json:"refused_offers"` // offers not taken
+	Lent       uint64 `json:"lent_blocks"`    // blocks served to peers
 	LentBytes  uint64 `json:"lent_bytes"`
 
-	Published  uint64 `json:"published"` // records
-	Resyncs    uint64 `json:"resyncs"`   // times that all blocks were announced again
-	Graves     int64  `json:"graves"`
-	Watched    int64  `json:"watched"`
-	IndexBytes int64  `json:"index_bytes"`
-	Hints      int64  `json:"hints"`
+	Published uint64 `json:"published_records"` // records
+	Resyncs   uint64 `json:"resyncs"`           // times that all blocks were announced again
+	Hints     int64  `json:"hints"`
 
 	// PeerFailures has the failures of each peer that had any.
 	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
@@ -63,8 +60,6 @@ func (t *Tier) Stats() driver.Stats {
 		return s
 	}
 	s.Blocks = t.countBlocks()
-	x := t.node.indexStats()
-	d.Graves, d.Watched, d.IndexBytes = x.Graves, x.Watched, x.Bytes
 	var failed []string
 	for _, m := range t.node.Members() {
 		switch {

@@ -110,27 +110,31 @@ type GroupOptions struct {
 
 // Counters are totals since Open.
 type Counters struct {
-	Stored, StoredBytes     uint64 // commits
-	Opened                  uint64 // opens for reading
-	Evicted, EvictedBytes   uint64
-	Expired                 uint64 // removed at the end of their time to live; abandoned temporary files count too
-	Removed                 uint64 // by unlink, or replaced
-	Adopted, AdoptedBytes   uint64
-	AdoptDropped            uint64 // files found at start, but modified after their commit, or superseded
-	NoSpace                 uint64 // writes refused
-	Overruns                uint64 // files that grew past their reservation
-	Poisoned                uint64 // commits refused because a write had failed
-	KilledWriters           uint64 // commits refused because the writer died of a signal
-	LookupMisses, LookupHit uint64
-	Superseded              uint64 // removed because another node removed or replaced them
-	Implausible             uint64 // version numbers of other nodes that were ignored as too far in the future
-	PromoteNoRoom           uint64 // promotions given up because memory was full of blocks that cannot be evicted
-	FullOfOpen              uint64 // opens and writes that waited: memory was full of open, pinned and temporary files
-	FullOfLeased            uint64 // likewise, but full of leased blocks that are in memory only
-	FileSystemFull          uint64 // times that the file system behind memory had no room although the accounts had
-	Lost                    uint64 // blocks evicted from memory although no other tier had them
-	DeadlinePredicted       uint64 // opens that were a miss at once: the block was predicted to miss the deadline
-	DeadlineExceeded        uint64 // opens that were a miss because the block missed the deadline
+	Stored            uint64 `json:"stored_blocks"` // commits
+	StoredBytes       uint64 `json:"stored_bytes"`
+	Opened            uint64 `json:"opens"` // for reading
+	Evicted           uint64 `json:"evicted_blocks"`
+	EvictedBytes      uint64 `json:"evicted_bytes"`
+	Expired           uint64 `json:"expired_files"`  // removed at the end of their time to live; abandoned temporary files count too
+	Removed           uint64 `json:"removed_blocks"` // by unlink, or replaced
+	Adopted           uint64 `json:"adopted_blocks"`
+	AdoptedBytes      uint64 `json:"adopted_bytes"`
+	AdoptDropped      uint64 `json:"not_adopted_files"`     // files found at start, but modified after their commit, or superseded
+	NoSpace           uint64 `json:"no_space_writes"`       // writes refused
+	Overruns          uint64 `json:"overruns"`              // files that grew past their reservation
+	Poisoned          uint64 `json:"poisoned_commits"`      // commits refused because a write had failed
+	KilledWriters     uint64 `json:"killed_writer_commits"` // commits refused because the writer died of a signal
+	LookupMisses      uint64 `json:"lookup_misses"`
+	LookupHit         uint64 `json:"lookup_hits"`
+	Superseded        uint64 `json:"superseded_blocks"`         // removed because another node removed or replaced them
+	Implausible       uint64 `json:"implausible_versions"`      // version numbers of other nodes that were ignored as too far in the future
+	PromoteNoRoom     uint64 `json:"promotion_no_room_blocks"`  // promotions given up because memory was full of blocks that cannot be evicted
+	FullOfOpen        uint64 `json:"full_of_open_waits"`        // opens and writes that waited: memory was full of open, pinned and temporary files
+	FullOfLeased      uint64 `json:"full_of_leased_waits"`      // likewise, but full of leased blocks that are in memory only
+	FileSystemFull    uint64 `json:"file_system_full"`          // times that the file system behind memory had no room although the accounts had
+	Lost              uint64 `json:"lost_blocks"`               // blocks evicted from memory although no other tier had them
+	DeadlinePredicted uint64 `json:"deadline_predicted_misses"` // opens that were a miss at once: the block was predicted to miss the deadline
+	DeadlineExceeded  uint64 `json:"deadline_exceeded_misses"`  // opens that were a miss because the block missed the deadline
 }
 
 // Fill sets defaults, then reports every violation.

@@ -114,11 +114,11 @@ func (e *State) LogSummary(l *summaryLine) {
 // Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store
 // connector.
 type Summary struct {
-	MemoryKeys  uint64 // opened in memory
-	DiskKeys    uint64 // promoted from the tier "disk"
-	PeerKeys    uint64 // from another node
-	UnknownKeys uint64 // in no tier: misses
-	SuccessKeys uint64
-	FailedKeys  uint64
-	BytesByTier map[string]uint64
+	MemoryKeys  uint64            `json:"memory_hits"` // opened in memory
+	DiskKeys    uint64            `json:"disk_hits"`   // promoted from the tier "disk"
+	PeerKeys    uint64            `json:"peer_hits"`   // from another node
+	UnknownKeys uint64            `json:"misses"`      // in no tier
+	SuccessKeys uint64            `json:"served_blocks"`
+	FailedKeys  uint64            `json:"failed_blocks"`
+	BytesByTier map[string]uint64 `json:"served_bytes_by_tier"`
 }

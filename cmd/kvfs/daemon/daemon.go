@@ -68,6 +68,6 @@ func (d *daemon) status() []byte {
 func (d *daemon) document() *status.Document {
 	from := status.Source{Version: d.program.Version, Started: d.started, Config: d.cfg, Memory: d.memory, Engine: d.engine}
 	doc := from.Collect()
-	doc.Cluster, doc.Events = d.peers.status(&doc.Summary), d.surface.status()
+	doc.Cluster, doc.Events = d.peers.status(&doc.Reads), d.surface.status()
 	return doc
 }

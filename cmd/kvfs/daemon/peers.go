@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -286,7 +285,7 @@ func (p *peers) status(s *tiers.Summary) *status.Cluster {
 	members := p.members()
 	c := &status.Cluster{
 		LocalReadRatio: status.LocalReadRatio(s), Members: members, Warning: p.node.Warning(), Node: node, Bulk: bulk, Required: p.required,
-		RDMA: p.memory.Status(), Index: status.Index{Entries: node.Index.Entries, Bytes: node.Index.Bytes, Graves: node.Index.Graves},
+		RDMA: p.memory.Status(),
 		Rejected: map[string]uint64{
 			"gossip": node.Gossip.Rejected, "connections": node.Strangers, "unknown": node.Unknown,
 			"malformed": node.Malformed, "denied": node.Denied, "bulk": uint64(bulk.Refused + bulk.Strangers),
@@ -335,10 +334,4 @@ func (c *heldCount) get(e *tiers.Engine) int64 {
 }
 
 // membersText makes the text of .kvfs/members.
-func (p *peers) membersText() []byte {
-	text, err := json.MarshalIndent(p.members(), "", "  ")
-	if err != nil {
-		return []byte(fmt.Sprintf("%q\n", err.Error()))
-	}
-	return append(text, '\n')
-}
+func (p *peers) membersText() []byte { return status.JSON(p.members()) }

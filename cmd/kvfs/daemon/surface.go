@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os/user"
@@ -211,11 +210,7 @@ func (s *surface) jobs() []byte {
 	for _, j := range stores {
 		doc.Stores = append(doc.Stores, jobsStore{uint64(j.ID), j.Tier, j.Keys, j.Bytes, time.Since(j.Started).Seconds()})
 	}
-	text, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return []byte("{}\n") // impossible: a name that is no UTF-8 is replaced
-	}
-	return append(text, '\n')
+	return status.JSON(doc)
 }
 
 func (s *surface) status() *status.Events {

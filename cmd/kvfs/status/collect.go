@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
@@ -30,12 +31,12 @@ func (s *Source) Collect() *Document {
 	st := s.Engine.Stats()
 	ms := s.Memory.Status()
 	doc := &Document{
-		Version: s.Version, PID: os.Getpid(), UptimeSeconds: time.Since(s.Started).Seconds(),
+		Schema: Schema, Version: s.Version, PID: os.Getpid(), UptimeSeconds: time.Since(s.Started).Seconds(),
 		Tiers: []Tier{{
 			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
 			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: s.Config.Memory.Policy,
 		}},
-		Counters: st.Counters, Summary: st.Summary, Secondaries: st.Secondaries,
+		Counters: st.Counters, Reads: st.Summary, Secondaries: st.Secondaries,
 		Memory: MemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
 		Process: Process{
 			HeapBytes: liveHeap(), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
@@ -56,7 +57,7 @@ func (s *Source) Collect() *Document {
 		})
 	}
 	for _, g := range s.Engine.Groups() {
-		doc.Groups = append(doc.Groups, Group{string(g.Name), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
+		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
 	return doc
 }

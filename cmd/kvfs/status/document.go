@@ -2,13 +2,16 @@
 // and /status of HTTP return. It has the types, collects them in a daemon (Source), reads the
 // document of a daemon of any version (Parse), and writes it for people (Print).
 //
-// Sizes are in bytes. Fields may be added; none changes its meaning.
+// docs/status.md describes each field. When a field vanishes, or changes its name, type or meaning, Schema rises.
 package status
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -17,9 +20,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/publish"
 )
 
-// Document is the content of .kvfs/status. Sizes are in bytes. Fields may be added; none
-// changes its meaning.
+// Schema numbers the form of the document. A document without a number is from a kvfs before this form.
+const Schema = 2
+
+// Document is the content of .kvfs/status. Fields may be added.
 type Document struct {
+	Schema        int            `json:"schema"`
 	Version       string         `json:"version"`
 	PID           int            `json:"pid"`
 	UptimeSeconds float64        `json:"uptime_seconds"`
@@ -28,7 +34,7 @@ type Document struct {
 	Tiers         []Tier         `json:"tiers"`
 	Groups        []Group        `json:"groups"`
 	Counters      tiers.Counters `json:"counters"`
-	Summary       tiers.Summary  `json:"summary"` // keys by the tier in which readers found them
+	Reads         tiers.Summary  `json:"reads"` // by the tier in which readers found blocks
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
@@ -73,7 +79,7 @@ type Tier struct {
 
 // Group is a group of the configuration, or one in use.
 type Group struct {
-	Name       string `json:"name"`
+	Name       string `json:"name"` // escaped, because it need not be UTF-8
 	Pinned     bool   `json:"pinned"`
 	QuotaBytes int64  `json:"quota_bytes"`
 	UsedBytes  int64  `json:"used_bytes"`
@@ -93,16 +99,30 @@ type Process struct {
 	IndexBytes int64  `json:"index_bytes"`
 	Goroutines int    `json:"goroutines"`
 	Names      int64  `json:"names"`
-	Writing    int64  `json:"writing"`
+	Writing    int64  `json:"writing_files"`
 }
 
 // Text returns the document as JSON.
-func (doc *Document) Text() []byte {
-	text, err := json.MarshalIndent(doc, "", "  ")
+func (doc *Document) Text() []byte { return JSON(doc) }
+
+// JSON returns v as JSON in characters that a terminal only shows, whatever names v has. v has no type that cannot be
+// encoded.
+func JSON(v any) []byte {
+	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return []byte("{}\n") // impossible: a name that is no UTF-8 is replaced
 	}
-	return append(text, '\n')
+	var out []byte
+	for _, r := range string(text) {
+		if r == '\n' || unicode.IsPrint(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) { // in a string; encoding/json escapes only some of them
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return append(out, '\n')
 }
 
 // Store is an owner's part about its mounts.
@@ -114,7 +134,6 @@ type Store struct {
 // Cluster is the part about the cluster.
 type Cluster struct {
 	Members []cluster.Member `json:"members"` // this node first
-	Index   Index            `json:"index"`
 	// Rejected counts messages from strangers, by fault.
 	Rejected map[string]uint64 `json:"rejected"`
 	Warning  string            `json:"warning,omitempty"` // about the address that this node announces to peers
@@ -129,13 +148,6 @@ type Cluster struct {
 	RDMA *rails.State  `json:"rdma"`
 	Node cluster.Stats `json:"node"`
 	Bulk tcp.Stats     `json:"bulk"`
-}
-
-// Index counts what this node knows of the blocks of other nodes.
-type Index struct {
-	Entries int64 `json:"entries"`
-	Bytes   int64 `json:"bytes"`
-	Graves  int64 `json:"graves"`
 }
 
 // LocalReadRatio is the share of the blocks read that no peer had to send. A block from a peer
@@ -154,8 +166,8 @@ type Events struct {
 	ZMQ  *publish.Stats `json:"zmq,omitempty"`
 }
 
-// Parse reads the document of a daemon. It ignores what a newer daemon adds; what an older one
-// leaves out is zero. After an error everything is zero.
+// Parse reads the document of a daemon of any Schema. What the daemon does not tell, or tells by another name, is zero.
+// Commands may rely on the fields that no Schema changes: see docs/status.md. After an error everything is zero.
 func Parse(text []byte) (*Document, error) {
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.UseNumber() // for the details of tiers

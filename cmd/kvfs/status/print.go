@@ -16,7 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk"
 )
 
-// Print writes the status for people.
+// Print writes the status for people. Of a document of another Schema it writes what no Schema changes.
 func Print(w io.Writer, text []byte) error {
 	s, err := Parse(text)
 	if err != nil {
@@ -43,8 +43,12 @@ func Print(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.State(tier.State, tier.Reason),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.Text(show.State(tier.State, tier.Reason)),
 			show.Bytes(tier.UsedBytes), show.Bytes(tier.CapacityBytes), show.Bytes(tier.PinnedBytes), tier.Blocks)
+	}
+	if s.Schema != Schema {
+		fmt.Fprintf(t, "\nThe daemon is of another version. To see all that it tells, add --json.\n")
+		return t.Flush()
 	}
 	for i := range s.Secondaries {
 		if err := t.Flush(); err != nil {
@@ -125,7 +129,7 @@ func (c *Cluster) print(w io.Writer) {
 	fmt.Fprintf(w, "\ncluster\n")
 	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], show.Counts(
 		show.Count("left", uint64(states["left"])), show.Count("failed", uint64(states["failed"])), show.Count("refused", uint64(states["refused"]))))
-	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Index.Entries, show.Bytes(c.Index.Bytes), c.Index.Graves)
+	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Node.Index.Entries, show.Bytes(c.Node.Index.Bytes), c.Node.Index.Graves)
 	fmt.Fprintf(w, "  features\t%s", show.Text(show.OrDash(strings.Join(c.Requested, ", "))))
 	if len(c.Required) > 0 {
 		fmt.Fprintf(w, " (required: %s)", show.Text(strings.Join(c.Required, ", ")))

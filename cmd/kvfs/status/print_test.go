@@ -1,12 +1,12 @@
 package status
 
 import (
-	"encoding"
+	"bytes"
 	"encoding/json"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -31,10 +31,11 @@ func TestStatusOfSecondaries(t *testing.T) {
 			{Dir: "/mnt/b", State: "offline", Reason: "EIO"},
 		},
 	}
-	sparse := map[string]any{"Name": "disk", "Detail": map[string]any{"devices": []any{map[string]any{"dir": "/mnt/c", "more": 1}}}}
+	sparse := map[string]any{"name": "disk", "detail": map[string]any{"devices": []any{map[string]any{"dir": "/mnt/c", "more": 1}}}}
 	text, err := json.Marshal(map[string]any{
+		"schema":      Schema,
 		"tiers":       []any{map[string]any{"name": "memory"}, map[string]any{"name": "disk", "type": "disk", "state": "degraded"}},
-		"secondaries": []any{ssd, sparse, map[string]any{"Name": "peer", "Detail": map[string]any{"devices": 7}}, map[string]any{}},
+		"secondaries": []any{ssd, sparse, map[string]any{"name": "peer", "detail": map[string]any{"devices": 7}}, map[string]any{}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,47 +82,10 @@ peer
 	}
 }
 
-// TestStatusReadable shows that whatever status may write can be read again: no part of the
-// document has a type that only encodes.
-func TestStatusReadable(t *testing.T) {
-	implements := func(typ reflect.Type, any ...reflect.Type) bool {
-		return slices.ContainsFunc(any, func(i reflect.Type) bool { return typ.Implements(i) || reflect.PointerTo(typ).Implements(i) })
-	}
-	var walk func(typ reflect.Type, path string)
-	walk = func(typ reflect.Type, path string) {
-		if implements(typ, reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()) {
-			if !implements(typ, reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()) {
-				t.Errorf("%s is a %v, which only encodes", path, typ)
-			}
-			return
-		}
-		switch typ.Kind() {
-		case reflect.Pointer, reflect.Slice, reflect.Array:
-			walk(typ.Elem(), path+"[]")
-		case reflect.Map:
-			walk(typ.Key(), path+"[key]")
-			walk(typ.Elem(), path+"[]")
-		case reflect.Struct:
-			for f := range typ.Fields() {
-				if f.IsExported() && f.Tag.Get("json") != "-" {
-					walk(f.Type, path+"."+f.Name)
-				}
-			}
-		case reflect.Interface:
-			if path != ".Secondaries[].Stats.Detail" { // of any form, so it is read as that
-				t.Errorf("%s is a %v", path, typ)
-			}
-		case reflect.Func, reflect.Chan, reflect.UnsafePointer, reflect.Complex64, reflect.Complex128:
-			t.Errorf("%s is a %v", path, typ)
-		}
-	}
-	walk(reflect.TypeFor[Document](), "")
-}
-
 // TestPrintStoreStatus pins the text for people.
 func TestPrintStoreStatus(t *testing.T) {
 	var out strings.Builder
-	text := `{"version":"v1","pid":7,"store":{"socket":"/s","mounts":[{"dir":"/mnt/a","pid":8,"state":"serving","read_path":"passthrough","write_path":"daemon"}]},
+	text := `{"schema":2,"version":"v1","pid":7,"store":{"socket":"/s","mounts":[{"dir":"/mnt/a","pid":8,"state":"serving","read_path":"passthrough","write_path":"daemon"}]},
 		"tiers":[{"name":"memory","type":"memory","state":"online"}]}`
 	if err := Print(&out, []byte(text)); err != nil {
 		t.Fatal(err)
@@ -160,7 +124,7 @@ func TestStatusOfRDMA(t *testing.T) {
 		{&rails.State{Transport: "auto", Provider: "libfabric 2.1 verbs", Plan: plan, Stats: &fabric.Stats{ReadBytes: 3 << 20, Stalls: 1}},
 			"  rdma      libfabric 2.1 verbs, 2 of 3 peers, 3.0 MiB read (stalls 1)\n  rails     mlx5_1 for GPU 0, 3 (PIX); mlx5_0\n  not rdma  peer c: no RDMA there\n  in part   peer e: rail 1\n"},
 	} {
-		text, err := json.Marshal(map[string]any{"cluster": map[string]any{"members": members, "rdma": tc.rdma}})
+		text, err := json.Marshal(map[string]any{"schema": Schema, "cluster": map[string]any{"members": members, "rdma": tc.rdma}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,5 +143,25 @@ func TestStatusOfRDMA(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("got\n%swant\n%s", got, tc.want)
 		}
+	}
+}
+
+// TestText shows that whatever names and reasons a document has, it is JSON of characters that a terminal only shows,
+// and that the names come back.
+func TestText(t *testing.T) {
+	odd := "<b>&\x1b[2J\u009b31m\x7f\u202e\U000e0001\r\n\"\\é漢\u2028"
+	doc := &Document{
+		Version: odd, Mount: Mount{Dir: odd}, Groups: []Group{{Name: odd}}, Tiers: []Tier{{Name: odd, Reason: odd}},
+		Cluster: &Cluster{Members: []cluster.Member{{Name: odd, Zone: odd, LastError: odd}}, Rejected: map[string]uint64{odd: 1}},
+	}
+	text := doc.Text()
+	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) || r == '<' || r == '>' || r == '&' }); i >= 0 {
+		t.Errorf("not escaped: %q", text[i:min(i+9, len(text))])
+	}
+	if !bytes.HasPrefix(text, []byte("{\n  \"schema\": ")) || !bytes.Contains(text, []byte("é漢")) {
+		t.Errorf("got %s", text)
+	}
+	if got, err := Parse(text); err != nil || !reflect.DeepEqual(got, doc) {
+		t.Errorf("%v, got %+v", err, got)
 	}
 }

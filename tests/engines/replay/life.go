@@ -66,12 +66,12 @@ func (l Life) wantSpilled(t *testing.T, d *harness.Daemon) {
 	t.Helper()
 	s, c := Figures(t, d)
 	t.Logf("keys: %d from memory, %d from disk, %d failed; bytes by tier %v; evicted %d, lost %d",
-		s.MemoryKeys, s.DiskKeys, s.FailedKeys, s.BytesByTier, c.Evicted, c.Lost)
-	if s.DiskKeys == 0 || s.BytesByTier["disk"] == 0 || c.Evicted == 0 {
+		s.MemoryHits, s.DiskHits, s.Failed, s.BytesByTier, c.Evicted, c.Lost)
+	if s.DiskHits == 0 || s.BytesByTier["disk"] == 0 || c.Evicted == 0 {
 		t.Errorf("nothing came from disk: the working set of %d MiB is too small", l.Chat.Bytes()>>20)
 	}
-	if s.FailedKeys > 0 || c.Poisoned > 0 || c.NoSpace > 0 {
-		t.Errorf("%d failed keys, %d poisoned files, %d without space", s.FailedKeys, c.Poisoned, c.NoSpace)
+	if s.Failed > 0 || c.Poisoned > 0 || c.NoSpace > 0 {
+		t.Errorf("%d failed blocks, %d poisoned files, %d without space", s.Failed, c.Poisoned, c.NoSpace)
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 )
 
 // Figures returns the figures of a daemon: the opens that it has served, and its counters.
-func Figures(tb testing.TB, d *harness.Daemon) (harness.StatusSummary, harness.StatusCounters) {
+func Figures(tb testing.TB, d *harness.Daemon) (harness.StatusReads, harness.StatusCounters) {
 	tb.Helper()
 	s := d.Status()
-	return s.Summary, s.Counters
+	return s.Reads, s.Counters
 }
 
 // Settle waits until nothing waits to be copied to the SSD.

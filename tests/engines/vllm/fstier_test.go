@@ -43,13 +43,13 @@ func BenchmarkSpill(b *testing.B) {
 		took := time.Since(began).Seconds()
 		tally.Want(b, "spill", false)
 		s, _ := replay.Figures(b, d)
-		if s.FailedKeys > 0 || s.DiskKeys == 0 {
-			b.Errorf("%d failed keys, %d from disk", s.FailedKeys, s.DiskKeys)
+		if s.Failed > 0 || s.DiskHits == 0 {
+			b.Errorf("%d failed blocks, %d from disk", s.Failed, s.DiskHits)
 		}
 		b.ReportMetric(float64(tally.LoadedBytes)/took/1e6, "MB-loaded/s")
 		b.ReportMetric(float64(tally.StoredBytes)/took/1e6, "MB-stored/s")
 		b.ReportMetric(float64(s.BytesByTier["disk"])/1e9, "GB-from-disk")
-		b.ReportMetric(float64(s.FailedKeys), "failed-keys")
+		b.ReportMetric(float64(s.Failed), "failed-keys")
 	}
 }
 
@@ -82,8 +82,8 @@ func TestMemoryOnly(t *testing.T) {
 		t.Errorf("evicted %d, loaded %d, stored %d of %d blocks; want some to be evicted and stored again",
 			counters.Evicted, tally.Loaded, tally.Stored, c.Blocks())
 	}
-	if s.FailedKeys > 0 || counters.Poisoned > 0 {
-		t.Errorf("%d failed keys, %d poisoned files", s.FailedKeys, counters.Poisoned)
+	if s.Failed > 0 || counters.Poisoned > 0 {
+		t.Errorf("%d failed blocks, %d poisoned files", s.Failed, counters.Poisoned)
 	}
 }
 
