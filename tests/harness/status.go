@@ -1,10 +1,15 @@
 package harness
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"unicode"
 )
 
 // Status is the content of .kvfs/status.
@@ -146,7 +151,53 @@ func StatusOf(tb testing.TB, args ...string) Status {
 	if code != 0 {
 		tb.Fatalf("kvfs status %q: exit code %d, %s", args, code, stderr)
 	}
+	CheckStatus(tb, []byte(out))
 	return parseStatus(tb, []byte(out))
+}
+
+// CheckStatus fails the test unless text is a status document: JSON, in characters that a terminal only shows, with
+// no field that the list of the schema lacks, and each of its type.
+func CheckStatus(tb testing.TB, text []byte) {
+	tb.Helper()
+	schema, err := os.ReadFile(filepath.Join(Root(tb), "cmd/kvfs/status/testdata/schema.txt"))
+	var doc any
+	if err := errors.Join(err, json.Unmarshal(text, &doc)); err != nil {
+		tb.Fatalf("status: %v\n%s", err, text)
+	}
+	kinds := map[string]string{}
+	for line := range strings.Lines(string(schema)) {
+		path, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		kinds[path] = kind
+	}
+	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+		tb.Errorf("status: not escaped: %q", text[i:min(i+9, len(text))])
+	}
+	checkFields(tb, kinds, "", doc)
+}
+
+// checkFields checks the part of a status document at path. kinds are the types of all fields.
+func checkFields(tb testing.TB, kinds map[string]string, path string, v any) {
+	tb.Helper()
+	switch v := v.(type) {
+	case map[string]any:
+		for name, inner := range v {
+			at := strings.TrimPrefix(path+"."+name, ".")
+			if kinds[path+"{}"] != "" {
+				at = path + "{}"
+			}
+			checkFields(tb, kinds, at, inner)
+		}
+	case []any:
+		for _, inner := range v {
+			checkFields(tb, kinds, path+"[]", inner)
+		}
+	case nil: // an empty list
+	default:
+		fits := map[string]string{"string": "string", "time": "string", "boolean": "bool", "integer": "float64", "number": "float64"}
+		if kind := kinds[path]; fits[kind] != fmt.Sprintf("%T", v) {
+			tb.Errorf("status: %s is %v, and of type %q in the list", path, v, kind)
+		}
+	}
 }
 
 func parseStatus(tb testing.TB, text []byte) (s Status) {
