@@ -1,7 +1,7 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build run cluster test test-rdma race lint deadcode fuzz bench bench-quick clean
-DEPS := run-deps cluster-deps test-deps bench-deps
+.PHONY: help build dist run cluster test test-rdma race lint deadcode fuzz bench bench-quick clean
+DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
 # The tag giouring puts io_uring into directio; its binding reaches into the runtime by
@@ -21,6 +21,9 @@ help: ## print this
 
 build: ## compile bin/kvfs
 	go build $(LINK) -o bin/kvfs ./cmd/kvfs
+
+dist: dist-deps ## tarballs, deb and rpm packages for amd64 and arm64, in dist/
+	@exec .ci/dist
 
 run: run-deps build ## install what is missing, build, mount on ./mnt until Ctrl-C
 	@exec .ci/try

@@ -1,0 +1,3 @@
+#!/bin/sh
+[ -d /run/systemd/system ] && systemctl daemon-reload
+exit 0
