@@ -53,7 +53,7 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by state.Caller, closer C
 		return nil // Release does the rest
 	case outcome == draft.Commit:
 		if closer.StillOpen(f.id) {
-			h.goesOn()
+			h.goesOn(false)
 			return nil
 		}
 	case killed:

@@ -87,7 +87,7 @@ type Handle struct {
 
 	// Guarded by core.mu.
 	closed  bool // its process has closed a descriptor and not written since
-	flushed bool // its process has closed a descriptor at some time
+	flushed bool // its process has closed a descriptor; as far as writes show, the last one
 	killed  bool // a signal was ending the last process to close a descriptor: that may be its process
 }
 
@@ -369,7 +369,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 	}
 	err := f.prepare(ctx, h, end, len(p) >= f.e.Opts.RequestBytes)
 	if err == nil {
-		h.goesOn()
+		h.goesOn(true)
 		n := 0
 		err = h.WithFile(func(file *os.File) error {
 			return f.e.space.WithRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
@@ -423,10 +423,11 @@ func (h *Handle) closedByLocked(p state.Process, goesOn bool) {
 	}
 }
 
-// goesOn notes that h goes on writing after one of its descriptors was closed.
-func (h *Handle) goesOn() {
+// goesOn notes that a descriptor is left after one of h was closed. wrote: h was written through it, so it is one of h,
+// and its close is still to come.
+func (h *Handle) goesOn(wrote bool) {
 	h.File.e.Mu.Lock()
-	h.closed = false
+	h.closed, h.flushed = false, h.flushed && !wrote
 	h.File.e.Mu.Unlock()
 }
 
