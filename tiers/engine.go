@@ -63,9 +63,9 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 	ctx, e.core.Cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.core.Ctx = ctx
 	for _, s := range e.core.Tiers {
-		e.core.Work.Go(func() { s.Run(ctx) }) // likewise
+		e.core.Work.Go(func() { s.Run(ctx) }) // ends when Close cancels ctx
 	}
-	e.core.Work.Go(func() { e.core.space.RunEvictor(ctx) }) // ends when Close cancels ctx
+	e.core.Work.Go(func() { e.core.space.RunEvictor(ctx) }) // likewise
 	e.core.Work.Go(func() { e.runExpiry(ctx) })             // likewise
 	return e, nil
 }

@@ -197,7 +197,7 @@ func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 
 // Reserve charges n more bytes to an entry, whose write side f is. It evicts if it must, and waits up to WriteTimeout for pins to go.
 // started: the engine has accepted bytes of this file already, so the file may use the headroom rather than fail.
-// reserve fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+// It fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
 func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error {
 	if n <= 0 {
 		return nil

@@ -32,7 +32,7 @@ func (e *space) Look() (free int64, err error) {
 
 // Gauge evicts blocks if the file system behind memory has less room than the accounts say and n more bytes need it.
 // force evicts leased blocks, too. If that brings no room, because clients of a killed daemon have the blocks open,
-// no more blocks are evicted for a while. gauge returns the free bytes before. The caller holds no lock.
+// no more blocks are evicted for a while. It returns the free bytes before. The caller holds no lock.
 func (e *space) Gauge(n int64, force bool) (free int64, err error) {
 	if free, err = e.Look(); err != nil {
 		return 0, err

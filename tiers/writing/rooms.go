@@ -142,7 +142,7 @@ type Space interface {
 	CreateFile(ctx context.Context, w state.Waiter) (blob driver.BlobID, file *os.File, err error)
 	// Gauge evicts blocks if the file system behind memory has less room than the accounts say and n more bytes need it.
 	// force evicts leased blocks, too. If that brings no room, because clients of a killed daemon have the blocks open,
-	// no more blocks are evicted for a while. gauge returns the free bytes before. The caller holds no lock.
+	// no more blocks are evicted for a while. It returns the free bytes before. The caller holds no lock.
 	Gauge(n int64, force bool) (free int64, err error)
 	// MoveGroupLocked accounts a file to another group, in which it will replace target. It fails with ErrQuota if that
 	// group has no room.
@@ -151,7 +151,7 @@ type Space interface {
 	QuotaLocked(gr *room.Group, n int64, force bool, g *state.Gone) bool
 	// Reserve charges n more bytes to an entry, whose write side f is. It evicts if it must, and waits up to WriteTimeout for pins to go.
 	// started: the engine has accepted bytes of this file already, so the file may use the headroom rather than fail.
-	// reserve fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
+	// It fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
 	Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error
 	// RoomLocked evicts until the group may take n bytes more, and reports whether it may. until is the earliest end of a
 	// lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
