@@ -7,6 +7,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -62,7 +63,7 @@ func splitTime(ns int64) (sec uint64, nsec uint32) {
 
 // GetAttr implements GETATTR.
 func (f *files) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	f.ops.add(opGetattr)
+	defer f.begin(device.OpGetattr).end()
 	if isControl(in.NodeId) {
 		return f.control.getattr(in.NodeId, out)
 	}
@@ -78,7 +79,7 @@ func (f *files) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut
 
 // SetAttr implements SETATTR: chmod, chown, utimens, truncate.
 func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	f.ops.add(opSetattr)
+	defer f.begin(device.OpSetattr).end()
 	if isControl(in.NodeId) {
 		return f.control.setattr(in, out)
 	}

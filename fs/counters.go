@@ -1,62 +1,51 @@
 package fs
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
 
-// op numbers the FUSE operations that are counted.
-type op int
-
-const (
-	opLookup op = iota
-	opForget
-	opGetattr
-	opSetattr
-	opMkdir
-	opMknod
-	opUnlink
-	opRmdir
-	opRename
-	opAccess
-	opGetxattr
-	opSetxattr
-	opListxattr
-	opRemovexattr
-	opCreate
-	opOpen
-	opRead
-	opWrite
-	opFlush
-	opFsync
-	opFallocate
-	opLseek
-	opRelease
-	opOpendir
-	opReaddir
-	opReaddirplus
-	opReleasedir
-	opFsyncdir
-	opStatfs
-	opOther
-	numOps
+	"github.com/kvfs/kvfs/fs/device"
 )
 
-var opNames = [numOps]string{
-	"LOOKUP", "FORGET", "GETATTR", "SETATTR", "MKDIR", "MKNOD", "UNLINK", "RMDIR", "RENAME", "ACCESS",
-	"GETXATTR", "SETXATTR", "LISTXATTR", "REMOVEXATTR", "CREATE", "OPEN", "READ", "WRITE", "FLUSH", "FSYNC",
-	"FALLOCATE", "LSEEK", "RELEASE", "OPENDIR", "READDIR", "READDIRPLUS", "RELEASEDIR", "FSYNCDIR", "STATFS", "OTHER",
-}
-
 // opCounters counts requests of the kernel by operation.
-type opCounters [numOps]atomic.Uint64
+type opCounters [device.NumOps]atomic.Uint64
 
-func (c *opCounters) add(o op) { c[o].Add(1) }
+func (c *opCounters) add(o device.Op) { c[o].Add(1) }
 
 // snapshot returns the operations that occurred.
 func (c *opCounters) snapshot() map[string]uint64 {
 	m := map[string]uint64{}
 	for i := range c {
 		if n := c[i].Load(); n > 0 {
-			m[opNames[i]] = n
+			m[device.Op(i).String()] = n
 		}
 	}
 	return m
+}
+
+// request is a request that is being answered, as far as it is timed here.
+type request struct {
+	times *device.Latencies // nil: the connection times it
+	op    device.Op
+	from  time.Time
+}
+
+// begin counts a request, and times it until end.
+func (f *files) begin(op device.Op) request {
+	f.ops.add(op)
+	return f.time(op)
+}
+
+// time times a request until end, unless the connection does: go-fuse, which splices, does not.
+func (f *files) time(op device.Op) request {
+	if !f.splice {
+		return request{}
+	}
+	return request{f.opts.Latencies, op, time.Now()}
+}
+
+func (r request) end() {
+	if r.times != nil {
+		r.times.Observe(r.op, time.Since(r.from))
+	}
 }

@@ -31,7 +31,7 @@ func (w waiter) MayWait() { w.f.kernel.MayBlock(w.unique) }
 
 // Open implements OPEN.
 func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	f.ops.add(opOpen)
+	defer f.begin(device.OpOpen).end()
 	if isControl(in.NodeId) {
 		return f.control.open(in, out)
 	}
@@ -64,7 +64,7 @@ func (f *files) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.S
 // OpenLater implements device.Files. It is openRead for a request that another goroutine may
 // answer later.
 func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
-	f.ops.add(opOpen)
+	defer f.begin(device.OpOpen).end()
 	id := index.ID(in.NodeId)
 	by := f.reader(in.Pid)
 	o, err := f.engine.OpenHot(id, by)
@@ -152,7 +152,7 @@ func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
 
 // Create implements CREATE.
 func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	f.ops.add(opCreate)
+	defer f.begin(device.OpCreate).end()
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
@@ -175,7 +175,7 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 
 // Read implements READ, for files that the kernel does not read by itself.
 func (f *files) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	f.ops.add(opRead)
+	defer f.begin(device.OpRead).end()
 	h := f.handles.get(in.Fh)
 	switch {
 	case h == nil:
@@ -231,7 +231,7 @@ func fitsPipe(off int64, n, page int) bool {
 
 // Write implements WRITE, for files that the kernel does not write by itself.
 func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	f.ops.add(opWrite)
+	defer f.begin(device.OpWrite).end()
 	h := f.handles.get(in.Fh)
 	switch {
 	case h == nil:
@@ -255,7 +255,7 @@ func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32,
 
 // Flush implements FLUSH, which follows each close(2) of a descriptor.
 func (f *files) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
-	f.ops.add(opFlush)
+	defer f.begin(device.OpFlush).end()
 	h := f.handles.get(in.Fh)
 	if h == nil || h.write == nil {
 		return fuse.OK
@@ -268,7 +268,8 @@ func (f *files) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 // Release implements RELEASE, which the kernel sends some time after the last
 // close.
 func (f *files) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	defer f.ops.add(opRelease) // last, so that the count shows a finished release: nobody waits for this answer
+	defer f.time(device.OpRelease).end()
+	defer f.ops.add(device.OpRelease) // last, so that the count shows a finished release: nobody waits for this answer
 	if in.Fh&fhMask == fhBlob {
 		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
 		if f.refs != nil && !f.refs.closed(id, blob) {
@@ -314,7 +315,7 @@ func (f *files) closeHandle(h *handle, abandon bool) {
 // Fsync implements FSYNC. It returns when the file is durable on SSD. Without an SSD tier it
 // returns at once.
 func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f.ops.add(opFsync)
+	defer f.begin(device.OpFsync).end()
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
@@ -323,7 +324,7 @@ func (f *files) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 
 // FsyncDir implements FSYNCDIR. When it returns, every earlier rename below the directory is durable.
 func (f *files) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f.ops.add(opFsyncdir)
+	defer f.begin(device.OpFsyncdir).end()
 	if isControl(in.NodeId) {
 		return fuse.OK
 	}
@@ -340,7 +341,7 @@ func syncStatus(err error) fuse.Status {
 
 // Fallocate implements fallocate(2): mode 0, KEEP_SIZE and PUNCH_HOLE.
 func (f *files) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	f.ops.add(opFallocate)
+	defer f.begin(device.OpFallocate).end()
 	h := f.handles.get(in.Fh)
 	if h == nil || h.write == nil {
 		return fuse.EBADF
@@ -357,7 +358,7 @@ func (f *files) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 
 // Lseek implements SEEK_DATA and SEEK_HOLE.
 func (f *files) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	f.ops.add(opLseek)
+	defer f.begin(device.OpLseek).end()
 	seek := func(file *os.File) error {
 		n, err := unix.Seek(int(file.Fd()), int64(in.Offset), int(in.Whence))
 		out.Offset = uint64(n)

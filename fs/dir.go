@@ -68,7 +68,7 @@ const dots = 2
 
 // OpenDir implements OPENDIR.
 func (f *files) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	f.ops.add(opOpendir)
+	defer f.begin(device.OpOpendir).end()
 	if isControl(in.NodeId) {
 		return f.control.opendir(in, out)
 	}
@@ -85,7 +85,7 @@ func (f *files) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) f
 
 // ReleaseDir implements RELEASEDIR.
 func (f *files) ReleaseDir(in *fuse.ReleaseIn) {
-	f.ops.add(opReleasedir)
+	defer f.begin(device.OpReleasedir).end()
 	if h := f.handles.take(in.Fh); h != nil && h.dir != nil && h.control == nil {
 		f.listings.end()
 	}
@@ -143,7 +143,7 @@ func (l *listings) drain() {
 
 // ReadDir implements READDIR: names and types, without a look-up each.
 func (f *files) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	f.ops.add(opReaddir)
+	defer f.begin(device.OpReaddir).end()
 	return f.readDir(in, func(e fuse.DirEntry, _ index.ID) bool { return out.AddDirEntry(e) })
 }
 
@@ -158,7 +158,7 @@ func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool)
 // ReadDirPlus implements READDIRPLUS: names with attributes. Each entry counts as a look-up in
 // the kernel's references but grants no lease.
 func (f *files) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	f.ops.add(opReaddirplus)
+	defer f.begin(device.OpReaddirplus).end()
 	return f.readDir(in, func(e fuse.DirEntry, id index.ID) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -14,7 +15,7 @@ import (
 
 // Lookup implements LOOKUP.
 func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	f.ops.add(opLookup)
+	defer f.begin(device.OpLookup).end()
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return f.control.lookup(in.NodeId, name, out)
 	}
@@ -40,7 +41,7 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 
 // Forget implements FORGET and BATCH_FORGET.
 func (f *files) Forget(nodeid, nlookup uint64) {
-	f.ops.add(opForget)
+	defer f.begin(device.OpForget).end()
 	if isControl(nodeid) {
 		return
 	}
@@ -54,7 +55,7 @@ func (f *files) Forget(nodeid, nlookup uint64) {
 
 // Mkdir implements MKDIR.
 func (f *files) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	f.ops.add(opMkdir)
+	defer f.begin(device.OpMkdir).end()
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
@@ -68,7 +69,7 @@ func (f *files) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fus
 
 // Mknod implements MKNOD for regular files. Devices, pipes and sockets are not blocks.
 func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	f.ops.add(opMknod)
+	defer f.begin(device.OpMknod).end()
 	if isControl(in.NodeId) || in.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return fuse.EPERM
 	}
@@ -86,7 +87,7 @@ func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fus
 
 // Unlink implements UNLINK.
 func (f *files) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	f.ops.add(opUnlink)
+	defer f.begin(device.OpUnlink).end()
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
@@ -95,7 +96,7 @@ func (f *files) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.S
 
 // Rmdir implements RMDIR.
 func (f *files) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	f.ops.add(opRmdir)
+	defer f.begin(device.OpRmdir).end()
 	if isControl(in.NodeId) || in.NodeId == fuse.FUSE_ROOT_ID && name == block.Reserved {
 		return fuse.EPERM
 	}
@@ -104,7 +105,7 @@ func (f *files) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.St
 
 // Rename implements RENAME and RENAME2 with RENAME_NOREPLACE.
 func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	f.ops.add(opRename)
+	defer f.begin(device.OpRename).end()
 	root := func(dir uint64, name string) bool {
 		return isControl(dir) || dir == fuse.FUSE_ROOT_ID && name == block.Reserved
 	}
@@ -124,33 +125,33 @@ func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 
 // Symlink implements SYMLINK. It is refused, because a block has one name.
 func (f *files) Symlink(<-chan struct{}, *fuse.InHeader, string, string, *fuse.EntryOut) fuse.Status {
-	f.ops.add(opOther)
+	defer f.begin(device.OpOther).end()
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Link implements LINK: see Symlink.
 func (f *files) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
-	f.ops.add(opOther)
+	defer f.begin(device.OpOther).end()
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Tmpfile implements O_TMPFILE. It is refused: a file that never gets a name is no block.
 func (f *files) Tmpfile(<-chan struct{}, *fuse.CreateIn, *fuse.CreateOut) fuse.Status {
-	f.ops.add(opOther)
+	defer f.begin(device.OpOther).end()
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
 // Access implements ACCESS. The kernel sends it only if it does not check modes and owners
 // itself.
 func (f *files) Access(_ <-chan struct{}, _ *fuse.AccessIn) fuse.Status {
-	f.ops.add(opAccess)
+	defer f.begin(device.OpAccess).end()
 	return fuse.OK
 }
 
 // StatFs implements statfs(2). Evictable blocks count as free, because clients that see a full
 // disk begin to delete.
 func (f *files) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	f.ops.add(opStatfs)
+	defer f.begin(device.OpStatfs).end()
 	const blockBytes = 4096
 	st := f.engine.Stats()
 	capacity := st.CapacityBytes

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ type Options struct {
 	// at most ListTimeout for those nodes. Zero means 5 s.
 	ListElsewhere bool
 	ListTimeout   time.Duration
+
+	// Latencies counts how long the requests of the kernel take. Nil means one of this server alone.
+	Latencies *device.Latencies
 
 	Logger *zap.Logger // nil means none
 }
@@ -132,6 +136,7 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 	if opts.ListTimeout == 0 {
 		opts.ListTimeout = 5 * time.Second
 	}
+	opts.Latencies = cmp.Or(opts.Latencies, &device.Latencies{})
 	s := &Server{opts: opts, log: opts.Logger}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel, s.files = cancel, newFiles(ctx, engine, &s.opts)
@@ -141,7 +146,7 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 // connection returns the options of the connection.
 func (s *Server) connection() device.Options {
 	o := &s.opts
-	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Logger: s.log}
+	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Latencies: o.Latencies, Logger: s.log}
 }
 
 // choosePath tries whether passthrough works here. It needs Linux 6.9, CAP_SYS_ADMIN, and a

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -25,7 +26,7 @@ var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattr
 
 // GetXAttr implements GETXATTR.
 func (f *files) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
-	f.ops.add(opGetxattr)
+	defer f.begin(device.OpGetxattr).end()
 	if isControl(in.NodeId) || !strings.HasPrefix(attr, "user.kvfs.") {
 		return 0, fuse.ENOATTR
 	}
@@ -75,7 +76,7 @@ func (f *files) xattr(id index.ID, attr string) (string, fuse.Status) {
 
 // ListXAttr implements LISTXATTR.
 func (f *files) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	f.ops.add(opListxattr)
+	defer f.begin(device.OpListxattr).end()
 	if isControl(in.NodeId) || f.engine.Attr(index.ID(in.NodeId)).Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return 0, fuse.OK
 	}
@@ -88,7 +89,7 @@ func (f *files) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (ui
 
 // SetXAttr implements SETXATTR for .pinned and .ttl.
 func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
-	f.ops.add(opSetxattr)
+	defer f.begin(device.OpSetxattr).end()
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
@@ -125,7 +126,7 @@ func parseTTL(s string) (time.Duration, bool) {
 
 // RemoveXAttr implements REMOVEXATTR for .pinned and .ttl. It restores the default.
 func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
-	f.ops.add(opRemovexattr)
+	defer f.begin(device.OpRemovexattr).end()
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}

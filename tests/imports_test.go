@@ -33,6 +33,7 @@ var table = map[string]row{
 	"tiers/draft":     {0, nil},
 	"tiers/index":     {0, nil},
 	"tiers/invariant": {0, nil},
+	"tiers/latency":   {0, nil},
 	"tiers/pattern":   {0, nil},
 	"tiers/policy":    {0, nil},
 
@@ -68,7 +69,7 @@ var table = map[string]row{
 	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
-	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant"}},
+	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/latency"}},
 	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/room"}},
 
 	"tiers/writing":   {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/room", "tiers/state"}},
@@ -89,7 +90,7 @@ var table = map[string]row{
 	"tiers/publish": {6, []string{"tiers/block", "tiers/event", "tiers/template"}},
 	"fs/query":      {6, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
-	"fs/device":  {0, nil},
+	"fs/device":  {1, []string{"tiers/latency"}},
 	"fs/control": {6, []string{"tiers", "tiers/block", "tiers/event"}},
 
 	"fs": {7, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},

@@ -36,6 +36,9 @@ func Answer(x *Session, files Files, o Options) (*Conn, error) {
 		return nil, err
 	}
 	l.epoch, l.own = c.epoch, o.Own
+	if o.Latencies != nil {
+		l.latencies = o.Latencies
+	}
 	c.channel, c.kept = l, k
 	return c, nil
 }

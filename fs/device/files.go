@@ -34,6 +34,9 @@ type Options struct {
 	MaxWrite   int    // largest request in bytes. Zero means 1 MiB.
 	Own        bool   // this process made the session, or got it by a hand-over, and keeps it
 
+	// Latencies counts how long requests take. Nil means not at all. MountHelper does not use it.
+	Latencies *Latencies
+
 	Logger *zap.Logger // required
 }
 

@@ -39,8 +39,9 @@ type loop struct {
 	wake    int // readable when the leader must end
 	notices int // a clone of fd in the notifying thread's own table of descriptors; -1 if it uses fd
 
-	init uint64
-	log  *zap.Logger
+	init      uint64
+	log       *zap.Logger
+	latencies *Latencies // counts the requests of the kernel
 
 	unique  atomic.Uint64 // request that the leader answers itself, 0 if none
 	opening atomic.Int64  // OPENs that are answered later, plus one that is being decided
@@ -71,7 +72,7 @@ const (
 
 func newLoop(files Files, o *fuse.MountOptions, log *zap.Logger) *loop {
 	return &loop{
-		files: files, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: log,
+		files: files, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: log, latencies: &Latencies{},
 		spare: make(chan struct{}), quit: make(chan struct{}),
 	}
 }

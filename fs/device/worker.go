@@ -14,10 +14,12 @@ type worker struct {
 	d       *loop
 	in, out []byte
 	spin    spinner
+	came    time.Time     // of the request in in
+	times   *latencyShard // counts how long requests take
 }
 
 func (d *loop) newWorker() *worker {
-	return &worker{d: d, in: make([]byte, d.size), out: make([]byte, d.size)}
+	return &worker{d: d, in: make([]byte, d.size), out: make([]byte, d.size), times: d.latencies.shard()}
 }
 
 // Opcodes of include/uapi/linux/fuse.h that workers tell apart.
@@ -115,6 +117,7 @@ func (w *worker) take() (n int, err error) {
 			r, errno := rawRead(w.d.poll, w.in)
 			now := time.Now()
 			if errno == 0 {
+				w.came = now
 				w.spin.took(now)
 				return r, nil
 			}
@@ -130,7 +133,8 @@ func (w *worker) take() (n int, err error) {
 	}
 	n, err = w.d.await(w.in)
 	if err == nil {
-		w.spin.took(time.Now())
+		w.came = time.Now()
+		w.spin.took(w.came)
 	}
 	return n, err
 }
@@ -138,6 +142,7 @@ func (w *worker) take() (n int, err error) {
 // answer handles the request of n bytes in w.in and writes the reply to fd.
 func (w *worker) answer(fd, n int) {
 	size, ok := w.hot(fd, n)
+	later := ok && size == 0
 	if !ok {
 		var st fuse.Status
 		size, st = w.d.ps.HandleRequest([][]byte{w.in[:n]}, [][]byte{w.out})
@@ -149,6 +154,9 @@ func (w *worker) answer(fd, n int) {
 		w.reply(fd, size)
 	}
 	w.spin.from = time.Now()
+	if !later { // else Reply.Send counts it
+		w.times[opOf((*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode)].Observe(w.spin.from.Sub(w.came))
+	}
 }
 
 // leaves reports whether the request is left to the next owner: it waited for something and was
@@ -198,12 +206,14 @@ type Reply struct {
 	d      *loop
 	fd     int
 	unique uint64
+	came   time.Time // of the request
 }
 
 // Send answers with st and out.
 func (r Reply) Send(st fuse.Status, out *fuse.OpenOut) {
 	var buf [headBytes + int(unsafe.Sizeof(*out))]byte
 	r.d.opening.Add(-1)
+	defer func() { r.d.latencies.Observe(OpOpen, time.Since(r.came)) }()
 	size := len(buf)
 	if st != fuse.OK {
 		size = headBytes
@@ -244,7 +254,7 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 			return w.head(h.Unique, w.d.files.Open(nil, in, out), unsafe.Sizeof(*out)), true
 		}
 		w.d.opening.Add(1)
-		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique})
+		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique, w.came})
 		if later {
 			return 0, true
 		}

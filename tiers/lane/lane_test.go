@@ -411,3 +411,29 @@ func TestTurnAway(t *testing.T) {
 		}
 	}
 }
+
+// TestLatency shows that the time of each job is counted from when the tier got it.
+func TestLatency(t *testing.T) {
+	run(t, lane.Options{}, func(t *testing.T, n *names, tier *slow) {
+		var w waiter
+		n.key[1] = key("g/1")
+		n.locked(func(l *lane.Lane) {
+			l.QueueLoadLocked(&lane.Load{Key: key("g/0"), Size: 1, For: &w})
+			l.PushLocked(&lane.Store{ID: 1, Bytes: 1}, false)
+		})
+		time.Sleep(time.Hour) // reason: the time of the bubble
+		n.lane.Flush()
+		want(t, "one of each", tier.took(), []string{"store g/1", "load g/0"})
+		time.Sleep(time.Second) // reason: the time of the bubble
+		tier.answer(driver.Stored)
+		time.Sleep(time.Second) // reason: the time of the bubble
+		tier.answer(driver.Loaded)
+		synctest.Wait()
+		n.locked(func(l *lane.Lane) {
+			s := l.StatsLocked()
+			if s.Loads.Total() != 1 || s.Loads.Sum != 2*time.Second || s.Stores.Total() != 1 || s.Stores.Sum != time.Hour+time.Second {
+				t.Errorf("%d loads in %v, %d stores in %v", s.Loads.Total(), s.Loads.Sum, s.Stores.Total(), s.Stores.Sum)
+			}
+		})
+	})
+}

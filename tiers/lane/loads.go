@@ -181,6 +181,7 @@ func (l *Lane) loaded(j *LoadJob, batch []*Load, r *driver.Result) {
 	delete(l.jobs, j.ID)
 	l.loading--
 	l.loadingBytes -= j.Bytes
+	l.stats.Loads.Observe(b.Took)
 	l.predict.Ended(j.Started, l.o.Now(), b.Bytes)
 	l.o.Lock.Unlock()
 	l.o.Owner.Loaded(b)

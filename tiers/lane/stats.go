@@ -1,6 +1,9 @@
 package lane
 
-import "github.com/kvfs/kvfs/tiers/driver"
+import (
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/latency"
+)
 
 // Stats is a snapshot of one secondary tier and of what the engine does
 // with it. The counters are totals since Open.
@@ -27,6 +30,8 @@ type Stats struct {
 	PromoteTimeouts uint64 `json:"promotion_timeouts"`      // the reader got a miss because it took too long
 	Batches         uint64 `json:"promotion_batches"`       // load jobs
 	BadAnswers      uint64 `json:"bad_answers"`             // jobs that the tier did not answer block by block, and answers after the first
+
+	Loads, Stores latency.Counts `json:"-"` // how long the tier took for its jobs, from when it got them
 }
 
 // StatsLocked returns the counters, which the Owner may change: those of what became of stores and loads are

@@ -323,6 +323,7 @@ func (l *Lane) stored(job *driver.Job, list []*Store, r *driver.Result) {
 	}
 	l.o.Lock.Lock()
 	l.storing--
+	l.stats.Stores.Observe(l.o.Now().Sub(l.storeJobs[job.ID].Started))
 	delete(l.storeJobs, job.ID)
 	for _, s := range list {
 		l.endLocked(s)

@@ -1,0 +1,66 @@
+// Package latency counts how long calls take, in fixed buckets. A bucket is twice as wide as the one before.
+//
+//	Counts      plain numbers, for an owner with a lock, and as a snapshot
+//	Histogram   the same for many goroutines at once
+package latency
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Buckets is the number of buckets. Bucket i counts times up to Bound(i). The last bucket has no bound.
+const Buckets = 27
+
+// firstBits is the bound of bucket 0 in nanoseconds, as a power of two.
+const firstBits = 10
+
+// Bound returns the longest time that bucket i counts: 1.024 us for bucket 0, 34 s for bucket Buckets-2.
+func Bound(i int) time.Duration { return 1 << (firstBits + i) }
+
+// bucket returns the bucket of a time.
+func bucket(d time.Duration) int {
+	return min(bits.Len64(uint64(max(d, 1)-1)>>firstBits), Buckets-1)
+}
+
+// Counts are the times of some calls. The zero value is ready. Its owner guards it.
+type Counts struct {
+	N   [Buckets]uint64 // calls, by bucket
+	Sum time.Duration   // of all of them
+}
+
+// Observe counts a call that took d.
+func (c *Counts) Observe(d time.Duration) {
+	c.N[bucket(d)]++
+	c.Sum += d
+}
+
+// Total returns the number of calls.
+func (c *Counts) Total() (n uint64) {
+	for _, k := range c.N {
+		n += k
+	}
+	return n
+}
+
+// Histogram counts the times of calls. The zero value is ready. Its methods may be called in parallel, do not
+// block and do not allocate.
+type Histogram struct {
+	n   [Buckets]atomic.Uint64
+	sum atomic.Int64 // nanoseconds
+}
+
+// Observe counts a call that took d.
+func (h *Histogram) Observe(d time.Duration) {
+	h.n[bucket(d)].Add(1)
+	h.sum.Add(int64(d))
+}
+
+// AddTo adds the calls so far to c. A call that ends meanwhile may be in c in part.
+func (h *Histogram) AddTo(c *Counts) {
+	for i := range h.n {
+		c.N[i] += h.n[i].Load()
+	}
+	c.Sum += time.Duration(h.sum.Load())
+}

@@ -1,0 +1,63 @@
+package latency
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestBuckets shows that each time is in the first bucket whose bound it does not exceed.
+func TestBuckets(t *testing.T) {
+	times := []time.Duration{math.MinInt64, -1, 0, 1, time.Hour, math.MaxInt64}
+	for i := range Buckets - 1 {
+		times = append(times, Bound(i)-1, Bound(i), Bound(i)+1)
+	}
+	for _, d := range times {
+		want := 0
+		for want < Buckets-1 && d > Bound(want) {
+			want++
+		}
+		if got := bucket(d); got != want {
+			t.Errorf("%v: bucket %d, want %d", d, got, want)
+		}
+	}
+}
+
+// TestHistogram shows that a Histogram loses no call of many goroutines, and counts as Counts does.
+func TestHistogram(t *testing.T) {
+	const workers, each = 8, 1000
+	var h Histogram
+	var want Counts
+	var wg sync.WaitGroup
+	for w := range workers {
+		for i := range each {
+			want.Observe(time.Duration(w*i) * time.Microsecond)
+		}
+		wg.Go(func() {
+			for i := range each {
+				h.Observe(time.Duration(w*i) * time.Microsecond)
+			}
+		})
+	}
+	wg.Wait()
+	var got Counts
+	h.AddTo(&got)
+	if got != want || got.Total() != workers*each {
+		t.Errorf("got %d calls, %+v, want %+v", got.Total(), got, want)
+	}
+	h.AddTo(&got)
+	if got.Total() != 2*workers*each || got.Sum != 2*want.Sum {
+		t.Errorf("added twice: %d calls in %v", got.Total(), got.Sum)
+	}
+	if n := testing.AllocsPerRun(100, func() { h.Observe(time.Millisecond) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	var h Histogram
+	for b.Loop() {
+		h.Observe(7 * time.Microsecond)
+	}
+}
