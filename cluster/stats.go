@@ -13,11 +13,12 @@ type Stats struct {
 	Gossip gossip.Stats   `json:"gossip"`
 	Index  location.Stats `json:"index"`
 
-	Live    int `json:"live"`        // peers that this node talks to
-	Known   int `json:"known"`       // peers seen lately
-	Serving int `json:"serving"`     // feeds of this node that peers follow
-	Leases  int `json:"leases"`      // held now
-	Conns   int `json:"connections"` // of the control channel, from peers
+	Live    int    `json:"live"`             // peers that this node talks to
+	Known   int    `json:"known"`            // peers seen lately
+	Serving int    `json:"serving"`          // feeds of this node that peers follow
+	FeedLag uint64 `json:"feed_lag_records"` // records that the slowest of them has not been sent
+	Leases  int    `json:"leases"`           // held now
+	Conns   int    `json:"connections"`      // of the control channel, from peers
 
 	// Caused by strangers or by broken peers.
 	Strangers  uint64 `json:"strangers"`   // connections that ended without a call of a peer: no TLS, foreign certificate, garbage
@@ -68,7 +69,7 @@ func (n *Node) Stats() Stats {
 	}
 	return Stats{
 		Gossip: n.gossip.Stats(), Index: n.index.Stats(),
-		Live: live, Known: len(peers), Serving: n.subs.count(), Leases: leases, Conns: n.server.Conns(),
+		Live: live, Known: len(peers), Serving: n.subs.count(), FeedLag: n.feed.Lag(), Leases: leases, Conns: n.server.Conns(),
 		Strangers: c.Strangers.Load(), TooMany: c.TooMany.Load(), Unknown: c.Unknown.Load(), Malformed: c.Malformed.Load(),
 		Denied: c.Denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
 		GravesSent: c.gravesSent.Load(), GravesTaken: c.gravesTaken.Load(), Exchanges: c.exchanges.Load(),

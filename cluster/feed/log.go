@@ -49,6 +49,7 @@ type Log struct {
 		floor  uint64        // earlier records have left the ring because of their paths
 		paths  int           // bytes of those in the ring
 		wake   chan struct{} // closed at the next Append; nil if there is no waiter
+		serves map[*server]struct{}
 		closed bool
 	}
 }
@@ -74,7 +75,7 @@ func NewLog(o LogOptions) *Log {
 		o.PathBytes = defaultPathBytes
 	}
 	l := &Log{o: o, closed: make(chan struct{})}
-	l.mu.next = 1
+	l.mu.next, l.mu.serves = 1, map[*server]struct{}{}
 	return l
 }
 
@@ -146,6 +147,30 @@ func (l *Log) Position() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Position{l.o.Epoch, l.mu.next}
+}
+
+// Lag returns how many records the slowest subscriber has not been sent yet. It is 0 without subscribers.
+func (l *Log) Lag() (lag uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for s := range l.mu.serves {
+		lag = max(lag, l.mu.next-s.sent.Load())
+	}
+	return lag
+}
+
+// enter and leave note which Serves run.
+func (l *Log) enter(s *server) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.sent.Store(l.mu.next)
+	l.mu.serves[s] = struct{}{}
+}
+
+func (l *Log) leave(s *server) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.mu.serves, s)
 }
 
 // Close ends all Serves: they return ErrClosed, after a send that is under way.

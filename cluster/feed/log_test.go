@@ -503,3 +503,40 @@ func (l *Log) Stats() LogStats {
 		Snapshots: c.snapshots.Load(), Resumes: c.resumed.Load(), Overtaken: c.overran.Load(),
 	}
 }
+
+// TestLag shows that the lag is that of the subscriber which has been sent the least, snapshots included.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7})
+		lag := func(what string, want uint64) {
+			t.Helper()
+			synctest.Wait()
+			if got := l.Lag(); got != want {
+				t.Errorf("%s: a lag of %d records, want %d", what, got, want)
+			}
+		}
+		lag("no subscriber", 0)
+		gate := make(chan struct{})
+		slow := func(*Batch) error { <-gate; return nil }
+		var got []arrival
+		stopFast := serving(t, l, Position{7, 1}, noSnapshot(t), receive(t, &got))
+		stopSlow := serving(t, l, Position{7, 1}, noSnapshot(t), slow)
+		stopNew := serving(t, l, Position{}, func(context.Context, func(*Record) error) error { return nil }, slow)
+		lag("nothing to send", 0)
+		l.Append(numbered(1, 5)...)
+		lag("two that do not read", 5)
+		gate <- struct{}{}
+		gate <- struct{}{}
+		time.Sleep(time.Minute) // reason: the clock of a bubble advances only so
+		lag("the snapshot and the records are read, and other records are sent", 5)
+		gate <- struct{}{}
+		lag("all have all", 0)
+		l.Append(numbered(6, 6)...)
+		lag("one more", 1)
+		close(gate)
+		for _, stop := range []func() error{stopFast, stopSlow, stopNew} {
+			stop()
+		}
+		lag("all have gone", 0)
+	})
+}

@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,6 +22,8 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 	defer l.counters.subscribers.Add(-1)
 	s := &server{Log: l, ctx: ctx, snapshot: snapshot, send: send, timer: time.NewTimer(0)}
 	defer s.timer.Stop()
+	l.enter(s)
+	defer l.leave(s)
 	if err := s.err(); err != nil {
 		return err
 	}
@@ -28,6 +31,7 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 	if resume {
 		l.counters.resumed.Add(1)
 		s.next = from.Next
+		s.sent.Store(s.next)
 	}
 	for {
 		if !resume {
@@ -61,7 +65,8 @@ type server struct {
 	snapshot Snapshotter
 	send     func(*Batch) error
 	timer    *time.Timer
-	next     uint64 // number of the first record that was not sent, once no snapshot is under way
+	next     uint64        // number of the first record that was not sent, once no snapshot is under way
+	sent     atomic.Uint64 // next, for Lag; during a snapshot that of its begin
 
 	scratch [readRecords]Record // read records that do not fit the previous batch
 	unsent  []Record            // of scratch
@@ -112,6 +117,7 @@ func (s *server) err() error {
 func (s *server) sendSnapshot() error {
 	s.counters.snapshots.Add(1)
 	after := s.Position()
+	s.sent.Store(after.Next)
 	s.batch = Batch{Begin: true, Position: Position{Epoch: s.o.Epoch}}
 	err := s.snapshot(s.ctx, func(r *Record) error {
 		if !s.fits(r) {
@@ -157,6 +163,7 @@ func (s *server) sendDeltas() error {
 		if err := s.flush(); err != nil {
 			return err
 		}
+		s.sent.Store(s.next)
 		if len(s.unsent) > 0 {
 			continue // that batch was full: more records wait
 		}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -84,6 +85,7 @@ type Stats struct {
 	Rejected  uint64 `json:"rejected"`  // refused packets and streams: no or wrong key, malformed, replayed
 	Conflicts uint64 `json:"conflicts"` // other nodes that used a taken name
 	Health    int    `json:"health"`    // memberlist's score of itself; 0 is best
+	Joined    bool   `json:"joined"`    // an address of Options.Join has been a member or this node, or there is none
 }
 
 // Gossip is one node's part in the gossip. Its methods may be called in parallel.
@@ -112,6 +114,7 @@ type Gossip struct {
 	stop     context.CancelFunc
 	joinStop context.CancelFunc
 	joinQuit context.Context
+	joined   atomic.Bool // for Stats
 	wg       sync.WaitGroup
 
 	// metaMu makes changes of the meta reach memberlist in order. It is taken before all other
@@ -355,6 +358,7 @@ func (g *Gossip) Stats() Stats {
 		Rejected:  g.rejects.total.Load(),
 		Conflicts: g.members.conflictCount(),
 		Health:    g.list.GetHealthScore(),
+		Joined:    len(g.seeds) == 0 || g.joined.Load(),
 	}
 }
 

@@ -159,6 +159,12 @@ func TestJoinKeepsTrying(t *testing.T) {
 	if !b.sees() {
 		t.Fatalf("b sees %v", b.Nodes())
 	}
+	alone := start(t, "alone", deps{}, func(o *Options) { o.Join = []string{down} })
+	alone.join(t)
+	eventually(t, "a round is over", func() bool { return alone.warned(down) > 0 })
+	if alone.Stats().Joined || !a.Stats().Joined || !b.Stats().Joined {
+		t.Errorf("joined: %v without any other, %v with nothing to join, %v at itself", alone.Stats().Joined, a.Stats().Joined, b.Stats().Joined)
+	}
 	dns.set("peers.test", "127.0.0.1", "127.0.0.2", "::1")
 	waitSees(t, a, b)
 	for _, seed := range []string{down, "peers.test", "unknown.test", "127.0.0.1:x"} {

@@ -173,6 +173,9 @@ func (j *joiner) report(targets []target, errs []error, in map[string]bool) {
 			in[t.seed] = true
 		}
 	}
+	if len(in) > 0 {
+		j.g.joined.Store(true)
+	}
 	for seed := range in {
 		if _, was := j.warned[seed]; was {
 			delete(j.warned, seed)
