@@ -33,7 +33,7 @@ type Config struct {
 	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers identify themselves, in PEM: all three files or none. kvfs uses changed files without a restart. kvfs certs init makes them."`
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 
-	HTTP string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /readyz and /status over HTTP, host:port. Empty means off."`
+	HTTP string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /metrics, /healthz, /readyz and /status over HTTP, host:port. Empty means off."`
 	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
 	// Warnings are lines for the log: about variables of other programs that were taken

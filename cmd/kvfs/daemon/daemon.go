@@ -10,8 +10,10 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
+	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -31,8 +33,11 @@ type daemon struct {
 	serving atomic.Pointer[fs.Server] // server, for requests before it is set
 	owner   *owner                    // nil unless it serves the mounts of others
 
-	endsWith int // the kvfs run whose end unmounts the mount; 0: none
-	stopHTTP func() error
+	page      *metrics.Page
+	latencies device.Latencies // of all mounts
+	web       *web
+
+	endsWith int                           // the kvfs run whose end unmounts the mount; 0: none
 	asleep   context.CancelFunc            // ends keepAlive; nil before that runs
 	offer    atomic.Pointer[handoff.Offer] // to the process that takes the mount over, or nil
 	noOffer  atomic.Pointer[string]        // why there is no offer; nil: not known yet

@@ -10,11 +10,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
@@ -27,6 +31,7 @@ func newTestDaemon(t *testing.T) *daemon {
 	t.Helper()
 	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"pool": {"pinned": true, "quota": "1MiB"}}}`)
 	d := &daemon{program: Program{Version: "v0.0.1"}, dir: "/mnt/kv", cfg: cfg, started: time.Now()}
+	d.page = metrics.NewPage(d.snapshot)
 	o := memoryOptions(cfg, d.dir, zap.NewNop())
 	o.Dir, o.NoMount = filepath.Join(t.TempDir(), "memory"), true
 	var err error
@@ -89,40 +94,26 @@ func TestStatusDocument(t *testing.T) {
 	}
 }
 
-// TestServeHTTP shows what the HTTP server answers, and that it is off by
-// default, refuses an address in use, and ends.
+// TestServeHTTP shows what the HTTP server answers while the daemon starts, when it lacks something, and when it is
+// ready; and that it is off by default, refuses an address in use, and ends.
 func TestServeHTTP(t *testing.T) {
 	d := newTestDaemon(t)
-	off, err := listenHTTP("")
-	if err != nil || off != nil || serveHTTP(off, d, zap.NewNop())() != nil {
+	off, err := openWeb("", zap.NewNop())
+	if err != nil || off.close() != nil {
 		t.Errorf("off: %v", err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	w, err := openWeb("127.0.0.1:0", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	if _, err := listenHTTP(addr); err == nil {
-		t.Error("an address in use is no error")
+	addr := w.l.Addr().String()
+	if _, err := openWeb(addr, zap.NewNop()); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("an address in use: %v", err)
 	}
-	l.Close()
-	if l, err = listenHTTP(addr); err != nil {
-		t.Skipf("somebody else took %s: %v", addr, err)
-	}
-	stop := serveHTTP(l, d, zap.NewNop())
 	client := &http.Client{Timeout: time.Minute}
-	for _, c := range []struct {
-		method, path string
-		code         int
-		contentType  string
-	}{
-		{"GET", "/readyz", 200, "text/plain; charset=utf-8"},
-		{"GET", "/status", 200, "application/json"},
-		{"POST", "/status", 405, ""},
-		{"GET", "/", 404, ""},
-		{"GET", "/metrics", 404, ""},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+addr+c.path, nil)
+	wants := func(when, method, path string, code int, form, want string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,17 +123,28 @@ func TestServeHTTP(t *testing.T) {
 		}
 		body, _ := io.ReadAll(reply.Body)
 		reply.Body.Close()
-		if reply.StatusCode != c.code || c.contentType != "" && reply.Header.Get("Content-Type") != c.contentType {
-			t.Errorf("%s %s: got %d, %s", c.method, c.path, reply.StatusCode, reply.Header.Get("Content-Type"))
-		}
-		if c.path == "/readyz" && string(body) != "ready\n" {
-			t.Errorf("/readyz: got %q", body)
-		}
-		if c.path == "/status" && c.code == 200 && !json.Valid(body) {
-			t.Errorf("/status: got %q", body)
+		if got := reply.Header.Get("Content-Type"); reply.StatusCode != code || got != form || !strings.HasPrefix(string(body), want) {
+			t.Errorf("%s: %s %s: got %d, %s, %.100q, want %d, %s, %q", when, method, path, reply.StatusCode, got, body, code, form, want)
 		}
 	}
-	if err := stop(); err != nil {
+	const plain = "text/plain; charset=utf-8"
+	wants("at first", "GET", "/readyz", 503, plain, "starting\n")
+	w.at("tier disk: recovering")
+	wants("starting", "GET", "/healthz", 200, plain, "ok\n")
+	wants("starting", "GET", "/readyz", 503, plain, "tier disk: recovering\n")
+	wants("starting", "GET", "/metrics", 503, plain, "not ready\n")
+	wants("starting", "GET", "/status", 503, plain, "not ready\n")
+	w.works(d)
+	wants("without a mount", "GET", "/readyz", 503, plain, "mount /mnt/kv: not serving\n")
+	wants("without a mount", "GET", "/metrics", 200, metrics.ContentType, "# HELP ")
+	d.owner = newOwner(d, &fs.Mounts{}) // which needs no mount
+	wants("ready", "GET", "/healthz", 200, plain, "ok\n")
+	wants("ready", "GET", "/readyz", 200, plain, "ready\n")
+	wants("ready", "GET", "/status", 200, "application/json", "{")
+	wants("ready", "POST", "/status", 405, plain, "")
+	wants("ready", "GET", "/", 404, plain, "")
+	wants("ready", "GET", "/debug/pprof/", 404, plain, "")
+	if err := w.close(); err != nil {
 		t.Error(err)
 	}
 	if reply, err := client.Get("http://" + addr + "/readyz"); err == nil {
@@ -151,19 +153,33 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
+// TestUnready shows the line about each thing that a daemon lacks.
+func TestUnready(t *testing.T) {
+	d := newTestDaemon(t)
+	d.owner = newOwner(d, &fs.Mounts{})
+	st := d.engine.Stats()
+	for _, state := range []string{"online", "degraded", "offline"} {
+		t := tiers.SecondaryStats{Name: "ssd-" + state}
+		t.State, t.Reason = state, "/mnt/a:\nEIO"
+		st.Secondaries = append(st.Secondaries, t)
+	}
+	if got, want := d.unready(&st), []string{"tier ssd-offline: offline: /mnt/a: EIO"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestHTTPBounded shows that idle connections do not stay, neither before nor after a request,
 // and that there are only so many: no descriptors are left to them that opens of blocks need.
 func TestHTTPBounded(t *testing.T) {
-	l, err := listenHTTP("127.0.0.1:0")
+	w, err := openWeb("127.0.0.1:0", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := serveHTTP(l, newTestDaemon(t), zap.NewNop())
-	defer stop()
+	defer w.close()
 	const many = 300
 	var conns []net.Conn
 	for range many {
-		c, err := net.Dial("tcp", l.Addr().String())
+		c, err := net.Dial("tcp", w.l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}

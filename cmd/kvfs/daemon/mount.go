@@ -37,6 +37,7 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 	if cfg.Mode == config.ModeStandaloneStore {
 		return p.attach(ctx, cfg, dir, ready, log)
 	}
+	defer serveDebug(log.Named("debug"))()
 	root, err := rootOf(dir)
 	if err != nil {
 		return err
@@ -68,19 +69,17 @@ type embedded struct {
 // start opens the tiers and answers the mount, which it makes if there is none. It answers
 // last: if start fails, the kernel has got no answer, and memory stays with an existing mount.
 func (m *embedded) start(ctx context.Context) (*daemon, error) {
-	web, err := listenHTTP(m.cfg.HTTP) // first, because it fails most often and costs nothing
+	web, err := openWeb(m.cfg.HTTP, m.log) // first, because it fails most often and costs nothing
 	if err != nil {
 		return nil, err
 	}
 	hooks := &fs.Hooks{}
-	d, err := m.program.openDaemon(ctx, m.cfg, m.at, hooks, m.log)
+	d, err := m.program.openDaemon(ctx, m.cfg, m.at, hooks, web, m.log)
 	if err != nil {
-		if web != nil {
-			err = errors.Join(err, web.Close())
-		}
-		return nil, err
+		return nil, errors.Join(err, web.close())
 	}
 	d.endsWith = m.with.pid
+	web.at("mount " + m.at.path + ": not serving yet")
 	if err = d.peers.start(d.engine); err != nil {
 		err = fmt.Errorf("peers: %w", err)
 	} else if m.session != nil {
@@ -93,15 +92,12 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		m.guard.watch(m.at.path, m.log)
 	}
 	if err != nil {
-		if web != nil {
-			err = errors.Join(err, web.Close())
-		}
-		return nil, errors.Join(err, d.closeUnused(m.session != nil))
+		return nil, errors.Join(err, web.close(), d.closeUnused(m.session != nil))
 	}
 	m.session, m.at.memory = nil, "" // the server owns them now
 	d.serving.Store(d.server)
 	d.keepAlive()
-	d.stopHTTP = serveHTTP(web, d, m.log)
+	web.works(d)
 	d.makeOffer(m.at.root)
 	m.log.Info("mounted", zap.String("dir", m.at.path), zap.String("read_path", d.server.ReadPath()), zap.Uint32("epoch", d.server.Epoch()),
 		zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
@@ -134,7 +130,7 @@ func (m *embedded) run(ctx context.Context, d *daemon) error {
 			return err
 		}
 		m.ready.stopping()
-		return errors.Join(err, d.offer.Load().Close(), d.stopHTTP(), d.stop(keep))
+		return errors.Join(err, d.offer.Load().Close(), d.web.close(), d.stop(keep))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -40,15 +41,17 @@ type site struct {
 }
 
 // openDaemon opens the tiers from the bottom up, then the engine, then the surface. It does not
-// serve peers yet, and mounts nothing.
-func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, hooks callbacks, log *zap.Logger) (d *daemon, err error) {
+// serve peers yet, and mounts nothing. It tells web how far it is.
+func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, hooks callbacks, web *web, log *zap.Logger) (d *daemon, err error) {
 	if err := checkMemory(cfg, log); err != nil {
 		return nil, err
 	}
 	if err := checkDescriptors(cfg); err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now()}
+	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now(), web: web}
+	d.page = metrics.NewPage(d.snapshot)
+	web.at("tier memory: opening")
 	d.memory, err = onceFree(ctx, log, func() (*mem.Store, error) { return openMemory(ctx, cfg, at, log) })
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -61,10 +64,11 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 	options.Now = p.Clock
 	options.RootMode, options.RootUID, options.RootGID = at.root.mode, at.root.uid, at.root.gid
 	options.Kernels = at.shared
-	options.Secondaries, err = openSecondaries(ctx, cfg, log)
+	options.Secondaries, err = openSecondaries(ctx, cfg, web, log)
 	if err != nil {
 		return nil, errors.Join(err, d.closeMemory())
 	}
+	web.at("cluster: opening")
 	graves, err := gravePath(cfg, d.memory.Dir())
 	if err == nil {
 		d.peers, err = openPeers(ctx, p, cfg, graves, log)
@@ -76,6 +80,7 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
 	}
 	options.Freed = d.peers.freed()
+	web.at("tier memory: adopting blocks of an earlier process")
 	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
 		d.peers.close()
@@ -168,6 +173,7 @@ func (d *daemon) closeTiers(keep bool) error {
 	if d.asleep != nil {
 		d.asleep()
 	}
+	d.page.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	err := d.engine.Close(ctx, keep)
@@ -204,12 +210,13 @@ func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tie
 }
 
 // openSecondaries opens the local tiers below memory, fastest first. The engine closes them.
-func openSecondaries(ctx context.Context, cfg *config.Config, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
+func openSecondaries(ctx context.Context, cfg *config.Config, web *web, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
 	for _, t := range cfg.Below() {
 		opener := driver.Opener(ssd{cfg})
 		if t.Type != config.TierDisk {
 			opener = t.Options.(driver.Opener) // of tierTypes
 		}
+		web.at("tier " + t.Name + ": recovering")
 		tier, err := onceFree(ctx, log, func() (driver.Tier, error) { return opener.Open(ctx, t.Name, log) })
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s tier: %w", t.Name, err), closeSecondaries(list))

@@ -29,6 +29,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		return err
 	}
 	defer hearHangup(log)()
+	defer serveDebug(log.Named("debug"))()
 	Warn(cfg, log)
 	// First, so that a second owner ends before it touches the tiers of the first. Connecting
 	// processes wait meanwhile.
@@ -36,20 +37,20 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	if err != nil {
 		return err
 	}
-	mounts := &fs.Mounts{}
-	d, err := p.openDaemon(ctx, cfg, ownerSite(l), mounts, log)
+	web, err := openWeb(cfg.HTTP, log)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	mounts := &fs.Mounts{}
+	d, err := p.openDaemon(ctx, cfg, ownerSite(l), mounts, web, log)
+	if err != nil {
+		return errors.Join(err, web.close(), l.Close())
+	}
 	d.owner = newOwner(d, mounts)
 	if err := d.peers.start(d.engine); err != nil {
-		return errors.Join(fmt.Errorf("peers: %w", err), l.Close(), d.close(d.adopted()))
+		return errors.Join(fmt.Errorf("peers: %w", err), web.close(), l.Close(), d.close(d.adopted()))
 	}
-	web, err := listenHTTP(cfg.HTTP)
-	if err != nil {
-		return errors.Join(err, l.Close(), d.close(d.adopted()))
-	}
-	stopHTTP := serveHTTP(web, d, log)
+	web.works(d)
 	failed := make(chan error, 1)
 	go func() { failed <- l.Serve(d.owner) }() // ends with l
 	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
@@ -64,7 +65,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		log.Error("this node must leave its cluster: stopping", zap.Error(err))
 	}
 	ready.stopping()
-	return errors.Join(err, l.Close(), stopHTTP(), d.close(cfg.Memory.Keep))
+	return errors.Join(err, l.Close(), web.close(), d.close(cfg.Memory.Keep))
 }
 
 // ownerSite returns the site of the owner at l. The root directory of its mounts is its own.

@@ -104,9 +104,9 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) 
 	m.session, err = d.server.HandOver()
 	if err != nil { // it was possible when it was offered
 		heir.Refuse(err)
-		return nil, errors.Join(err, offered, d.stopHTTP(), d.stop(true))
+		return nil, errors.Join(err, offered, d.web.close(), d.stop(true))
 	}
-	if err := errors.Join(offered, d.stopHTTP(), d.closeTiers(true)); err != nil {
+	if err := errors.Join(offered, d.web.close(), d.closeTiers(true)); err != nil {
 		m.log.Warn("stop for a takeover", zap.Error(err))
 	}
 	x := m.session
@@ -191,6 +191,7 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 		return err
 	}
 	defer hearHangup(log)()
+	defer serveDebug(log.Named("debug"))()
 	Warn(cfg, log)
 	conn, err := p.findDaemon(ctx, cfg, dir)
 	if err != nil {

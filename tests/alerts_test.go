@@ -1,0 +1,69 @@
+package tests
+
+import (
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+const alertsFile = "../deploy/prometheus/alerts.yaml"
+
+var (
+	alertName  = regexp.MustCompile(`(?m)^ *- alert: (\w+)$`)
+	metricName = regexp.MustCompile(`\b(?:kvfs|process)_\w+`)
+	metricRow  = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\|")
+	partOf     = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// TestAlerts shows that each alert names metrics that exist, and has a section that says what to do. TestDocs of
+// cmd/kvfs/metrics shows that docs/metrics.md has the metrics that exist.
+func TestAlerts(t *testing.T) {
+	types := map[string]string{}
+	for _, row := range metricRow.FindAllStringSubmatch(read(t, "../docs/metrics.md"), -1) {
+		types[row[1]] = row[2]
+	}
+	if len(types) < 50 {
+		t.Fatalf("docs/metrics.md has %d metrics", len(types))
+	}
+	rules, page := read(t, alertsFile), read(t, "../docs/alerts.md")
+	for _, file := range []string{rules, page} {
+		for _, name := range metricName.FindAllString(file, -1) {
+			if base := partOf.ReplaceAllString(name, ""); types[name] == "" && types[base] != "histogram" {
+				t.Errorf("there is no metric %s", name)
+			}
+		}
+	}
+	var alerts []string
+	for _, m := range alertName.FindAllStringSubmatch(rules, -1) {
+		alerts = append(alerts, strings.ToLower(m[1]))
+	}
+	if len(alerts) < 10 || strings.Count(rules, "\n        expr: ") != len(alerts) || strings.Count(rules, "severity: ") != len(alerts) {
+		t.Errorf("%d alerts, and as many expressions and severities?", len(alerts))
+	}
+	sections := anchors(page)[1:] // without the title
+	slices.Sort(sections)
+	slices.Sort(alerts)
+	if !slices.Equal(sections, alerts) {
+		t.Errorf("alerts %q have sections %q", alerts, sections)
+	}
+	for _, name := range alerts {
+		if !strings.Contains(rules, `runbook_url: "docs/alerts.md#`+name+`"`) {
+			t.Errorf("%s does not lead to its section", name)
+		}
+	}
+}
+
+// TestPromtool has Prometheus check the rules, where its Debian package is installed.
+func TestPromtool(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		harness.Skip(t, "no promtool: install the package prometheus")
+	}
+	if out, err := exec.Command(promtool, "check", "rules", alertsFile).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
