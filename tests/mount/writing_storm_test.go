@@ -272,7 +272,7 @@ func readHalves(s *storm) {
 	}
 	switch step := before % steps; {
 	case step == stepHalf && fd >= 0 && st.Size != 0:
-		s.met("fstat of a half")
+		s.met("fstat of a half: size %d, read %d, inode %d", st.Size, n, st.Ino)
 	case step == stepHalf && n != 0:
 		s.met("read of a half")
 	case step == stepWhole && fd < 0:

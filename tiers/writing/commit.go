@@ -61,7 +61,7 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by state.Caller, closer C
 			return err
 		}
 	}
-	sync, err := e.commit(f)
+	sync, err := e.commit(f, c.Place)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (e *drafts) end(f *File, c *draft.Close) error {
 		f.poisoned = nil
 		e.Mu.Unlock()
 	}
-	_, err := e.commit(f)
+	_, err := e.commit(f, c.Place)
 	if errors.Is(err, room.ErrBlockSize) {
 		f.fail(err) // no process goes on with it
 	}
@@ -267,42 +267,54 @@ func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *state.Gone) {
 
 // commit brings the entry of f in line with its bytes, if they changed. A version becomes the block of
 // its name, and all processes see it. A block that was changed in place becomes a new version for other
-// tiers. sync: a process has called fsync on the bytes.
-func (e *drafts) commit(f *File) (sync bool, err error) {
+// tiers. place is where f was when the commit was decided. If a first byte has hidden f since, the close by its
+// writer commits it. sync: a process has called fsync on the bytes.
+func (e *drafts) commit(f *File, place draft.Place) (sync bool, err error) {
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	size, mtime, err := f.fstat()
-	if err != nil {
-		if errors.Is(err, os.ErrClosed) || errors.Is(err, block.ErrNotFound) {
-			return false, nil // released meanwhile, and so committed; or removed before it was opened
-		}
-		return false, err
+	if errors.Is(err, os.ErrClosed) || errors.Is(err, block.ErrNotFound) {
+		return false, nil // released meanwhile, and so committed; or removed before it was opened
 	}
-	if err := e.checkOverrun(f, size); err != nil {
+	if err == nil {
+		err = e.checkOverrun(f, size)
+	}
+	if err != nil {
 		return false, err
 	}
 	g := e.NewGone()
 	e.Mu.Lock()
+	sync, published, err := e.commitLocked(f, place, size, mtime, g)
+	e.Mu.Unlock()
+	if published {
+		err = e.drafts.WriteRecord(f.id, nil)
+	}
+	e.Finish(g)
+	return sync, err
+}
+
+// commitLocked is the part of commit that needs the lock. published: f is a new block, whose record is to be written.
+func (e *drafts) commitLocked(f *File, place draft.Place, size, mtime int64, g *state.Gone) (sync, published bool, err error) {
+	if place == draft.Seen && f.wasEmpty {
+		return false, false, nil
+	}
 	en := e.Mu.Ix.At(f.id)
 	unchanged := en.Flags&state.FlagUncommitted == 0 && en.Size == size && en.Mtime == mtime
 	gone := !f.waits && !e.Mu.Ix.Linked(f.id)
-	if e.KindLocked(en) == draft.Block {
+	isBlock := e.KindLocked(en) == draft.Block
+	if isBlock {
 		sync, f.sync = f.sync, false
 	}
-	if unchanged || gone {
+	switch {
+	case unchanged || gone:
 		en.Size, en.Mtime = size, mtime // as processes that have it open see them
-		e.Mu.Unlock()
-		return sync && !gone, nil
-	}
-	if e.KindLocked(en) != draft.Block {
-		e.resizedLocked(f, en, size, mtime, g)
-		e.Mu.Unlock()
-		e.Finish(g)
-		return false, nil // its record is there already; size and time come from the file
+		return sync && !gone, false, nil
+	case !isBlock:
+		e.resizedLocked(f, en, size, mtime, g) // its record is there already; size and time come from the file
+		return false, false, nil
 	}
 	if err := e.Mu.Room.Group(en.Group).CheckSize(size); err != nil {
-		e.Mu.Unlock()
-		return false, err
+		return false, false, err
 	}
 	if sync {
 		e.keepSyncedLocked(en)
@@ -311,10 +323,7 @@ func (e *drafts) commit(f *File) (sync bool, err error) {
 		e.takeNameLocked(f, f.name, g)
 	}
 	e.publishLocked(f, en, size, mtime, g)
-	e.Mu.Unlock()
-	err = e.drafts.WriteRecord(f.id, nil)
-	e.Finish(g)
-	return sync, err
+	return sync, true, nil
 }
 
 // resizedLocked brings the entry in line when the bytes of a file that is never committed have changed.

@@ -14,7 +14,8 @@ func (e *drafts) Sync(w state.WriteSide) (draft.Kind, error) {
 	f := w.(*File)
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(f.id)
-	kind, open, err := e.KindLocked(en), len(f.handles) > 0, f.poisoned
+	s := e.stateLocked(f.id, en, &state.Caller{}, false)
+	kind, open, err := s.Kind, len(f.handles) > 0, f.poisoned
 	first := en.Flags&state.FlagUncommitted != 0 || f.synced >= 0
 	if open && err == nil {
 		f.sync = e.Keeper() != nil
@@ -41,7 +42,7 @@ func (e *drafts) Sync(w state.WriteSide) (draft.Kind, error) {
 		}
 		return kind, nil
 	}
-	if _, err := e.commit(f); err != nil {
+	if _, err := e.commit(f, s.Place); err != nil {
 		return kind, err
 	}
 	e.Mu.Lock()

@@ -150,7 +150,7 @@ func (e *drafts) uncommitLocked(f *File, en *index.Entry, g *state.Gone) {
 
 // takeTemp is takeTempLocked for a version whose last descriptor is closed but not yet released.
 func (e *drafts) takeTemp(f *File) error {
-	if _, err := e.commit(f); err != nil {
+	if _, err := e.commit(f, draft.Waits); err != nil {
 		return err
 	}
 	var g state.Gone
