@@ -993,6 +993,53 @@ class Kvfs:
         finally:
             file.close()
 
+    # Blocks as files.
+
+    def path(self, key: Path) -> str:
+        """Return the path of the file of a block. key is its path below the mount."""
+        return os.path.join(self.mount, self._key(key))
+
+    def put(self, key: Path, data: Union[bytes, bytearray, memoryview]) -> None:
+        """Write a block. Others see it complete or not at all. Missing directories are made. It may wait for room."""
+        path = self.path(key)
+        temp = "%s.%s.tmp" % (path, os.urandom(8).hex())
+        try:
+            try:
+                file = open(temp, "wb", buffering=0)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                file = open(temp, "wb", buffering=0)
+            with file:
+                rest = memoryview(data).cast("B")
+                while rest:
+                    rest = rest[file.write(rest):]
+            os.rename(temp, path)
+        except BaseException:
+            try:
+                os.unlink(temp)
+            except OSError:
+                pass
+            raise
+
+    def get(self, key: Path) -> bytes:
+        """Return the bytes of a block. FileNotFoundError: it is not there, or cannot be had in time; compute it."""
+        with open(self.path(key), "rb", buffering=0) as file:
+            return file.read()
+
+    def get_into(self, key: Path, buffer: Union[bytearray, memoryview]) -> int:
+        """Read a block into a buffer, and return its size. BufferError if the block is larger than the buffer."""
+        with open(self.path(key), "rb", buffering=0) as file:
+            size, n = os.fstat(file.fileno()).st_size, 0
+            view = memoryview(buffer).cast("B")
+            if size > len(view):
+                raise BufferError("the block has %d bytes, the buffer %d" % (size, len(view)))
+            while n < size:
+                got = file.readinto(view[n:size])
+                if not got:
+                    raise OSError(errno.EIO, "the block became shorter while it was read", self.path(key))
+                n += got
+            return size
+
     # Files.
 
     def _path(self, path: Path) -> str:

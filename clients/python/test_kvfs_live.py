@@ -74,6 +74,26 @@ class Live(unittest.TestCase):
         draw = random.Random(seed)
         return [bytes(draw.getrandbits(8) for _ in range(size)) for _ in range(n)]
 
+    def test_put_and_get(self):
+        """A block is written at once, and read into new memory or into a buffer."""
+        data = os.urandom(3 << 20)
+        key = self.group + "/a/b"
+        self.kv.put(key, data)
+        self.assertEqual(self.kv.get(key), data)
+        self.assertEqual(self.kv.get(self.kv.path(key)), data)
+        buffer = bytearray(4 << 20)
+        self.assertEqual(self.kv.get_into(key, buffer), len(data))
+        self.assertEqual(buffer[:len(data)], data)
+        self.kv.put(key, memoryview(b"other"))
+        self.assertEqual(self.kv.get(key), b"other")
+        with self.assertRaises(BufferError):
+            self.kv.get_into(key, bytearray(4))
+        with self.assertRaises(FileNotFoundError):
+            self.kv.get(self.group + "/absent")
+        with self.assertRaises(TypeError):
+            self.kv.put(self.group + "/a/c", "text")
+        self.assertEqual(os.listdir(os.path.join(self.dir, "a")), ["b"])
+
     def test_exists_10000(self):
         """10,000 keys in binary, as text and in JSON have the same answer."""
         hashes = self.random_hashes(10000, 8)

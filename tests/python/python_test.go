@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,45 @@ func mount(t *testing.T, flags ...string) *harness.Daemon {
 // TestClient runs the tests of the client that need no daemon.
 func TestClient(t *testing.T) {
 	run(t, clientPython(t), clientDir(t), []string{leaks}, "test_kvfs")
+}
+
+// TestClientWheel shows that pip builds a wheel of the client from the tree, with the version of the changelog, and
+// that the client can be imported from where pip has installed it.
+func TestClientWheel(t *testing.T) {
+	const python = "/usr/bin/python3" // Debian has what a build without downloads needs for this one alone
+	if out, err := exec.Command(python, "-c", "import setuptools, wheel, pip").CombinedOutput(); err != nil {
+		harness.Skip(t, "no python3-pip, python3-setuptools or python3-wheel: %s", lastLine(out))
+	}
+	changes, err := os.ReadFile(filepath.Join(harness.Root(t), "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^## \[([0-9.]+)\]`).FindSubmatch(changes)
+	if version == nil {
+		t.Fatal("CHANGELOG.md has no version")
+	}
+	src, dst := t.TempDir(), t.TempDir() // pip writes into the source
+	if err := os.CopyFS(src, os.DirFS(clientDir(t))); err != nil {
+		t.Fatal(err)
+	}
+	command := func(dir string, env []string, args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, python, args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	command(src, nil, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", dst, ".")
+	got := command(dst, []string{"PYTHONPATH=" + dst}, "-c",
+		"import importlib.metadata, kvfs; print(kvfs.__file__, importlib.metadata.version('kvfs'))")
+	if want := fmt.Sprintf("%s %s\n", filepath.Join(dst, "kvfs.py"), version[1]); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 // TestClientLive runs every method of the client against a daemon.
