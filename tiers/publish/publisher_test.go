@@ -189,10 +189,11 @@ func TestPublishTopics(t *testing.T) {
 // snapshot follow it.
 func TestPublishSnapshot(t *testing.T) {
 	evlog := newTestLog(64)
-	subscribed := make(chan struct{})
+	started, subscribed := make(chan struct{}), make(chan struct{})
 	var rounds int
 	snapshot := func(ctx context.Context, fn func(string, int64, []string) error) error {
 		if rounds++; rounds == 1 {
+			close(started)
 			<-subscribed
 			// A block is evicted after its visit, while the log turns over: its events are read
 			// meanwhile, and published after the snapshot.
@@ -216,6 +217,7 @@ func TestPublishSnapshot(t *testing.T) {
 		return fn("0/5", 1, []string{"disk", "peer"})
 	}
 	p := open(t, Options{Log: evlog, Snapshot: snapshot})
+	<-started // without a subscriber
 	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
 	close(subscribed)
 	list := r.next(2 + 3*snapshotSize)
