@@ -28,15 +28,18 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// TestReadme pastes the blocks of commands of the README into a shell, one after the other, each as a whole. So kvfs
+// TestReadme pastes the blocks of commands of the README and the tour into a shell, one after the other, each as a whole. So kvfs
 // mount -d must return when the mount answers, and the commands after umount must find nothing in use.
 func TestReadme(t *testing.T) {
 	harness.KvfsOnly(t, "kvfs mount")
 	harness.NeedFuse(t)
 	needRoot(t)
-	page, err := os.ReadFile(filepath.Join(harness.Root(t), "README.md"))
-	must(t, "read", err)
-	blocks := shellBlock.FindAllStringSubmatch(string(page), -1)
+	var blocks [][]string
+	for _, name := range []string{"README.md", "docs/tour.md"} {
+		page, err := os.ReadFile(filepath.Join(harness.Root(t), name))
+		must(t, "read", err)
+		blocks = append(blocks, shellBlock.FindAllStringSubmatch(string(page), -1)...)
+	}
 	want := [][]string{
 		{"memory  memory  online"},
 		{"hit      disk", "hit      memory", "no errors"},
@@ -44,7 +47,7 @@ func TestReadme(t *testing.T) {
 		{"2 on disk, 1 missing", "loaded 2 blocks", "removed by thread", "stored   memory"},
 		{"gemma: set", "hit: 48 tokens"},
 	}
-	if len(blocks) < len(want) {
+	if len(blocks) != len(want) {
 		t.Fatalf("%d blocks of commands, want %d", len(blocks), len(want))
 	}
 	home := t.TempDir()
