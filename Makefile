@@ -22,7 +22,7 @@ help: ## print this
 build: ## compile bin/kvfs
 	go build $(LINK) -o bin/kvfs ./cmd/kvfs
 
-dist: dist-deps ## tarballs, deb and rpm packages for amd64 and arm64, in dist/
+dist: dist-deps ## tarballs, deb and rpm packages, container images for amd64 and arm64, in dist/
 	@exec .ci/dist
 
 run: run-deps build ## install what is missing, build, mount on ./mnt until Ctrl-C
