@@ -34,7 +34,6 @@ var complexFuncs = map[string]int{
 	"tiers/writing.drafts.release":           16,
 	"tiers/writing.renames.moveLocked":       18,
 	"tiers/writing.drafts.EmptyLocked":       16,
-	"tiers/writing.drafts.hearLocked":        16,
 	"tiers/writing.renames.moveNameLocked":   16,
 }
 

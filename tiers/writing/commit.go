@@ -260,7 +260,7 @@ func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *state.Gone) {
 		e.dropVersionLocked(f, g)
 		return
 	}
-	k := state.NameKey{Parent: e.Mu.Ix.Parent(f.id), Name: e.Mu.Ix.Name(f.id)}
+	k := e.nameLocked(f.id)
 	e.names.DropNameLocked(f.id, en, event.Removed, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
 	e.seatNextLocked(k, g)
 }

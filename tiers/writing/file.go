@@ -121,6 +121,11 @@ func (e *core) fileLocked(id index.ID) *File {
 	return f
 }
 
+// nameLocked returns the name of an entry, the zero NameKey if it has none.
+func (e *core) nameLocked(id index.ID) state.NameKey {
+	return state.NameKey{Parent: e.Mu.Ix.Parent(id), Name: e.Mu.Ix.Name(id)}
+}
+
 // ChargeLocked returns the bytes of memory that f costs.
 func (f *File) ChargeLocked() int64 { return f.charge }
 

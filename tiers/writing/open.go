@@ -166,7 +166,7 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 	case o.file == nil:
 		return nil, errNeedsFile
 	}
-	k := state.NameKey{Parent: e.Mu.Ix.Parent(o.id), Name: e.Mu.Ix.Name(o.id)}
+	k := e.nameLocked(o.id)
 	if f := e.fileLocked(o.id); f != nil && f.waits {
 		k = f.name
 	} else if f != nil && s.Kind == draft.Temp {

@@ -171,15 +171,14 @@ func (e *drafts) takeTemp(f *File) error {
 func (e *drafts) sharedName(f *File) bool {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	return !f.waits && e.Mu.Ix.Linked(f.id) && len(e.Mu.Waiting[state.NameKey{Parent: e.Mu.Ix.Parent(f.id), Name: e.Mu.Ix.Name(f.id)}]) > 0
+	return !f.waits && e.Mu.Ix.Linked(f.id) && len(e.Mu.Waiting[e.nameLocked(f.id)]) > 0
 }
 
 // yieldLocked gives the temporary name of f, whose owner died while it wrote, to the latest closed version that
 // waits for the name. Without such a version f has no owner, and goes with the rename of another version.
 func (e *drafts) yieldLocked(f *File, g *state.Gone) {
 	f.left = true
-	k := state.NameKey{Parent: e.Mu.Ix.Parent(f.id), Name: e.Mu.Ix.Name(f.id)}
-	ids := e.Mu.Waiting[k]
+	ids := e.Mu.Waiting[e.nameLocked(f.id)]
 	for i := len(ids) - 1; i >= 0; i-- {
 		if v := e.fileLocked(ids[i]); v.promised == 0 && !v.left && !v.OpenLocked() {
 			e.takeTempLocked(v, g)
@@ -204,15 +203,10 @@ func (e *drafts) yield(f *File) {
 // of another process. hearLocked gives the lock up meanwhile.
 func (e *drafts) hearLocked(id index.ID, by *state.Caller) {
 	f := e.fileLocked(id)
-	if len(e.Mu.Waiting) == 0 || f == nil || !e.Mu.Ix.Linked(id) || e.KindLocked(e.Mu.Ix.At(id)) != draft.Temp {
+	h := e.unheardLocked(f, by.Proc())
+	if h == nil {
 		return
 	}
-	closed := func(id index.ID) bool { return !e.fileLocked(id).OpenLocked() }
-	i := slices.IndexFunc(f.handles, func(h *Handle) bool { return h.silent && !h.closed && h.by.Proc() != by.Proc() })
-	if i < 0 || !slices.ContainsFunc(e.Mu.Waiting[state.NameKey{Parent: e.Mu.Ix.Parent(id), Name: e.Mu.Ix.Name(id)}], closed) {
-		return
-	}
-	h := f.handles[i] // there is only one: it made the file
 	e.Mu.Unlock()
 	var g state.Gone
 	p := h.by.Proc()
@@ -227,6 +221,21 @@ func (e *drafts) hearLocked(id index.ID, by *state.Caller) {
 	e.Mu.Unlock()
 	e.Finish(&g)
 	e.Mu.Lock()
+}
+
+// unheardLocked returns the handle of f, not of the process by, that keeps a closed version from a temporary name and
+// may be closed by now, nil if there is none.
+func (e *drafts) unheardLocked(f *File, by state.Process) *Handle {
+	closed := func(id index.ID) bool { return !e.fileLocked(id).OpenLocked() }
+	if len(e.Mu.Waiting) == 0 || f == nil || e.KindLocked(e.Mu.Ix.At(f.id)) != draft.Temp || !slices.ContainsFunc(e.Mu.Waiting[e.nameLocked(f.id)], closed) {
+		return nil
+	}
+	for _, h := range f.handles {
+		if h.silent && !h.closed && h.by.Proc() != by {
+			return h // there is only one: it made the file
+		}
+	}
+	return nil
 }
 
 // HearNameLocked is hearLocked for the file that all processes see under a name.
