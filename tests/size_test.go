@@ -33,7 +33,6 @@ var complexFuncs = map[string]int{
 	"tiers/writing.opens.openWrite":          20,
 	"tiers/writing.drafts.release":           16,
 	"tiers/writing.renames.moveLocked":       18,
-	"tiers/writing.drafts.EmptyLocked":       16,
 	"tiers/writing.renames.moveNameLocked":   16,
 }
 

@@ -159,11 +159,6 @@ func when(yes bool, o Outcome) Outcome {
 	return Nothing
 }
 
-// Survives reports whether a version that waits for a name stays when another process takes or
-// removes the file that has the name. replaced: by another version that was closed; then the last
-// close wins. Otherwise the version is an unlinked file.
-func Survives(replaced bool) bool { return replaced }
-
 // Publishes reports whether the rename of a temporary file to the name of a block commits it at
 // once. If its owner is another process than the renaming one and still writes it, the owner's
 // close commits it.

@@ -159,7 +159,7 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 func (e *drafts) goesOnLocked(f *File, en *index.Entry, c *draft.Close, g *state.Gone) {
 	switch {
 	case f.poisoned != nil && draft.End(*c) == draft.Drop: // other processes at most have it mapped
-		e.dropFailedLocked(f, en, g)
+		e.dropFailedLocked(f, g)
 	case c.Killed && c.Mine && c.Place != draft.Seen:
 		f.owner = f.handles[0].by.Proc()
 	}
@@ -234,7 +234,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 			g.Emptied = append(g.Emptied, f)
 		}
 	case f.poisoned != nil && (f.waits || en.Flags&state.FlagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
-		e.dropFailedLocked(f, en, g)
+		e.dropFailedLocked(f, g)
 		return
 	case temp && f.waits && !f.asked && !f.left:
 		e.takeTempLocked(f, g)
@@ -254,14 +254,10 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 }
 
 // dropFailedLocked unlinks f, or ends its wait for a name: a write of f has failed, or its writer was killed.
-func (e *drafts) dropFailedLocked(f *File, en *index.Entry, g *state.Gone) {
+func (e *drafts) dropFailedLocked(f *File, g *state.Gone) {
 	e.Mu.Counters.Poisoned++
-	if f.waits {
-		e.dropVersionLocked(f, g)
-		return
-	}
 	k := e.nameLocked(f.id)
-	e.names.DropNameLocked(f.id, en, event.Removed, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
+	e.dropLocked(f, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
 	e.seatNextLocked(k, g)
 }
 

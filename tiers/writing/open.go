@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -124,7 +125,7 @@ func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow 
 	}
 	o.empty = e.BlankLocked(o.id, en)
 	if !o.Truncate && e.promisedLocked(o.id) { // its thread has gone on to something else
-		e.drafts.dropVersionLocked(e.fileLocked(o.id), g)
+		e.drafts.dropLocked(e.fileLocked(o.id), fate.Cause{}, g)
 		return nil, false, state.ErrStale
 	}
 	s := e.drafts.stateLocked(o.id, en, &o.by, o.empty)

@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -120,7 +121,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	case e.HollowLocked(id, en):
 		return o, true, nil
 	case e.promisedLocked(id): // its thread has gone on to something else
-		e.drafts.dropVersionLocked(e.fileLocked(id), g)
+		e.drafts.dropLocked(e.fileLocked(id), fate.Cause{}, g)
 		return o, false, state.ErrStale
 	case draft.Access(e.drafts.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
 		return o, false, state.ErrStale

@@ -523,14 +523,14 @@ func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was dra
 	} else if target != 0 {
 		e.drafts.displaceLocked(target, id, to, &o.By, g)
 	}
-	e.drafts.overtakeLocked(to, false, g)
+	e.drafts.overtakeLocked(to, g)
 	if waits {
 		ix.Link(id, to.Parent, to.Name)
 	} else {
 		ix.Rename(id, to.Parent, to.Name)
 	}
 	if was == draft.Block {
-		e.drafts.overtakeLocked(from, false, g)
+		e.drafts.overtakeLocked(from, g)
 	} else { // each rename of a temporary name publishes the bytes of its own process
 		e.drafts.seatNextLocked(from, g)
 	}

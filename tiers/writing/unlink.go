@@ -37,7 +37,7 @@ func (e *drafts) removeLocked(parent index.ID, name string, by *state.Caller, g 
 	// Of several versions of a temporary name a process removes only its own. A process without one removes all.
 	shares := e.KindLocked(en) == draft.Temp && own != nil && own.MineLocked(*by)
 	if id != holder {
-		e.dropVersionLocked(own, g)
+		e.dropLocked(own, fate.Cause{}, g)
 	}
 	takes := id == holder || !shares && e.Mu.Ix.At(holder).Flags&state.FlagUncommitted == 0
 	if holder != 0 && (takes || shares && e.renames.replacedLocked(holder, draft.Temp)) {
@@ -45,7 +45,7 @@ func (e *drafts) removeLocked(parent index.ID, name string, by *state.Caller, g 
 		e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonUnlink, By: by.Actor()}, by.Proc(), g)
 	}
 	if !shares {
-		e.overtakeLocked(k, false, g)
+		e.overtakeLocked(k, g)
 	}
 	e.seatNextLocked(k, g)
 	e.ChangedLocked(parent)

@@ -42,19 +42,12 @@ func (e *drafts) awaitLocked(f *File, k state.NameKey) {
 
 // unawaitLocked takes f off the list of versions that wait for its name.
 func (e *drafts) unawaitLocked(f *File) {
-	ids := e.Mu.Waiting[f.name]
-	for i, id := range ids {
-		if id == f.id {
-			ids = append(ids[:i:i], ids[i+1:]...)
-			break
-		}
-	}
+	f.waits = false
+	ids := slices.DeleteFunc(slices.Clone(e.Mu.Waiting[f.name]), func(id index.ID) bool { return id == f.id }) // callers go through the old list
+	e.Mu.Waiting[f.name] = ids
 	if len(ids) == 0 {
 		delete(e.Mu.Waiting, f.name)
-	} else {
-		e.Mu.Waiting[f.name] = ids
 	}
-	f.waits = false
 }
 
 // OwnVersionLocked returns the version of the name k that the caller finds there, 0 if there is none. The latest
@@ -73,44 +66,43 @@ func (e *drafts) OwnVersionLocked(k state.NameKey, by state.Caller) (own index.I
 func (e *drafts) renounceLocked(k state.NameKey, by *state.Caller, g *state.Gone) {
 	for _, id := range e.Mu.Waiting[k] {
 		if f := e.fileLocked(id); f.promisedLocked(by) {
-			e.dropVersionLocked(f, g)
+			e.dropLocked(f, fate.Cause{}, g)
 			return
 		}
 	}
 }
 
-// dropVersionLocked makes f, a version that waits, an unlinked file.
-func (e *drafts) dropVersionLocked(f *File, g *state.Gone) {
-	e.unawaitLocked(f)
-	if dir := f.name.Parent; e.Mu.Ix.Valid(dir) {
-		e.elsewhere.StrayLocked(dir, e.Mu.Ix.At(dir))
+// dropLocked makes f an unlinked file. why says how it loses its name, if it has one.
+func (e *drafts) dropLocked(f *File, why fate.Cause, g *state.Gone) {
+	if f.waits {
+		e.unawaitLocked(f)
+		if dir := f.name.Parent; e.Mu.Ix.Valid(dir) {
+			e.elsewhere.StrayLocked(dir, e.Mu.Ix.At(dir))
+		}
 	}
-	e.names.DropNameLocked(f.id, e.Mu.Ix.At(f.id), event.Removed, fate.Cause{}, g)
+	e.names.DropNameLocked(f.id, e.Mu.Ix.At(f.id), event.Removed, why, g)
 }
 
 // overtakeLocked follows a name k that was taken or removed. The versions that wait for k become unlinked files,
 // except those that are yet to be opened.
-func (e *drafts) overtakeLocked(k state.NameKey, replaced bool, g *state.Gone) {
-	if draft.Survives(replaced) {
-		return
-	}
-	for _, id := range append([]index.ID(nil), e.Mu.Waiting[k]...) {
+func (e *drafts) overtakeLocked(k state.NameKey, g *state.Gone) {
+	for _, id := range e.Mu.Waiting[k] {
 		if f := e.fileLocked(id); f.promised == 0 {
-			e.dropVersionLocked(f, g)
+			e.dropLocked(f, fate.Cause{}, g)
 		}
 	}
 }
 
 // dropVersionsOfLocked makes the versions of the name k that the process p has unlinked files.
 func (e *drafts) dropVersionsOfLocked(p state.Process, k state.NameKey, g *state.Gone) {
-	for _, id := range append([]index.ID(nil), e.Mu.Waiting[k]...) {
+	for _, id := range e.Mu.Waiting[k] {
 		if f := e.fileLocked(id); f.owner == p && f.promised == 0 {
-			e.dropVersionLocked(f, g)
+			e.dropLocked(f, fate.Cause{}, g)
 		}
 	}
 	id := e.Mu.Ix.Lookup(k.Parent, k.Name)
 	if f := e.fileLocked(id); f != nil && f.owner == p && e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
-		e.names.DropNameLocked(id, e.Mu.Ix.At(id), event.Removed, fate.Cause{}, g)
+		e.dropLocked(f, fate.Cause{}, g)
 	}
 }
 
@@ -285,7 +277,7 @@ func (e *drafts) EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool 
 	if n > 0 && int64(n) <= e.Writers.Load() {
 		for id, w := range e.Mu.Files {
 			f := w.(*File)
-			if e.Mu.Ix.Linked(id) && e.Mu.Ix.Parent(id) == dir && e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 && !f.MineLocked(by) {
+			if e.Mu.Ix.Parent(id) == dir && e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 && !f.MineLocked(by) {
 				others = append(others, f)
 			}
 		}
@@ -306,11 +298,7 @@ func (e *drafts) EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool 
 		}
 	}
 	for _, f := range others {
-		if f.waits {
-			e.dropVersionLocked(f, g)
-		} else {
-			e.names.DropNameLocked(f.id, e.Mu.Ix.At(f.id), event.Removed, fate.Cause{}, g)
-		}
+		e.dropLocked(f, fate.Cause{}, g)
 	}
 	return true
 }
@@ -331,7 +319,7 @@ func (e *drafts) expireVersionsLocked(g *state.Gone) (closed map[state.Process][
 		case en.Opens > 0 || len(f.handles) > 0:
 		case f.promised != 0:
 			if idle > promiseGrace {
-				e.dropVersionLocked(f, g)
+				e.dropLocked(f, fate.Cause{}, g)
 			}
 		case e.KindLocked(en) != draft.Temp && !f.waits:
 		case idle <= int64(e.Opts.TempExpiry):
@@ -341,12 +329,9 @@ func (e *drafts) expireVersionsLocked(g *state.Gone) (closed map[state.Process][
 				}
 				closed[f.owner] = append(closed[f.owner], id)
 			}
-		case f.waits:
-			e.Mu.Counters.Expired++
-			e.dropVersionLocked(f, g)
 		default:
 			e.Mu.Counters.Expired++
-			e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonAbandoned}, g)
+			e.dropLocked(f, fate.Cause{Reason: fate.ReasonAbandoned}, g)
 		}
 	}
 	return closed
@@ -367,7 +352,7 @@ func (e *drafts) ExpireVersions() {
 		e.Mu.Lock()
 		for _, id := range ids {
 			if f := e.fileLocked(id); f != nil && f.waits && f.owner == p && len(f.handles) == 0 && f.promised == 0 {
-				e.dropVersionLocked(f, &g)
+				e.dropLocked(f, fate.Cause{}, &g)
 			}
 		}
 		e.Mu.Unlock()
