@@ -228,18 +228,11 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 	switch {
 	case !named:
 		return // closedLocked frees it after its last reader
-	case temp && f.poisoned != nil: // its process is going to unlink it
-		en.Size = 0
-		if f.started {
-			g.Emptied = append(g.Emptied, f)
-		}
-	case f.poisoned != nil && (f.waits || en.Flags&state.FlagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
+	case temp:
+		e.tempEndedLocked(f, en, died, g)
+	case f.poisoned != nil && (en.Flags&state.FlagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
 		e.dropFailedLocked(f, g)
 		return
-	case temp && f.waits && !f.asked && !f.left:
-		e.takeTempLocked(f, g)
-	case temp && died:
-		e.yieldLocked(f, g)
 	}
 	e.AddUsedLocked(en, state.ChargeOf(en.Size)-f.charge) // room reserved beyond the size is free again
 	f.charge = state.ChargeOf(en.Size)
@@ -251,6 +244,21 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 	e.lower.CascadeLocked(f.id, en)
 	e.ClassifyLocked(f.id, en)
 	e.Mu.Room.Signal() // it can be evicted now
+}
+
+// tempEndedLocked is endedLocked for a temporary file: it decides who has the name from now on.
+func (e *drafts) tempEndedLocked(f *File, en *index.Entry, died bool, g *state.Gone) {
+	switch {
+	case f.poisoned != nil: // its process is going to unlink it
+		en.Size = 0
+		if f.started {
+			g.Emptied = append(g.Emptied, f)
+		}
+	case f.waits && !f.asked && !f.left:
+		e.takeTempLocked(f, g)
+	case died:
+		e.yieldLocked(f, g)
+	}
 }
 
 // dropFailedLocked unlinks f, or ends its wait for a name: a write of f has failed, or its writer was killed.
