@@ -30,7 +30,6 @@ var largePackages = map[string]int{}
 var complexFuncs = map[string]int{
 	"tiers/writing.renames.renameFileLocked": 27,
 	"tiers/writing.opens.openWrite":          20,
-	"tiers/writing.drafts.release":           16,
 	"tiers/writing.renames.moveLocked":       18,
 	"tiers/writing.renames.moveNameLocked":   16,
 }

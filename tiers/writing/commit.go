@@ -84,9 +84,8 @@ func (e *drafts) flushed(h *Handle, by state.Caller, closer Closer) (draft.Close
 	e.Mu.Lock()
 	h.killed = killed
 	h.closedByLocked(by.Proc(), goesOn)
-	c := e.closeLocked(h)
-	f.left = f.left || killed && f.waits && c.Kind == draft.Temp && c.Last
-	c.Owner, c.Last, c.Killed = by.Proc() == f.owner, c.Last && h.closed, killed
+	c := e.closeLocked(h, killed)
+	c.Owner, c.Last = by.Proc() == f.owner, c.Last && h.closed
 	err := f.poisoned
 	e.Mu.Unlock()
 	if err != nil {
@@ -95,14 +94,15 @@ func (e *drafts) flushed(h *Handle, by state.Caller, closer Closer) (draft.Close
 	return c, err
 }
 
-// closeLocked tells package draft of the end of h.
-func (e *drafts) closeLocked(h *Handle) draft.Close {
+// closeLocked tells package draft of the end of h, and notes if it leaves a version of a temporary name to nobody.
+func (e *drafts) closeLocked(h *Handle, killed bool) draft.Close {
 	f := h.File
 	s := e.stateLocked(f.id, e.Mu.Ix.At(f.id), &state.Caller{}, false)
+	last := !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed })
+	f.left = f.left || killed && last && s.Kind == draft.Temp && s.Place == draft.Waits
 	return draft.Close{
-		Kind: s.Kind, Place: s.Place, Owner: f.owner != state.Process{}, Mine: !f.ownerWritesLocked(h), Failed: f.poisoned != nil,
-		Synced: f.synced >= 0,
-		Last:   !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed }),
+		Kind: s.Kind, Place: s.Place, Owner: f.owner != state.Process{}, Mine: !f.ownerWritesLocked(h), Last: last,
+		Killed: killed, Failed: f.poisoned != nil, Synced: f.synced >= 0,
 	}
 }
 
@@ -122,18 +122,12 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	defer f.ends.Unlock()
 	f.CatchUp()
 	e.Mu.Lock()
-	c := e.closeLocked(h)
-	c.Killed = abandoned || h.killed
+	c := e.closeLocked(h, abandoned || h.killed)
 	owner := f.owner
 	unknown := h.silent && !h.closed && c.Kind == draft.Block && c.Place != draft.Seen // another process renamed it
 	e.Mu.Unlock()
 	if unknown && !e.Opts.Alive(h.by.Proc()) {
 		c.Killed = true
-	}
-	if c.Killed && c.Last && c.Kind == draft.Temp && c.Place == draft.Waits {
-		e.Mu.Lock()
-		f.left = true
-		e.Mu.Unlock()
 	}
 	if err := e.end(f, &c); err != nil {
 		e.Log.Warn("end of an open file", zap.Error(err))
