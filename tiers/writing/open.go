@@ -60,39 +60,20 @@ type writeOpen struct {
 // openWrite is OpenWrite.
 func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	for tries := 0; ; tries++ {
-		g := e.NewGone()
-		e.Mu.Lock()
-		e.drafts.catchUpLocked(o.id)
-		e.drafts.hearLocked(o.id, &o.by)
-		h, hollow, err := e.openWriteLocked(o, g)
-		e.Mu.Unlock()
-		e.Finish(g)
-		switch {
-		case err == errNeedsFile:
-			if o.blob, o.file, err = e.space.CreateFile(ctx, o.by.Waits); err == nil {
-				continue
-			}
-		case o.file != nil && !o.used:
-			e.Discard(o.blob, o.file)
-			o.file = nil
-		case o.file != nil && err != nil: // the kernel comes back for it
-			o.file.Close()
-		}
+		h, hollow, err := e.tryOpenWrite(ctx, o)
 		if err != nil {
 			return nil, err
 		}
 		if !hollow {
-			err := e.beginWrite(ctx, o, h)
-			switch {
-			case err == errAgain && tries < renameTries:
-				continue
-			case err == errAgain:
-				err = state.ErrStale
-			}
-			if err != nil {
+			switch err := e.beginWrite(ctx, o, h); {
+			case err == nil:
+				return h, nil
+			case err != errAgain:
 				return nil, err
+			case tries >= renameTries:
+				return nil, state.ErrStale
 			}
-			return h, nil
+			continue
 		}
 		switch err := e.lower.PromoteWithin(ctx, o.by.Waits, o.id, false, state.NoDeadline); {
 		case err == nil:
@@ -104,6 +85,33 @@ func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 			return nil, state.MissError(err)
 		}
 	}
+}
+
+// tryOpenWrite is openWriteLocked, and makes the file that a version needs. The steps outside the lock remain.
+func (e *opens) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, hollow bool, err error) {
+	for {
+		g := e.NewGone()
+		e.Mu.Lock()
+		e.drafts.catchUpLocked(o.id)
+		e.drafts.hearLocked(o.id, &o.by)
+		h, hollow, err = e.openWriteLocked(o, g)
+		e.Mu.Unlock()
+		e.Finish(g)
+		if err != errNeedsFile {
+			break
+		}
+		if o.blob, o.file, err = e.space.CreateFile(ctx, o.by.Waits); err != nil {
+			return nil, false, err
+		}
+	}
+	switch {
+	case o.file != nil && !o.used:
+		e.Discard(o.blob, o.file)
+		o.file = nil
+	case o.file != nil && err != nil: // the kernel comes back for it
+		o.file.Close()
+	}
+	return h, hollow, err
 }
 
 // errNeedsFile says that a version is to be made and has no file yet.
