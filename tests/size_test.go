@@ -29,7 +29,6 @@ var largePackages = map[string]int{}
 // complexFuncs are the functions that are more complex than maxComplexity.
 var complexFuncs = map[string]int{
 	"tiers/writing.renames.renameFileLocked": 27,
-	"tiers/writing.renames.moveLocked":       18,
 	"tiers/writing.renames.moveNameLocked":   16,
 }
 

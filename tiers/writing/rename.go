@@ -31,6 +31,19 @@ type RenameOptions struct {
 	NoReplace         bool // RENAME_NOREPLACE: fail with ErrExist if the new name is taken
 }
 
+func (o *RenameOptions) from() state.NameKey { return state.NameKey{Parent: o.Parent, Name: o.Name} }
+func (o *RenameOptions) to() state.NameKey {
+	return state.NameKey{Parent: o.NewParent, Name: o.NewName}
+}
+
+// renaming is one try of a rename.
+type renaming struct {
+	*RenameOptions
+	id          index.ID // what the name meant a moment ago
+	f           *File    // its write side, nil if it has none
+	size, mtime int64    // of its bytes
+}
+
 // renameTries bounds how often Rename looks again because the name has come to mean another file.
 const renameTries = 16
 
@@ -48,27 +61,24 @@ const renameTries = 16
 // A rename that commits waits for the block's copy as Flush does.
 func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 	for tries := 0; ; tries++ {
-		id, f, err := e.renameSource(&o)
+		r, err := e.renameSource(&o)
 		if err != nil {
 			return err
 		}
-		if f == nil && e.populated(id) {
-			state.Announce(o.By.Waits) // the record of everything below the directory is written anew
-		}
-		unpin, err := e.bringUp(ctx, id, &o)
+		unpin, err := e.bringUp(ctx, r)
 		if err != nil {
-			e.names.Forget(id, 1)
+			e.names.Forget(r.id, 1)
 			return err
 		}
-		told, again, err := e.tryRename(id, f, &o)
+		told, again, err := e.tryRename(r)
 		unpin()
-		if err == nil && !again && f != nil {
-			err = e.renamed(ctx, o.By.Waits, id, f)
+		if err == nil && !again && r.f != nil {
+			err = e.renamed(ctx, r)
 		}
 		if err != nil {
 			e.tellAsker(told)
 		}
-		e.names.Forget(id, 1)
+		e.names.Forget(r.id, 1)
 		if !again || tries == renameTries {
 			return err
 		}
@@ -76,19 +86,23 @@ func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 }
 
 // bringUp brings a block of this node that is to get a plain name into memory, because plain files are only there.
-// The block stays there until unpin is called.
-func (e *renames) bringUp(ctx context.Context, id index.ID, o *RenameOptions) (unpin func(), err error) {
+// The block stays there until unpin is called. bringUp also announces that the rename will take long.
+func (e *renames) bringUp(ctx context.Context, r *renaming) (unpin func(), err error) {
 	e.Mu.Lock()
-	plain := e.Mu.Ix.Valid(o.NewParent) && e.Mu.Ix.Linked(id) && e.kindOfLocked(state.NameKey{Parent: o.NewParent, Name: o.NewName}) != draft.Block
-	hollow := plain && e.HollowLocked(id, e.Mu.Ix.At(id)) && e.OwnTiers(e.Mu.Ix.At(id)) != 0
+	en := e.Mu.Ix.At(r.id)
+	populated := en.Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(r.id) > 0 // all records below it are written anew
+	plain := e.Mu.Ix.Valid(r.NewParent) && e.Mu.Ix.Linked(r.id) && e.kindOfLocked(r.to()) != draft.Block
+	hollow := plain && e.HollowLocked(r.id, en) && e.OwnTiers(en) != 0
 	e.Mu.Unlock()
+	if populated || hollow {
+		state.Announce(r.By.Waits)
+	}
 	if !hollow {
 		return func() {}, nil
 	}
-	state.Announce(o.By.Waits)
-	switch err := e.lower.PromoteOwn(ctx, id); {
+	switch err := e.lower.PromoteOwn(ctx, r.id); {
 	case err == nil:
-		return func() { e.opens.CloseRead(id) }, nil
+		return func() { e.opens.CloseRead(r.id) }, nil
 	case !errors.Is(err, state.ErrStale):
 		return nil, state.MissError(err)
 	}
@@ -121,36 +135,29 @@ func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) e
 	return nil
 }
 
-// populated reports whether id is a directory with anything in it.
-func (e *renames) populated(id index.ID) bool {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	return e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(id) > 0
-}
-
 // renamed waits, after a commit by rename, for what such a commit waits for.
-func (e *renames) renamed(ctx context.Context, w state.Waiter, id index.ID, f *File) error {
+func (e *renames) renamed(ctx context.Context, r *renaming) error {
 	e.Mu.Lock()
-	committed := e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0
-	sync := committed && f.sync
+	committed := e.Mu.Ix.At(r.id).Flags&state.FlagUncommitted == 0
+	sync := committed && r.f.sync
 	if committed {
-		f.sync = false
+		r.f.sync = false
 	}
 	e.Mu.Unlock()
 	if !committed {
 		return nil
 	}
-	return e.lower.AfterCommit(ctx, w, id, sync)
+	return e.lower.AfterCommit(ctx, r.By.Waits, r.id, sync)
 }
 
-// tryRename moves id, which the name meant a moment ago. It returns the names that it told the kernel of. again says
-// that the name means something else now and must be looked up again.
-func (e *renames) tryRename(id index.ID, f *File, o *RenameOptions) (told []state.GoneName, again bool, err error) {
-	if f == nil {
-		return e.renameOpen(id, f, o)
+// tryRename is one try of Rename. It returns the names that it told the kernel of. again says that the name means
+// something else now and must be looked up again.
+func (e *renames) tryRename(r *renaming) (told []state.GoneName, again bool, err error) {
+	if r.f == nil {
+		return e.renameOpen(r)
 	}
-	gone := f.withFile(func(*os.File) error { // opened once for all the steps that need it
-		told, again, err = e.renameOpen(id, f, o)
+	gone := r.f.withFile(func(*os.File) error { // opened once for all the steps that need it
+		told, again, err = e.renameOpen(r)
 		return nil
 	})
 	if gone != nil {
@@ -159,10 +166,10 @@ func (e *renames) tryRename(id index.ID, f *File, o *RenameOptions) (told []stat
 	return told, again, err
 }
 
-// renameOpen is tryRename with the file of f, if it has one, open.
-func (e *renames) renameOpen(id index.ID, f *File, o *RenameOptions) (told []state.GoneName, again bool, err error) {
+// renameOpen is tryRename with the file of r.f, if it has one, open.
+func (e *renames) renameOpen(r *renaming) (told []state.GoneName, again bool, err error) {
 	var g state.Gone
-	moved, again, err := e.move(id, f, o, &g)
+	moved, again, err := e.move(r, &g)
 	for _, c := range moved {
 		err = errors.Join(err, e.drafts.WriteRecord(c, nil))
 		e.settle(c, &g)
@@ -173,27 +180,29 @@ func (e *renames) renameOpen(id index.ID, f *File, o *RenameOptions) (told []sta
 }
 
 // move is tryRename without records, settling and telling. It returns the entries that moved, as moveLocked does.
-func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *state.Gone) (moved []index.ID, again bool, err error) {
-	var size, mtime int64
-	if f != nil {
+func (e *renames) move(r *renaming, g *state.Gone) (moved []index.ID, again bool, err error) {
+	if f := r.f; f != nil {
 		f.commits.Lock()
 		defer f.commits.Unlock()
-		if size, mtime, err = f.fstat(); err != nil {
+		if r.size, r.mtime, err = f.fstat(); err != nil {
 			return nil, true, block.ErrNotFound
 		}
-		if err := e.drafts.checkOverrun(f, size); err != nil {
+		if err := e.drafts.checkOverrun(f, r.size); err != nil {
 			return nil, false, err
 		}
 	}
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	got, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
-	if got != id || e.fileLocked(id) != f || e.Mu.Ix.Linked(id) && e.ExpiredLocked(id) {
-		e.names.DropExpiredLocked(o.Parent, o.Name, g)
+	if r.f == nil {
+		r.size, r.mtime = e.Mu.Ix.At(r.id).Size, e.Mu.Ix.At(r.id).Mtime
+	}
+	got, _ := e.names.ResolveLocked(r.Parent, r.Name, r.By)
+	if got != r.id || e.fileLocked(r.id) != r.f || e.Mu.Ix.Linked(r.id) && e.ExpiredLocked(r.id) {
+		e.names.DropExpiredLocked(r.Parent, r.Name, g)
 		again, err = true, block.ErrNotFound
 	} else {
-		e.names.DropExpiredLocked(o.NewParent, o.NewName, g)
-		if moved, err = e.moveLocked(id, f, o, size, mtime, g); err == errHollow {
+		e.names.DropExpiredLocked(r.NewParent, r.NewName, g)
+		if moved, err = e.moveLocked(r, g); err == errHollow {
 			again, err = true, block.ErrNotFound
 		}
 	}
@@ -201,63 +210,59 @@ func (e *renames) move(id index.ID, f *File, o *RenameOptions, g *state.Gone) (m
 	return moved, again, err
 }
 
-// moveLocked moves id and, if it is a directory, everything below it. It returns the entries that moved. The caller
+// moveLocked moves r.id and, if it is a directory, everything below it. It returns the entries that moved. The caller
 // has one reference to each.
-func (e *renames) moveLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) (moved []index.ID, err error) {
-	from := e.ChildPathLocked(o.Parent, o.Name)
-	if err := e.renameLocked(id, f, o, size, mtime, g); err != nil {
+func (e *renames) moveLocked(r *renaming, g *state.Gone) (moved []index.ID, err error) {
+	from := e.ChildPathLocked(r.Parent, r.Name)
+	if err := e.renameLocked(r, g); err != nil {
 		return nil, err
 	}
-	if !e.Mu.Ix.Linked(id) {
-		return nil, nil // id waits for the new name
+	if !e.Mu.Ix.Linked(r.id) {
+		return nil, nil // it waits for the new name
 	}
-	to := e.Mu.Ix.Path(id)
-	moved = append(moved, id)
-	e.Mu.Ix.Descend(id, func(c index.ID, _ *index.Entry) bool {
+	moved = append(moved, r.id)
+	e.Mu.Ix.Descend(r.id, func(c index.ID, _ *index.Entry) bool {
 		moved = append(moved, c)
 		return true
 	})
-	if e.Remote != nil && from != to && e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir {
-		e.renumberLocked(id, moved, from, to, g)
-	}
-	tree := lane.Tree{From: from, To: to}
 	for _, c := range moved {
-		en := e.Mu.Ix.At(c)
-		en.Lookups++
-		if e.Remote != nil && from != to {
-			e.LeaveRemoteLocked(en, from+e.Mu.Ix.Path(c)[len(to):])
-		}
-		if from == to || en.Tiers|en.Storing == 0 && (c == id || en.Flags&state.FlagSynced == 0) {
-			continue
-		}
-		if c != id && en.Storing == 0 && en.Flags&state.FlagSynced == 0 {
-			tree.Add(e.Mu.Ix, c, en.Tiers, state.FileAttrs(en))
-			continue
-		}
-		old, _ := block.ParseKey(from + e.Mu.Ix.Path(c)[len(to):])
-		if c != id && en.Flags&state.FlagSynced != 0 {
-			e.leaveSyncedLocked(c, en, old)
-		}
-		e.lower.UpdateCopiesLocked(c, en, old)
+		e.Mu.Ix.At(c).Lookups++
 	}
-	followLocked(e.Tiers, &tree)
+	if to := e.Mu.Ix.Path(r.id); from != to {
+		e.followLocked(moved, from, to, g)
+	}
 	return moved, nil
 }
 
-// followLocked has tiers follow the rename of a directory.
-func followLocked(tiers []*state.Secondary, t *lane.Tree) {
-	for _, s := range tiers {
-		s.TreeLocked(t)
+// followLocked has tiers and other nodes follow moved, which is a file or directory that was renamed and everything
+// below it. from and to are its paths.
+func (e *renames) followLocked(moved []index.ID, from, to string, g *state.Gone) {
+	if e.Remote != nil && e.Mu.Ix.At(moved[0]).Mode&state.ModeType == state.ModeDir {
+		e.renumberLocked(moved, from, to, g)
 	}
-}
-
-// leaveSyncedLocked has a tier drop the copy that fsync left under the name that a block had before the rename of a
-// directory above it, if that copy is not the block.
-func (e *renames) leaveSyncedLocked(id index.ID, en *index.Entry, old block.Key) {
-	s := e.Keeper()
-	if en.Tiers&s.Bit == 0 && e.BegunLocked(id, en)&s.Bit == 0 {
-		s.RemoveLocked(old)
-		en.Flags &^= state.FlagSynced
+	was := func(id index.ID) string { return from + e.Mu.Ix.Path(id)[len(to):] }
+	tree := lane.Tree{From: from, To: to}
+	for i, c := range moved {
+		en := e.Mu.Ix.At(c)
+		if e.Remote != nil {
+			e.LeaveRemoteLocked(en, was(c))
+		}
+		synced := i > 0 && en.Flags&state.FlagSynced != 0
+		switch {
+		case en.Tiers|en.Storing == 0 && !synced: // there are no copies
+		case i > 0 && en.Storing == 0 && !synced:
+			tree.Add(e.Mu.Ix, c, en.Tiers, state.FileAttrs(en))
+		default:
+			old, _ := block.ParseKey(was(c))
+			if s := e.Keeper(); synced && (en.Tiers|e.BegunLocked(c, en))&s.Bit == 0 { // what fsync left there is not the block
+				s.RemoveLocked(old)
+				en.Flags &^= state.FlagSynced
+			}
+			e.lower.UpdateCopiesLocked(c, en, old)
+		}
+	}
+	for _, s := range e.Tiers {
+		s.TreeLocked(&tree)
 	}
 }
 
@@ -272,13 +277,13 @@ func (e *renames) settle(id index.ID, g *state.Gone) {
 
 // renameSource finds the entry that moves, and its write side if it has one. The caller has one reference to the
 // entry, and gives it back with Forget.
-func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err error) {
+func (e *renames) renameSource(o *RenameOptions) (r *renaming, err error) {
 	var g state.Gone
 	e.Mu.Lock()
 	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
-	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, &g)
-	id, _ = e.names.ResolveLocked(o.Parent, o.Name, o.By)
-	f = e.fileLocked(id)
+	e.drafts.renounceLocked(o.from(), &o.By, &g)
+	id, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
+	f := e.fileLocked(id)
 	switch {
 	case id == 0:
 		err = block.ErrNotFound
@@ -290,36 +295,34 @@ func (e *renames) renameSource(o *RenameOptions) (id index.ID, f *File, err erro
 	e.elsewhere.TellOutdatedLocked(&g)
 	e.Mu.Unlock()
 	e.Finish(&g)
-	return id, f, err
+	return &renaming{RenameOptions: o, id: id, f: f}, err
 }
 
-func (e *renames) renameLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) error {
-	if err := e.names.CheckNewLocked(o.NewParent, o.NewName); err != nil {
+func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
+	if err := e.names.CheckNewLocked(r.NewParent, r.NewName); err != nil {
 		return err
 	}
-	ix := e.Mu.Ix
-	en := ix.At(id)
+	id, en := r.id, e.Mu.Ix.At(r.id)
 	isDir := en.Mode&state.ModeType == state.ModeDir
-	if isDir && ix.Within(o.NewParent, id) {
+	if isDir && e.Mu.Ix.Within(r.NewParent, id) {
 		return block.ErrLoop
 	}
-	k := state.NameKey{Parent: o.NewParent, Name: o.NewName}
-	target := e.elsewhere.FindLocked(k.Parent, k.Name)
-	if target == id || k == (state.NameKey{Parent: o.Parent, Name: o.Name}) {
+	target := e.elsewhere.FindLocked(r.NewParent, r.NewName)
+	if target == id || r.to() == r.from() {
 		return nil
 	}
-	if err := e.checkTargetLocked(target, isDir, o, g); err != nil {
+	if err := e.checkTargetLocked(target, isDir, r, g); err != nil {
 		return err
 	}
 	if err := e.movableLocked(id, en, target); err != nil {
 		return err
 	}
 	if !isDir {
-		return e.renameFileLocked(id, f, o, size, mtime, g)
+		return e.renameFileLocked(r, g)
 	}
-	old := e.ChildPathLocked(o.Parent, o.Name)
-	e.moveNameLocked(id, f, o, draft.Block, target, g)
-	e.RenamedVerdictLocked(old, id, o.By.Actor())
+	old := e.ChildPathLocked(r.Parent, r.Name)
+	e.moveNameLocked(r, draft.Block, target, g)
+	e.RenamedVerdictLocked(old, id, r.By.Actor())
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, id, en, old, g)
@@ -328,22 +331,23 @@ func (e *renames) renameLocked(id index.ID, f *File, o *RenameOptions, size, mti
 }
 
 // renameFileLocked is renameLocked for a file.
-func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size, mtime int64, g *state.Gone) error {
-	k := state.NameKey{Parent: o.NewParent, Name: o.NewName}
+func (e *renames) renameFileLocked(r *renaming, g *state.Gone) error {
+	id, f, o, k := r.id, r.f, r.RenameOptions, r.to()
 	en := e.Mu.Ix.At(id)
 	from, to := e.KindLocked(en), e.kindOfLocked(k)
 	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.MineLocked(o.By), f.ownerWritesLocked(nil)) {
-		e.postponeLocked(id, f, o, g)
+		e.postponeLocked(r, g)
 		return nil
 	}
 	committed := from == draft.Block && en.Flags&state.FlagUncommitted == 0
 	if committed && to != draft.Block && e.HollowLocked(id, en) {
 		return errHollow // the block has to come up first
 	}
-	if err := e.checkRenameLocked(k, f, en, size); to == draft.Block && err != nil {
+	group := e.GroupOfLocked(k.Parent)
+	if err := e.Mu.Room.Group(group).CheckSize(r.size); to == draft.Block && err != nil {
 		return err
 	}
-	if err := e.space.MoveGroupLocked(id, en, e.GroupOfLocked(k.Parent), e.Mu.Ix.Lookup(k.Parent, k.Name), g); err != nil {
+	if err := e.space.MoveGroupLocked(id, en, group, e.Mu.Ix.Lookup(k.Parent, k.Name), g); err != nil {
 		return err
 	}
 	target := e.Mu.Ix.Lookup(k.Parent, k.Name) // the eviction for its group may have removed the target
@@ -351,7 +355,7 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 	if committed && to != draft.Block {
 		e.leaveBlocksLocked(id, en, o.By.Actor())
 	}
-	e.moveNameLocked(id, f, o, from, target, g)
+	e.moveNameLocked(r, from, target, g)
 	if committed && to == draft.Block {
 		e.RenamedVerdictLocked(old, id, o.By.Actor())
 	}
@@ -367,20 +371,19 @@ func (e *renames) renameFileLocked(id index.ID, f *File, o *RenameOptions, size,
 		switch {
 		case f != nil:
 			f.synced = -1
-			en.Size, en.Mtime = size, mtime // the record says so, too: it may be a block again before a write
+			en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
 		case to == draft.Temp:
 			e.drafts.NewFileLocked(id, en)
 		}
 	case !committed:
 		if f == nil { // the file is from an earlier daemon
 			f = e.drafts.NewFileLocked(id, en)
-			size, mtime = en.Size, en.Mtime
 		}
 		if en.Flags&state.FlagUncommitted == 0 { // the file begins to be a block
 			en.Flags |= state.FlagUncommitted
 			e.Mu.Blocks--
 		}
-		e.drafts.publishLocked(f, en, size, mtime, g)
+		e.drafts.publishLocked(f, en, r.size, r.mtime, g)
 	default:
 		e.renamedLocked(event.Renamed, id, en, old, g)
 		e.lower.RenumberedLocked(id, was)
@@ -414,31 +417,32 @@ func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor)
 
 // postponeLocked moves a temporary file to the name of a block. The owner of the file, not the process that renames,
 // still writes it. From now on the file is a version of the block, and the close by its owner commits it.
-func (e *renames) postponeLocked(id index.ID, f *File, o *RenameOptions, g *state.Gone) {
+func (e *renames) postponeLocked(r *renaming, g *state.Gone) {
+	id, f, from, to := r.id, r.f, r.from(), r.to()
 	en := e.Mu.Ix.At(id)
 	if f.waits {
 		e.drafts.unawaitLocked(f)
 	} else {
-		e.NameLeftLocked(id, en, o.By.Proc(), g)
+		e.NameLeftLocked(id, en, r.By.Proc(), g)
 		e.Mu.Ix.Unlink(id)
 		e.Mu.Blocks--
 	}
 	en.Flags &^= state.FlagTemp | state.FlagPlain
 	f.synced = f.kept
 	e.drafts.uncommitLocked(f, en, g)
-	e.RegroupLocked(id, en, e.GroupOfLocked(o.NewParent))
-	e.drafts.dropVersionsOfLocked(f.owner, state.NameKey{Parent: o.NewParent, Name: o.NewName}, g)
-	if e.Mu.Ix.Lookup(o.NewParent, o.NewName) == 0 {
-		e.Mu.Ix.Link(id, o.NewParent, o.NewName)
+	e.RegroupLocked(id, en, e.GroupOfLocked(to.Parent))
+	e.drafts.dropVersionsOfLocked(f.owner, to, g)
+	if e.Mu.Ix.Lookup(to.Parent, to.Name) == 0 {
+		e.Mu.Ix.Link(id, to.Parent, to.Name)
 	} else {
-		e.drafts.awaitLocked(f, state.NameKey{Parent: o.NewParent, Name: o.NewName})
+		e.drafts.awaitLocked(f, to)
 	}
-	e.drafts.seatNextLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, g)
+	e.drafts.seatNextLocked(from, g)
 	if en.Lookups > 0 { // the kernel has moved its own entry of the name
-		g.Names = append(g.Names, state.GoneName{Parent: o.NewParent, ID: id, Name: o.NewName})
+		g.Names = append(g.Names, state.GoneName{Parent: to.Parent, ID: id, Name: to.Name})
 	}
 	e.ClassifyLocked(id, en)
-	e.ChangedLocked(o.Parent)
+	e.ChangedLocked(from.Parent)
 }
 
 // renamedLocked tells of a rename from the path old.
@@ -458,17 +462,17 @@ func (e *renames) renamedLocked(kind event.Kind, id index.ID, en *index.Entry, o
 	e.elsewhere.OwnDirsLocked(id)
 }
 
-// renumberLocked gives everything below a directory that has moved a new version: the old versions may have graves
+// renumberLocked gives everything below a directory, the first of moved, a new version: the old versions may have graves
 // under the new name. The old name gets graves, the directory's after those of its files, so that nodes that learn
 // of it find it empty. No other node has the directory, so that a look-up finds none of its files before that.
-func (e *renames) renumberLocked(id index.ID, moved []index.ID, from, to string, g *state.Gone) {
+func (e *renames) renumberLocked(moved []index.ID, from, to string, g *state.Gone) {
 	for i := len(moved) - 1; i >= 0; i-- {
 		c := moved[i]
 		en := e.Mu.Ix.At(c)
 		if en.Flags&state.FlagUncommitted != 0 {
 			continue
 		}
-		if c != id {
+		if i > 0 {
 			e.renumberOneLocked(c, en)
 		}
 		g.Graves = append(g.Graves, driver.Grave{
@@ -493,10 +497,10 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// moveNameLocked gives id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
-func (e *renames) moveNameLocked(id index.ID, f *File, o *RenameOptions, was draft.Kind, target index.ID, g *state.Gone) {
-	ix := e.Mu.Ix
-	from, to := state.NameKey{Parent: o.Parent, Name: o.Name}, state.NameKey{Parent: o.NewParent, Name: o.NewName}
+// moveNameLocked gives r.id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
+func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g *state.Gone) {
+	ix, id, f, o := e.Mu.Ix, r.id, r.f, r.RenameOptions
+	from, to := r.from(), r.to()
 	en := ix.At(id)
 	waits := f != nil && f.waits
 	switch {
@@ -549,19 +553,19 @@ func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
 }
 
 // checkTargetLocked checks that the file or directory with the new name may be replaced.
-func (e *renames) checkTargetLocked(target index.ID, isDir bool, o *RenameOptions, g *state.Gone) error {
+func (e *renames) checkTargetLocked(target index.ID, isDir bool, r *renaming, g *state.Gone) error {
 	if target == 0 {
 		return nil
 	}
 	tdir := e.Mu.Ix.At(target).Mode&state.ModeType == state.ModeDir
 	switch {
-	case o.NoReplace:
+	case r.NoReplace:
 		return block.ErrExist
 	case isDir && !tdir:
 		return block.ErrNotDir
 	case !isDir && tdir:
 		return block.ErrIsDir
-	case tdir && !e.drafts.EmptyLocked(target, o.By, g):
+	case tdir && !e.drafts.EmptyLocked(target, r.By, g):
 		return block.ErrNotEmpty
 	}
 	return nil
@@ -588,15 +592,6 @@ func (e *renames) RenamedDirLocked(id index.ID, en *index.Entry) {
 			e.RegroupLocked(s, ix.At(s), e.GroupOfLocked(k.Parent))
 		}
 	}
-}
-
-// checkRenameLocked is checkSize for a file that is to get the name of a block. size is that of f, its write side; f
-// is nil if it has none.
-func (e *renames) checkRenameLocked(k state.NameKey, f *File, en *index.Entry, size int64) error {
-	if f == nil {
-		size = en.Size
-	}
-	return e.Mu.Room.Group(e.GroupOfLocked(k.Parent)).CheckSize(size)
 }
 
 // tellAsker tells the asking kernel, too, of names whose change has failed: that kernel believes it happened.
