@@ -29,7 +29,6 @@ var largePackages = map[string]int{}
 // complexFuncs are the functions that are more complex than maxComplexity.
 var complexFuncs = map[string]int{
 	"tiers/writing.renames.renameFileLocked": 27,
-	"tiers/writing.renames.moveNameLocked":   16,
 }
 
 // TestSizes shows that types, functions and packages stay small, and that those which are not shrink.

@@ -499,21 +499,19 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 
 // moveNameLocked gives r.id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
 func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g *state.Gone) {
-	ix, id, f, o := e.Mu.Ix, r.id, r.f, r.RenameOptions
-	from, to := r.from(), r.to()
+	ix, id, f, from, to := e.Mu.Ix, r.id, r.f, r.from(), r.to()
 	en := ix.At(id)
 	waits := f != nil && f.waits
-	switch {
-	case waits:
+	if waits {
 		e.drafts.unawaitLocked(f)
 		if holder := ix.Lookup(from.Parent, from.Name); holder != 0 && e.replacedLocked(holder, was) {
 			e.Mu.Counters.Removed++
-			e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: o.By.Actor()}, o.By.Proc(), g)
+			e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: r.By.Actor()}, r.By.Proc(), g)
 			e.drafts.LeaveLimboNamedLocked(from, g) // nothing takes the name
 		}
-	case ix.Linked(id):
-		e.NameLeftLocked(id, en, o.By.Proc(), g)
-		if en.Flags&(state.FlagSynced|state.FlagUncommitted) != 0 && en.Tiers|en.Storing|en.Flags&state.FlagSynced != 0 {
+	} else {
+		e.NameLeftLocked(id, en, r.By.Proc(), g)
+		if en.Flags&(state.FlagSynced|state.FlagUncommitted) != 0 {
 			e.lower.RemoveCopiesLocked(id, en) // under the old name
 		}
 		e.drafts.LeaveLimboNamedLocked(from, g)
@@ -521,11 +519,13 @@ func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g
 	if f != nil && f.sync && e.NameFlagsLocked(to.Parent, to.Name)&state.FlagTemp == 0 {
 		e.drafts.keepSyncedLocked(en)
 	}
-	if target != 0 && en.Mode&state.ModeType == state.ModeDir {
-		e.NameLeftLocked(target, ix.At(target), o.By.Proc(), g)
+	switch {
+	case target == 0:
+	case en.Mode&state.ModeType == state.ModeDir:
+		e.NameLeftLocked(target, ix.At(target), r.By.Proc(), g)
 		e.names.DropDirLocked(target, ix.At(target), g)
-	} else if target != 0 {
-		e.drafts.displaceLocked(target, id, to, &o.By, g)
+	default:
+		e.drafts.displaceLocked(target, id, to, &r.By, g)
 	}
 	e.drafts.overtakeLocked(to, g)
 	if waits {
@@ -538,8 +538,8 @@ func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g
 	} else { // each rename of a temporary name publishes the bytes of its own process
 		e.drafts.seatNextLocked(from, g)
 	}
-	e.ChangedLocked(o.Parent)
-	e.ChangedLocked(o.NewParent)
+	e.ChangedLocked(from.Parent)
+	e.ChangedLocked(to.Parent)
 }
 
 // replacedLocked reports whether the holder of the name of a version that is renamed goes with that version: a
