@@ -159,7 +159,29 @@ func when(yes bool, o Outcome) Outcome {
 	return Nothing
 }
 
-// Publishes reports whether the rename of a temporary file to the name of a block commits it at
-// once. If its owner is another process than the renaming one and still writes it, the owner's
-// close commits it.
-func Publishes(mine, ownerWrites bool) bool { return mine || !ownerWrites }
+// Move is the effect of a rename, besides the new name.
+type Move uint8
+
+const (
+	Follow   Move = iota // a block stays one: its copies follow
+	Publish              // the bytes become the block, visible to all
+	Postpone             // the same, with the close by the owner
+	Withdraw             // a block becomes a temporary or plain file
+	Keep                 // a temporary or plain file stays one, and a version becomes one
+)
+
+// Rename decides about the rename of f to a name of the kind to. ownerWrites: the owner of f has it open for writing.
+func Rename(f File, to Kind, ownerWrites bool) Move {
+	committed := f.Kind == Block && f.Place == Seen
+	switch {
+	case committed && to == Block:
+		return Follow
+	case committed:
+		return Withdraw
+	case to != Block:
+		return Keep
+	case f.Kind != Block && ownerWrites && !f.Mine:
+		return Postpone
+	}
+	return Publish
+}

@@ -153,15 +153,24 @@ func TestEnd(t *testing.T) {
 	})
 }
 
-// TestRenames: what a rename or a removal means for versions (rule 4).
-func TestRenames(t *testing.T) {
-	for _, row := range []struct{ mine, ownerWrites, want bool }{
-		{false, false, true}, {false, true, false}, {true, false, true}, {true, true, true},
-	} {
-		if got := draft.Publishes(row.mine, row.ownerWrites); got != row.want {
-			t.Errorf("Publishes(%v, %v) = %v", row.mine, row.ownerWrites, got)
+// TestRename: what must hold of every rename (rules 2 to 4).
+func TestRename(t *testing.T) {
+	eachFile(func(f draft.File) {
+		for _, to := range []draft.Kind{block, temp, plain} {
+			for _, ownerWrites := range []bool{false, true} {
+				got := draft.Rename(f, to, ownerWrites)
+				committed := f.Kind == block && f.Place == seen
+				claims{
+					{"a block that all see keeps its copies under the name of a block, and nothing else has any",
+						(got == draft.Follow) == (committed && to == block)},
+					{"it is no block under another name", (got == draft.Withdraw) == (committed && to != block)},
+					{"what was none is none under another name", (got == draft.Keep) == (!committed && to != block)},
+					{"who renames a temporary file that its owner writes does not publish half of it",
+						(got == draft.Postpone) == (to == block && f.Kind != block && ownerWrites && !f.Mine)},
+				}.check(t, fmt.Sprintf("Rename(%+v, to %v, owner writes %v)", f, to, ownerWrites), got)
+			}
 		}
-	}
+	})
 }
 
 // TestStates walks through the table of the package comment, and through the most common uses.
@@ -209,6 +218,10 @@ func TestStates(t *testing.T) {
 		{"a write failed", draft.End(draft.Close{Kind: block, Place: waits, Owner: true, Mine: true, Last: true, Failed: true}), draft.Drop},
 		{"last close of a temporary file", draft.End(draft.Close{Kind: temp, Place: seen, Owner: true, Mine: true, Last: true}), draft.Settle},
 		{"last close of one that waits", draft.End(draft.Close{Kind: temp, Place: waits, Owner: true, Mine: true, Last: true}), draft.Take},
+		{"rename of a temporary file to a block", draft.Rename(draft.File{Kind: temp, Place: seen}, block, false), draft.Publish},
+		{"the same, while its process writes it", draft.Rename(draft.File{Kind: temp, Place: seen, Mine: true}, block, true), draft.Publish},
+		{"the same, while another process writes it", draft.Rename(draft.File{Kind: temp, Place: seen}, block, true), draft.Postpone},
+		{"rename of a version that joined writers write", draft.Rename(draft.File{Kind: block, Place: hidden}, block, true), draft.Publish},
 		{"close after unlink", draft.End(draft.Close{Kind: block, Place: gone, Owner: true, Mine: true, Last: true}), draft.Nothing},
 	} {
 		if row.got != row.want {

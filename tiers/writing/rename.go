@@ -322,77 +322,74 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 	}
 	old := e.ChildPathLocked(r.Parent, r.Name)
 	e.moveNameLocked(r, draft.Block, target, g)
-	e.RenamedVerdictLocked(old, id, r.By.Actor())
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
-	e.renamedLocked(event.DirRenamed, id, en, old, g)
+	e.renamedLocked(event.DirRenamed, r, old, g)
 	e.drafts.ShrinkLocked(e.Mu.Room.Group(e.GroupOfLocked(id)), g)
 	return nil
 }
 
 // renameFileLocked is renameLocked for a file.
 func (e *renames) renameFileLocked(r *renaming, g *state.Gone) error {
-	id, f, o, k := r.id, r.f, r.RenameOptions, r.to()
-	en := e.Mu.Ix.At(id)
-	from, to := e.KindLocked(en), e.kindOfLocked(k)
-	if from != draft.Block && to == draft.Block && f != nil && !draft.Publishes(f.MineLocked(o.By), f.ownerWritesLocked(nil)) {
+	id, k := r.id, r.to()
+	en, to, group := e.Mu.Ix.At(id), e.kindOfLocked(k), e.GroupOfLocked(k.Parent)
+	was := e.drafts.stateLocked(id, en, &r.By, false)
+	move := draft.Rename(was, to, r.f != nil && r.f.opensLocked(r.f.owner))
+	switch err := e.Mu.Room.Group(group).CheckSize(r.size); {
+	case move == draft.Postpone:
 		e.postponeLocked(r, g)
 		return nil
-	}
-	committed := from == draft.Block && en.Flags&state.FlagUncommitted == 0
-	if committed && to != draft.Block && e.HollowLocked(id, en) {
+	case move == draft.Withdraw && e.HollowLocked(id, en):
 		return errHollow // the block has to come up first
-	}
-	group := e.GroupOfLocked(k.Parent)
-	if err := e.Mu.Room.Group(group).CheckSize(r.size); to == draft.Block && err != nil {
+	case to == draft.Block && err != nil:
 		return err
 	}
 	if err := e.space.MoveGroupLocked(id, en, group, e.Mu.Ix.Lookup(k.Parent, k.Name), g); err != nil {
 		return err
 	}
 	target := e.Mu.Ix.Lookup(k.Parent, k.Name) // the eviction for its group may have removed the target
-	old := e.ChildPathLocked(o.Parent, o.Name)
-	if committed && to != draft.Block {
-		e.leaveBlocksLocked(id, en, o.By.Actor())
+	old, seq := e.ChildPathLocked(r.Parent, r.Name), en.Seq
+	if move == draft.Withdraw {
+		e.leaveBlocksLocked(id, en, r.By.Actor())
 	}
-	e.moveNameLocked(r, from, target, g)
-	if committed && to == draft.Block {
-		e.RenamedVerdictLocked(old, id, o.By.Actor())
-	}
-	was := en.Seq
+	e.moveNameLocked(r, was.Kind, target, g)
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	en.Flags = en.Flags&^(state.FlagTemp|state.FlagPlain) | e.NameFlagsLocked(k.Parent, k.Name)
-	switch {
-	case to != draft.Block:
-		if en.Flags&state.FlagUncommitted != 0 {
-			en.Flags &^= state.FlagUncommitted
-			e.Mu.Blocks++
+	if move == draft.Follow {
+		e.renamedLocked(event.Renamed, r, old, g)
+		e.lower.RenumberedLocked(id, seq)
+		if r.f == nil {
+			e.lower.CascadeLocked(id, en)
 		}
-		switch {
-		case f != nil:
-			f.synced = -1
-			en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
-		case to == draft.Temp:
-			e.drafts.NewFileLocked(id, en)
-		}
-	case !committed:
-		if f == nil { // the file is from an earlier daemon
-			f = e.drafts.NewFileLocked(id, en)
-		}
-		if en.Flags&state.FlagUncommitted == 0 { // the file begins to be a block
+	} else {
+		e.convertLocked(r, en, to, g)
+	}
+	e.ClassifyLocked(id, en)
+	return nil
+}
+
+// convertLocked makes a file that was moved what a name of the kind to demands: a new block, or a file that is none.
+func (e *renames) convertLocked(r *renaming, en *index.Entry, to draft.Kind, g *state.Gone) {
+	f, hidden := r.f, en.Flags&state.FlagUncommitted != 0
+	if f == nil && to != draft.Plain { // a block without one is from an earlier daemon
+		f = e.drafts.NewFileLocked(r.id, en)
+	}
+	if to == draft.Block {
+		if !hidden { // the file begins to be a block
 			en.Flags |= state.FlagUncommitted
 			e.Mu.Blocks--
 		}
 		e.drafts.publishLocked(f, en, r.size, r.mtime, g)
-	default:
-		e.renamedLocked(event.Renamed, id, en, old, g)
-		e.lower.RenumberedLocked(id, was)
-		if f == nil {
-			e.lower.CascadeLocked(id, en)
-		}
+		return
 	}
-	e.ClassifyLocked(id, en)
-	return nil
+	if hidden {
+		en.Flags &^= state.FlagUncommitted
+		e.Mu.Blocks++
+	}
+	if f != nil {
+		f.synced = -1
+	}
+	en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
 }
 
 // kindOfLocked returns the kind that a file of the name k would have.
@@ -446,7 +443,9 @@ func (e *renames) postponeLocked(r *renaming, g *state.Gone) {
 }
 
 // renamedLocked tells of a rename from the path old.
-func (e *renames) renamedLocked(kind event.Kind, id index.ID, en *index.Entry, old string, g *state.Gone) {
+func (e *renames) renamedLocked(kind event.Kind, r *renaming, old string, g *state.Gone) {
+	id, en := r.id, e.Mu.Ix.At(r.id)
+	e.RenamedVerdictLocked(old, id, r.By.Actor())
 	from, _ := block.ParseKey(old)
 	to, _ := block.ParseKey(e.Mu.Ix.Path(id))
 	guard := e.GuardLocked(e.GuardLocked(nil, id), e.Mu.Ix.Walk(old[:max(strings.LastIndexByte(old, '/'), 0)]))
