@@ -376,7 +376,10 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *stat
 	}
 	f := e.fileLocked(heir)
 	if f != nil && en.Flags&state.FlagUncommitted == 0 {
-		f.replacesLocked(en)
+		f.replaces = true
+		if en.Flags&state.FlagFetched == 0 { // versions that this node has made since f was begun are void, too
+			f.begun = max(f.begun, en.Seq)
+		}
 	}
 	e.Mu.Counters.Removed++
 	if by == nil {

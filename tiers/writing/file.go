@@ -254,36 +254,28 @@ func (f *File) withFile(fn func(file *os.File) error) error {
 func (f *File) unuse() {
 	f.e.Mu.Lock()
 	f.users--
-	file := f.idleLocked()
-	f.e.Mu.Unlock()
-	if file != nil {
-		file.Close()
-	}
-}
-
-// idleLocked takes the primary file from f if no call and no handle needs it open. The caller closes it.
-func (f *File) idleLocked() (file *os.File) {
-	if f.users == 0 && (f.done || len(f.handles) == 0 && !f.warm) {
-		file, f.file = f.file, nil
-	}
-	return file
+	f.unlock()
 }
 
 // CloseIdle closes the primary file if no call and no handle needs it open.
 func (f *File) CloseIdle() {
 	f.e.Mu.Lock()
-	file := f.idleLocked()
-	f.e.Mu.Unlock()
-	if file != nil {
-		file.Close()
-	}
+	f.unlock()
 }
 
 // CloseFile closes the primary file for good. If calls use it, the last of them closes it.
 func (f *File) CloseFile() {
 	f.e.Mu.Lock()
 	f.done = true
-	file := f.idleLocked()
+	f.unlock()
+}
+
+// unlock releases State.Mu. Then it closes the primary file if no call and no handle needs it open.
+func (f *File) unlock() {
+	var file *os.File
+	if f.users == 0 && (f.done || len(f.handles) == 0 && !f.warm) {
+		file, f.file = f.file, nil
+	}
 	f.e.Mu.Unlock()
 	if file != nil {
 		file.Close()
@@ -583,14 +575,4 @@ func (f *File) whole(size int64) bool {
 		}
 		return err
 	}) == nil
-}
-
-// replacesLocked notes that a version is about to take a name from a holder, or that the version itself was
-// committed before. Versions that existed when it was begun are void then. Versions that this node has made since
-// are void, too, wherever their copies are.
-func (f *File) replacesLocked(holder *index.Entry) {
-	f.replaces = true
-	if holder.Flags&state.FlagFetched == 0 {
-		f.begun = max(f.begun, holder.Seq)
-	}
 }

@@ -56,20 +56,7 @@ func (e *opens) OpenLater(id index.ID, by state.Caller, then func(o Opened, file
 		return
 	}
 	e.lower.PromoteLater(id, deadline, func(file *os.File, err error) {
-		if errors.Is(err, state.ErrStale) {
-			o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
-			if hollow {
-				err = state.ErrStale
-			}
-			then(o, nil, err)
-			return
-		}
-		if err != nil {
-			then(Opened{}, nil, state.MissError(err))
-			return
-		}
-		o, _, err := e.openRead(id, by, false)
-		e.CloseRead(id) // gives back the pin of PromoteLater
+		o, err := e.openPromoted(id, by, err)
 		then(o, file, err)
 	})
 }
@@ -82,7 +69,11 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by state.Caller, no
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
-	err := e.lower.PromoteWithin(ctx, by.Waits, id, nonblock, deadline)
+	return e.openPromoted(id, by, e.lower.PromoteWithin(ctx, by.Waits, id, nonblock, deadline))
+}
+
+// openPromoted opens a block after its promotion, which has ended with err.
+func (e *opens) openPromoted(id index.ID, by state.Caller, err error) (Opened, error) {
 	if errors.Is(err, state.ErrStale) {
 		o, hollow, err := e.openRead(id, by, true) // the block may have come up in between
 		if hollow {
@@ -94,7 +85,7 @@ func (e *opens) openHollow(ctx context.Context, id index.ID, by state.Caller, no
 		return Opened{}, state.MissError(err)
 	}
 	o, _, err := e.openRead(id, by, false)
-	e.CloseRead(id) // gives back the pin of PromoteWithin
+	e.CloseRead(id) // gives back the pin of the promotion
 	return o, err
 }
 
