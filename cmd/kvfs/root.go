@@ -96,8 +96,22 @@ func checkUsage(cmd *cobra.Command) {
 	}
 }
 
+// intro is what kvfs says without a command.
+const intro = `kvfs is a cache for the KV blocks of LLM engines, mounted as a directory: in memory, on SSD, and on peers.
+
+  kvfs mount -d ~/kv                    mount it at the empty directory ~/kv
+  kvfs status                           show how full it is, and what it does
+  kvfs run --mount ~/kv -- vllm serve   mount it for an engine, until the engine ends
+
+kvfs --help lists all commands.
+`
+
 // needCommand is the action of a command that has only subcommands.
 func needCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && !cmd.HasParent() {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), intro)
+		return err
+	}
 	if len(args) == 0 {
 		return usageError(cmd, "a command is missing: one of %s", strings.Join(commandNames(cmd), ", "))
 	}
