@@ -30,6 +30,7 @@ type fakeDaemon struct {
 	openErr   error
 	attrs     func(path, attr, value string) error
 	ctx       context.Context // of the commands; nil: none
+	other     string          // another mount; "": none
 
 	mu       sync.Mutex // leaf
 	wake     *sync.Cond
@@ -97,8 +98,12 @@ func (f *fakeDaemon) asked() []string {
 
 // connect is a connector.
 func (f *fakeDaemon) connect() (*client.Controls, error) {
+	table := []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Minor: 2, Mountpoint: f.dir, FSType: mounts.Type}}
+	if f.other != "" {
+		table = append(table, &mountinfo.Info{ID: 3, Minor: 3, Mountpoint: f.other, FSType: mounts.Type})
+	}
 	return &client.Controls{
-		Mounts: []*mountinfo.Info{{ID: 1, Mountpoint: "/", FSType: "ext4"}, {ID: 2, Mountpoint: f.dir, FSType: mounts.Type}},
+		Mounts: table,
 		Open: func(path string) (io.ReadWriteCloser, error) {
 			switch {
 			case f.openErr != nil:
@@ -229,6 +234,60 @@ func TestNoNames(t *testing.T) {
 	}
 }
 
+// TestOnlyMount shows that commands about a mount need no argument if there is one mount, and name the mounts if there
+// are several; and that a shell can complete them.
+func TestOnlyMount(t *testing.T) {
+	dir := statusDir(t, `{"schema": 2, "mount": {"dir": "/mnt/kv"}}`)
+	if err := os.WriteFile(filepath.Join(dir, ".kvfs/members"), []byte(membersExample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		command           func(client.Connector) *cobra.Command
+		file, args, stdin string
+		asked, out        string // out: in the output
+	}{
+		{newStatusCommand, "status", "", "", "", "mount       /mnt/kv"},
+		{newMembersCommand, "members", "", "", "", "following"},
+		{newEventsCommand, "events", "-n 1", "", "{}", "stored"},
+		{newSpecsCommand, "specs", "", "", "{}", "no specs"},
+		{newSpecsCommand, "specs", "set s -", "{}", `{"set":{"s":{}}}`, ""},
+		{newSpecsCommand, "specs", "remove s", "", `{"remove":["s"]}`, ""},
+		{newDrainCommand, "drain", "", "", "{}", ""},
+		{newFlushCommand, "", "", "", "", ""},
+		{newEvictCommand, "evict", "--tier memory --all", "", `{"tier":"memory","all":true}`, "evicted"},
+	} {
+		f := newFakeDaemon(dir, tc.file, func(string) string {
+			if tc.file == "events" {
+				return `{"event":"stored","group":"g","hash":"h"}` + "\n" + hold
+			}
+			return `{"specs":{"s":{}}}`
+		})
+		if tc.args == "" && tc.file == "specs" {
+			f.answer = func(string) string { return `{"specs":{}}` }
+		}
+		out, _, err := f.run(t, tc.command, tc.stdin, strings.Fields(tc.args)...)
+		if asked := strings.Join(f.asked(), ""); err != nil || !strings.Contains(out, tc.out) || strings.TrimSpace(asked) != tc.asked {
+			t.Errorf("%s %s: got %q, %v, asked %q", tc.command(f.connect).Name(), tc.args, out, err, asked)
+		}
+		f.other = "/other"
+		_, _, err = f.run(t, tc.command, tc.stdin, strings.Fields(tc.args)...)
+		if want := "there are 2 kvfs mounts; name one of them: /other, " + dir; fmt.Sprint(err) != want || exit.Code(err) != exit.Usage {
+			t.Errorf("%s %s: got error %v, want %s", tc.command(f.connect).Name(), tc.args, err, want)
+		}
+	}
+	f := newFakeDaemon("/m", "", nil)
+	f.other = "/n"
+	complete := completeMount(f.connect)
+	for begun, want := range map[string][]string{"": {"/m", "/n"}, "/n": {"/n"}, "x": nil} {
+		if got, _ := complete(nil, nil, begun); !slices.Equal(got, want) {
+			t.Errorf("completion of %q: got %q, want %q", begun, got, want)
+		}
+	}
+	if got, _ := complete(nil, []string{"/m"}, ""); got != nil {
+		t.Errorf("completion of a second argument: got %q", got)
+	}
+}
+
 // TestControlUsage pins what is wrong usage of the commands that talk to a daemon,
 // and what is not a mount.
 func TestControlUsage(t *testing.T) {
@@ -258,11 +317,11 @@ func TestControlUsage(t *testing.T) {
 		{"ttl soon a", exit.Usage, "\"soon\" is no duration: want for example 10m, 1h30m, or a number of seconds (see kvfs ttl --help)"},
 		{"ttl -- -1s a", exit.Usage, "-1s: a time to live cannot be negative (see kvfs ttl --help)"},
 		{"why", exit.Usage, "no blocks are named: give PATH, or - to read names from standard input (see kvfs why --help)"},
-		{"events", exit.Usage, "accepts 1 arg(s), received 0 (see kvfs events --help)"},
+		{"events a b", exit.Usage, "accepts at most 1 arg(s), received 2 (see kvfs events --help)"},
 		{"events --since -1 m", exit.Usage, "invalid argument \"-1\" for \"--since\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax (see kvfs events --help)"},
 		{"events --group \xff m", exit.Usage, "--group: \"\\xff\" is not UTF-8: the daemon cannot be asked for it (see kvfs events --help)"},
-		{"specs", exit.Usage, "which mount? Or check FILE (see kvfs specs --help)"},
 		{"specs check", exit.Usage, "check takes one FILE, got 0 (see kvfs specs --help)"},
+		{"specs set a", exit.Usage, "set takes NAME and FILE, got 1 (see kvfs specs --help)"},
 		{"specs m set a", exit.Usage, "set takes NAME and FILE, got 1 (see kvfs specs --help)"},
 		{"specs m remove", exit.Usage, "remove takes one NAME, got 0 (see kvfs specs --help)"},
 		{"specs m remove \xff", exit.Usage, "the name \"\\xff\" is not UTF-8 (see kvfs specs --help)"},

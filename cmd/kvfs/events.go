@@ -10,32 +10,39 @@ import (
 func newEventsCommand(connect client.Connector) *cobra.Command {
 	var flags blocks.Events
 	cmd := &cobra.Command{
-		Use:   "events [--since N] [--group G]... [--event E]... [-n COUNT] [--json] DIR",
+		Use:   "events [--since N] [--group G]... [--event E]... [-n COUNT] [--json] [DIR]",
 		Short: "Show what happens to the blocks of the mount at DIR, as it happens",
 		Long: "Show what happens to the blocks of the mount at DIR from now on, one event a line: its time (UTC),\n" +
 			"what happened (stored, evicted, removed, renamed), the tier, the size, the path, and the reason.\n" +
 			"A line \"gap\" says that events are lost: the reader was too slow, or --since is too long ago, or\n" +
 			"of an earlier daemon.\n\n" +
+			onlyMount + "\n\n" +
 			"Ends with Ctrl-C, after COUNT lines, or when nobody reads its output any more.\n\n" +
 			"Exit codes: 0 if it was ended so; 1 if the daemon refused, or stopped; 5 if it is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return runEvents(cmd, connect, &flags, args[0]) },
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
+		RunE:              func(cmd *cobra.Command, args []string) error { return runEvents(cmd, connect, &flags, args) },
 	}
 	cmd.Flags().Uint64Var(&flags.Since, "since", 0, "begin with the event of this number, or a gap if it is not known any more; 1: all that are known")
 	cmd.Flags().StringArrayVar(&flags.Groups, "group", nil, "only this group; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.Names, "event", nil, "only events of this name; may be repeated")
+	completeFlag(cmd, "event", "stored", "evicted", "removed", "renamed")
 	cmd.Flags().Uint64VarP(&flags.Count, "count", "n", 0, "end after so many lines; 0: never")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the lines as the daemon wrote them")
 	return cmd
 }
 
-func runEvents(cmd *cobra.Command, connect client.Connector, flags *blocks.Events, dir string) error {
+func runEvents(cmd *cobra.Command, connect client.Connector, flags *blocks.Events, args []string) error {
 	for flag, values := range map[string][]string{"group": flags.Groups, "event": flags.Names} {
 		if err := client.CheckText(values, "the daemon cannot be asked for it"); err != nil {
 			return usageError(cmd, "--%s: %w", flag, err)
 		}
+	}
+	dir, err := mountArg(connect, args)
+	if err != nil {
+		return err
 	}
 	return flags.Run(cmd.Context(), cmd.OutOrStdout(), connect, dir)
 }

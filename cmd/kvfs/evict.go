@@ -20,12 +20,13 @@ type evictFlags struct {
 func newEvictCommand(connect client.Connector) *cobra.Command {
 	var flags evictFlags
 	cmd := &cobra.Command{
-		Use:   "evict --tier TIER [--force] [--json] (--all DIR | PATH...)",
+		Use:   "evict --tier TIER [--force] [--json] (--all [DIR] | PATH...)",
 		Short: "Drop blocks from one tier",
 		Long: "Drop blocks from one tier of a mount: memory, or disk.\n\n" +
 			"PATH is a block, or a directory for all blocks below it; - reads names from standard input,\n" +
 			"one a line, or each ended by a NUL byte with -0. All must be of one mount. With --all, every block\n" +
 			"of the tier at the mount DIR.\n\n" +
+			onlyMount + "\n\n" +
 			"A block that only this tier holds stays. With --force it is evicted, and lost. Blocks that\n" +
 			"are open, pinned or being written stay in any case. A block that another tier holds comes back\n" +
 			"from there when it is read.\n\n" +
@@ -37,6 +38,7 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return runEvict(cmd, connect, flags, args) },
 	}
 	cmd.Flags().StringVar(&flags.Tier, "tier", "", "the tier: memory or disk (required)")
+	completeFlag(cmd, "tier", "memory", "disk")
 	cmd.Flags().BoolVar(&flags.all, "all", false, "every block of the tier")
 	cmd.Flags().BoolVar(&flags.Force, "force", false, "also blocks that no other tier holds: they are lost")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")
@@ -44,28 +46,35 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 	return cmd
 }
 
+// names returns the names of what to evict: of the mount, or of blocks and directories.
+func (f *evictFlags) names(cmd *cobra.Command, c *client.Controls, args []string) ([]string, error) {
+	if f.all {
+		return orOnly(c, args)
+	}
+	names, err := client.ReadNames(args, cmd.InOrStdin(), f.nul)
+	if err == nil {
+		err = client.CheckText(names, "evict the directory instead")
+	}
+	return names, err
+}
+
 // runEvict finds the mount, asks its daemon and prints the answer.
 func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, args []string) error {
 	switch {
 	case flags.Tier == "":
 		return usageError(cmd, "--tier is missing: memory or disk")
-	case flags.all && len(args) != 1:
+	case flags.all && len(args) > 1:
 		return usageError(cmd, "--all takes one mount, got %d", len(args))
-	case len(args) == 0:
-		return usageError(cmd, "no blocks are named: give PATH, or --all DIR")
+	case !flags.all && len(args) == 0:
+		return usageError(cmd, "no blocks are named: give PATH, or --all")
 	}
 	c, err := connect()
 	if err != nil {
 		return err
 	}
-	names := args
-	if !flags.all {
-		if names, err = client.ReadNames(args, cmd.InOrStdin(), flags.nul); err != nil {
-			return doneNothing(cmd, err, flags.PrintNone())
-		}
-		if err := client.CheckText(names, "evict the directory instead"); err != nil {
-			return err
-		}
+	names, err := flags.names(cmd, c, args)
+	if err != nil {
+		return doneNothing(cmd, err, flags.PrintNone())
 	}
 	mount, paths, err := c.Locate(names)
 	if err != nil {
@@ -74,7 +83,7 @@ func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, ar
 	// The root of the mount means all blocks.
 	root := slices.Contains(paths, ".")
 	if flags.all && !root {
-		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is a directory in the mount %s", args[0], mount))
+		return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: it is a directory in the mount %s", names[0], mount))
 	}
 	if root {
 		paths = nil

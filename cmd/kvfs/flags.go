@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -42,6 +43,60 @@ func (b *blockFlags) check(cmd *cobra.Command) error {
 		return usageError(cmd, "--ranks: %d is less than 1", b.Ranks)
 	}
 	return checkUTF8(cmd, "group", "template", "request")
+}
+
+// onlyMount is the help of commands whose argument is a mount.
+const onlyMount = "Without DIR it is the only kvfs mount of this machine. If there are several, their names are in the error."
+
+// mountArg returns the mount that a command is about: its argument, or without one the only mount of this machine.
+func mountArg(connect client.Connector, args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	c, err := connect()
+	if err != nil {
+		return "", err
+	}
+	return c.Only()
+}
+
+// orOnly returns the arguments, or without any the only mount of this machine.
+func orOnly(c *client.Controls, args []string) ([]string, error) {
+	if len(args) > 0 {
+		return args, nil
+	}
+	mount, err := c.Only()
+	return []string{mount}, err
+}
+
+// completeMount returns a completion of the first argument: the mounts of this machine, else directories.
+func completeMount(connect client.Connector) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c, err := connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		}
+		var points []string
+		for _, p := range c.Points() {
+			if strings.HasPrefix(p, begun) {
+				points = append(points, p)
+			}
+		}
+		if len(points) == 0 {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		}
+		return points, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeFlag completes the values of a flag of cmd, which are known.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // cmd has no such flag
+	}
 }
 
 // checkUTF8 finds values of flags that a request cannot hold.

@@ -16,16 +16,20 @@ import (
 
 func newFlushCommand(connect client.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use:   "flush PATH...",
+		Use:   "flush [PATH...]",
 		Short: "Make blocks durable on SSD",
 		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
 			"directory (a mount is one) for all committed blocks below it. Blocks that kvfs would not copy\n" +
-			"by itself are copied, too. Without an SSD tier there is nothing to do.\n\n" +
+			"by itself are copied, too. Without an SSD tier there is nothing to do.\n" +
+			"Without PATH it is the only kvfs mount of this machine. If there are several, their names are in the error.\n\n" +
 			"Exit codes: 0 if all is durable; 1 if it is not; 5 if it is not in a kvfs mount.",
-		Args: cobra.MinimumNArgs(1),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
+				return err
+			}
+			if args, err = orOnly(c, args); err != nil {
 				return err
 			}
 			mount, paths, err := c.Locate(args)
@@ -50,21 +54,27 @@ func newFlushCommand(connect client.Connector) *cobra.Command {
 func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "drain [--timeout 1m] DIR",
+		Use:   "drain [--timeout 1m] [DIR]",
 		Short: "Wait until the copies to lower tiers that are under way are done",
 		Long: "Wait for the blocks that are on their way to the SSD and to peers when the command begins: until they\n" +
 			"are there and durable, or refused. Later blocks are not waited for. .kvfs/jobs shows what is left.\n\n" +
+			onlyMount + "\n\n" +
 			"Exit codes: 0 if it is done; 1 if it is not in time, failed, or the daemon refused; 5 if DIR is not a\n" +
 			"kvfs mount.",
 		DisableFlagsInUseLine: true,
 
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
 				return err
 			}
-			mount, err := c.Root(args[0])
+			dir, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			mount, err := c.Root(dir)
 			if err != nil {
 				return err
 			}
@@ -84,7 +94,7 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 				err = fmt.Errorf("not done after %v", timeout)
 			}
 			if err != nil {
-				return fmt.Errorf("drain %s: %w", args[0], err)
+				return fmt.Errorf("drain %s: %w", dir, err)
 			}
 			return nil
 		},

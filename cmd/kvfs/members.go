@@ -21,21 +21,27 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
-func newMembersCommand() *cobra.Command {
+func newMembersCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
-		Use:   "members [--json] DIR",
-		Short: "List the nodes of the cluster that the mount at DIR is part of",
-		Args:  cobra.ExactArgs(1),
+		Use:               "members [--json] [DIR]",
+		Short:             "List the nodes of the cluster that the mount at DIR is part of",
+		Long:              "List the nodes of the cluster that the mount at DIR is part of.\n\n" + onlyMount,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := client.Read(args[0], "members", mounts.Timeout)
+			dir, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			text, err := client.Read(dir, "members", mounts.Timeout)
 			if errors.Is(err, fs.ErrNotExist) {
-				if _, other := client.Status(args[0], mounts.Timeout); other == nil {
-					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", args[0]))
+				if _, other := client.Status(dir, mounts.Timeout); other == nil {
+					return exit.With(exit.Runtime, fmt.Errorf("the mount at %s has no peers: it was started without --bind", dir))
 				}
 			}
 			if err != nil {
-				return client.Explain(args[0], err)
+				return client.Explain(dir, err)
 			}
 			if raw {
 				_, err := cmd.OutOrStdout().Write(append(bytes.TrimRight(text, "\n"), '\n'))

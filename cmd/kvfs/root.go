@@ -31,8 +31,8 @@ func newRootCommand() *cobra.Command {
 		newRunCommand(),
 		newServeCommand(),
 		newUmountCommand(),
-		newStatusCommand(),
-		newMembersCommand(),
+		newStatusCommand(client.System),
+		newMembersCommand(client.System),
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),

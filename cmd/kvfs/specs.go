@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -13,19 +14,22 @@ import (
 func newSpecsCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
-		Use: "specs [--json] DIR\n  kvfs specs [--json] DIR set NAME FILE|-\n  kvfs specs [--json] DIR remove NAME\n" +
+		Use: "specs [--json] [DIR]\n  kvfs specs [--json] [DIR] set NAME FILE|-\n  kvfs specs [--json] [DIR] remove NAME\n" +
 			"  kvfs specs check FILE|-",
 		Short: "Show, set and check the specs of attention groups",
 		Long: "Show the specs of the mount at DIR: what the groups of layers of a model are, which look-ups of the\n" +
 			"longest hit need. With set, FILE becomes the spec NAME, until the daemon stops; with remove, NAME is\n" +
 			"forgotten. check says what is wrong with FILE without a daemon. FILE has one spec, in JSON, with\n" +
-			"the fields of docs/control.md; - is standard input. A directory named check is ./check.\n\n" +
+			"the fields of docs/control.md; - is standard input. A directory named check, set or\n" +
+			"remove is ./check and so on.\n\n" +
+			onlyMount + "\n\n" +
 			"Exit codes: 0 if it is done, or FILE is good; 1 if it is refused, or there is no spec NAME; 5 if DIR\n" +
 			"is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return runSpecs(cmd, connect, args, raw) },
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeMount(connect),
+		RunE:              func(cmd *cobra.Command, args []string) error { return runSpecs(cmd, connect, args, raw) },
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the answer as JSON")
 	return cmd
@@ -34,35 +38,41 @@ func newSpecsCommand(connect client.Connector) *cobra.Command {
 // runSpecs chooses the form of the command.
 func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw bool) error {
 	var q blocks.SpecsRequest
+	var dir []string // at most one
+	if len(args) > 0 && !slices.Contains([]string{"check", "set", "remove"}, args[0]) {
+		dir, args = args[:1], args[1:]
+	}
 	done := ""
 	switch {
 	case len(args) == 0:
-		return usageError(cmd, "which mount? Or check FILE")
-	case args[0] == "check":
+	case args[0] == "check" && len(dir) == 0:
 		if len(args) != 2 {
 			return usageError(cmd, "check takes one FILE, got %d", len(args)-1)
 		}
 		return blocks.CheckSpec(streams(cmd), args[1], raw)
-	case len(args) == 1:
-	case args[1] == "set":
-		if len(args) != 4 {
-			return usageError(cmd, "set takes NAME and FILE, got %d", len(args)-2)
+	case args[0] == "set":
+		if len(args) != 3 {
+			return usageError(cmd, "set takes NAME and FILE, got %d", len(args)-1)
 		}
-		text, err := client.ReadDocument(args[3], cmd.InOrStdin())
+		text, err := client.ReadDocument(args[2], cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
-		q.Set, done = map[string]json.RawMessage{args[2]: text}, "set"
-	case args[1] == "remove":
-		if len(args) != 3 {
-			return usageError(cmd, "remove takes one NAME, got %d", len(args)-2)
+		q.Set, done = map[string]json.RawMessage{args[1]: text}, "set"
+	case args[0] == "remove":
+		if len(args) != 2 {
+			return usageError(cmd, "remove takes one NAME, got %d", len(args)-1)
 		}
-		q.Remove, done = args[2:], "removed"
+		q.Remove, done = args[1:], "removed"
 	default:
-		return usageError(cmd, "%q: want set or remove", args[1])
+		return usageError(cmd, "%q: want set or remove", args[0])
 	}
-	if done != "" && !utf8.ValidString(args[2]) {
-		return usageError(cmd, "the name %q is not UTF-8", args[2])
+	if done != "" && !utf8.ValidString(args[1]) {
+		return usageError(cmd, "the name %q is not UTF-8", args[1])
 	}
-	return blocks.Specs(cmd.Context(), cmd.OutOrStdout(), connect, args[0], q, done, raw)
+	mount, err := mountArg(connect, dir)
+	if err != nil {
+		return err
+	}
+	return blocks.Specs(cmd.Context(), cmd.OutOrStdout(), connect, mount, q, done, raw)
 }

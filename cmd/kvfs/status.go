@@ -14,19 +14,16 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
-func newStatusCommand() *cobra.Command {
+func newStatusCommand(connect client.Connector) *cobra.Command {
 	var raw, owner bool
 	cmd := &cobra.Command{
-		Use:   "status [--json] DIR | --store [SOCKET]",
-		Short: "Show the state of the mount at DIR, or of the owner that kvfs serve runs",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if owner {
-				return cobra.MaximumNArgs(1)(cmd, args)
-			}
-			return cobra.ExactArgs(1)(cmd, args)
-		},
+		Use:               "status [--json] [DIR] | --store [SOCKET]",
+		Short:             "Show the state of the mount at DIR, or of the owner that kvfs serve runs",
+		Long:              "Show the state of the mount at DIR, or of the owner that kvfs serve runs.\n\n" + onlyMount,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := statusOf(cmd.Context(), args, owner)
+			text, err := statusOf(cmd.Context(), connect, args, owner)
 			if err != nil {
 				return err
 			}
@@ -43,11 +40,15 @@ func newStatusCommand() *cobra.Command {
 }
 
 // statusOf returns the status document of a mount, or of an owner.
-func statusOf(ctx context.Context, args []string, owner bool) ([]byte, error) {
-	switch {
-	case !owner:
-		return client.Status(args[0], mounts.Timeout)
-	case len(args) > 0:
+func statusOf(ctx context.Context, connect client.Connector, args []string, owner bool) ([]byte, error) {
+	if !owner {
+		dir, err := mountArg(connect, args)
+		if err != nil {
+			return nil, err
+		}
+		return client.Status(dir, mounts.Timeout)
+	}
+	if len(args) > 0 {
 		return client.OwnerStatus(ctx, args[0], mounts.Timeout)
 	}
 	cfg, err := load(config.Sources{Environ: os.Environ()})
