@@ -107,6 +107,7 @@ var table = map[string]row{
 	"cmd/kvfs/status":  {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs/metrics": {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
 	"cmd/kvfs/client":  {10, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
+	"cmd/kvfs/watch":   {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/blocks":  {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":  {11, []string{"*"}},
 	"cmd/kvfs":         {12, []string{"*"}},

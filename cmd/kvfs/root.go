@@ -26,13 +26,14 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
-		// Mounts and daemons: packages daemon, launch, mounts, status.
+		// Mounts and daemons: packages daemon, launch, mounts, status, watch.
 		newMountCommand(),
 		newRunCommand(),
 		newServeCommand(),
 		newUmountCommand(),
 		newStatusCommand(client.System),
 		newMembersCommand(client.System),
+		newStatsCommand(client.System),
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),
