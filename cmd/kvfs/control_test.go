@@ -248,6 +248,8 @@ func TestOnlyMount(t *testing.T) {
 	}{
 		{newStatusCommand, "status", "", "", "", "mount       /mnt/kv"},
 		{newMembersCommand, "members", "", "", "", "following"},
+		{newStatsCommand, "", "-i 10ms -n 1", "", "", "ssd used"},
+		{newDuCommand, "", "", "", "", "total"},
 		{newEventsCommand, "events", "-n 1", "", "{}", "stored"},
 		{newSpecsCommand, "specs", "", "", "{}", "no specs"},
 		{newSpecsCommand, "specs", "set s -", "{}", `{"set":{"s":{}}}`, ""},

@@ -34,6 +34,7 @@ func newRootCommand() *cobra.Command {
 		newStatusCommand(client.System),
 		newMembersCommand(client.System),
 		newStatsCommand(client.System),
+		newDuCommand(client.System),
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),

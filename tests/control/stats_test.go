@@ -23,7 +23,7 @@ type statsLine struct {
 	Disk       int64    `json:"disk_used_bytes"`
 }
 
-// TestStats follows kvfs stats through writes, reads, and a miss, to the death of the daemon.
+// TestStats follows kvfs stats through writes, reads, and a miss, to the death of the daemon, and asks kvfs du.
 func TestStats(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	cmd := exec.Command(harness.Binary(t), "stats", "--json", "--interval", "20ms", d.Dir)
@@ -66,6 +66,9 @@ func TestStats(t *testing.T) {
 		t.Error("g/none is there")
 	}
 	until("the miss", func(l statsLine) bool { return l.Misses > 0 })
+
+	wantLine(t, kvfs(t, "du", d.Dir), "g ", "1.0 MiB")
+	wantLine(t, kvfs(t, "du", d.Dir), "disk ", "1.0 GiB", "1")
 
 	d.Kill()
 	within(t, "the command ends", func() {

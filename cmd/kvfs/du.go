@@ -1,0 +1,43 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/watch"
+)
+
+func newDuCommand(connect client.Connector) *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "du [--json] [DIR]",
+		Short: "Show which groups and tiers use how much",
+		Long: "Show how much memory each group of the mount at DIR uses, largest first, and how much is in each tier. ./ are the\n" +
+			"files directly below the mount. Of tiers below memory the daemon knows the sum of all groups alone. The total of\n" +
+			"the tiers is of this node; a block in memory and on SSD counts in both. Nothing in the mount is read or looked up.\n\n" +
+			onlyMount + "\n\n" +
+			"Exit codes: 0 if it is done; 1 if the daemon does not answer; 5 if DIR is not a kvfs mount.",
+		DisableFlagsInUseLine: true,
+
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			now, err := watch.Of(dir)()
+			if err != nil {
+				return err
+			}
+			u := watch.UsageOf(now.Doc)
+			if raw {
+				return show.JSON(cmd.OutOrStdout(), u)
+			}
+			return u.Print(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "json", false, "print the tables as JSON")
+	return cmd
+}
