@@ -107,18 +107,20 @@ var table = map[string]row{
 	"cmd/kvfs/status":  {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs/metrics": {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
 	"cmd/kvfs/client":  {10, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
+	"cmd/kvfs/top":     {12, []string{"tiers/latency", "cluster", "cmd/kvfs/blocks", "cmd/kvfs/client", "cmd/kvfs/metrics", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status", "cmd/kvfs/watch"}},
 	"cmd/kvfs/watch":   {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/blocks":  {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":  {11, []string{"*"}},
-	"cmd/kvfs":         {12, []string{"*"}},
+	"cmd/kvfs":         {13, []string{"*"}},
 }
 
-const testsLevel = 13 // everything below tests/, which only tests/ may import
+const testsLevel = 14 // everything below tests/, which only tests/ may import
 
 // homes lists the third-party modules and the only packages that may import
 // each of them. An empty list means any package.
 var homes = map[string][]string{
 	"C":                                   {"rdma/fabric", "tests/gpu"},
+	"charm.land/bubbletea/v2":             {"cmd/kvfs/top"},
 	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
 	"github.com/hanwen/go-fuse/v2":        {"fs", "fs/device", "tests/bench", "tests/bench/loopback"},
 	"github.com/cespare/xxhash/v2":        {"cluster/location"},

@@ -35,6 +35,7 @@ func newRootCommand() *cobra.Command {
 		newMembersCommand(client.System),
 		newStatsCommand(client.System),
 		newDuCommand(client.System),
+		newTopCommand(client.System),
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),

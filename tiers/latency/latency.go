@@ -44,6 +44,34 @@ func (c *Counts) Total() (n uint64) {
 	return n
 }
 
+// Since returns the calls that are in c and not in an earlier snapshot of the same calls. After a restart, when the
+// earlier one has more, it is c.
+func (c *Counts) Since(earlier *Counts) Counts {
+	d := Counts{Sum: c.Sum - earlier.Sum}
+	for i := range c.N {
+		if c.N[i] < earlier.N[i] {
+			return *c
+		}
+		d.N[i] = c.N[i] - earlier.N[i]
+	}
+	return d
+}
+
+// Quantile returns a time that a share q of the calls, from 0 to 1, did not exceed: the bound of their bucket, and that of
+// the one before for the last bucket. It is 0 without calls.
+func (c *Counts) Quantile(q float64) time.Duration {
+	total, n := c.Total(), uint64(0)
+	if total == 0 {
+		return 0
+	}
+	for i, k := range c.N[:Buckets-1] {
+		if n += k; n > 0 && float64(n) >= q*float64(total) {
+			return Bound(i)
+		}
+	}
+	return Bound(Buckets - 2)
+}
+
 // Histogram counts the times of calls. The zero value is ready. Its methods may be called in parallel, do not
 // block and do not allocate.
 type Histogram struct {

@@ -61,3 +61,33 @@ func BenchmarkObserve(b *testing.B) {
 		h.Observe(7 * time.Microsecond)
 	}
 }
+
+// TestSinceAndQuantile shows the times between two snapshots, and the bounds that shares of them do not exceed.
+func TestSinceAndQuantile(t *testing.T) {
+	var earlier Counts
+	earlier.Observe(time.Hour)
+	now := earlier
+	for range 98 {
+		now.Observe(time.Microsecond)
+	}
+	now.Observe(time.Millisecond)
+	now.Observe(time.Second)
+	d := now.Since(&earlier)
+	if d.Total() != 100 || d.Sum != 98*time.Microsecond+time.Millisecond+time.Second {
+		t.Errorf("got %d calls in %v", d.Total(), d.Sum)
+	}
+	for q, longest := range map[float64]time.Duration{0: time.Microsecond, 0.5: time.Microsecond, 0.98: time.Microsecond, 0.99: time.Millisecond, 1: time.Second} {
+		if got := d.Quantile(q); got < longest || got > 2*longest {
+			t.Errorf("quantile %v: got %v, want %v or somewhat more", q, got, longest)
+		}
+	}
+	if got := earlier.Since(&now); got != earlier {
+		t.Errorf("after a restart: got %+v", got)
+	}
+	if got := (&Counts{}).Quantile(0.5); got != 0 {
+		t.Errorf("of nothing: got %v", got)
+	}
+	if got := earlier.Quantile(0.5); got != Bound(Buckets-2) {
+		t.Errorf("of the last bucket: got %v", got)
+	}
+}

@@ -194,3 +194,35 @@ func (e *eventLine) String() string {
 	line := fmt.Sprintf("%s  %-7s  %-6s  %10s  %s  %s", when, e.Event, show.OrDash(e.Tier), show.Bytes(e.Size), show.OrDash(name), e.Reason)
 	return show.Text(strings.TrimRight(line, " "))
 }
+
+// Recent returns at most n of the last events of a mount, as lines for people, with the oldest first. next is the number
+// of the next event, as the status has it.
+func Recent(ctx context.Context, c *client.Controls, mount string, next, n uint64) ([]string, error) {
+	if next <= 1 {
+		return nil, nil
+	}
+	d, err := c.Dial(mount, "events")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var last []string
+	done := errors.New("that was the last")
+	err = d.Ask(ctx, eventsRequest{Since: max(next, n+1) - n}, func(line []byte) error {
+		var e eventLine
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		last = append(last, e.String())
+		if e.Seq+1 >= next || uint64(len(last)) == n {
+			return done
+		}
+		return nil
+	})
+	if errors.Is(err, done) {
+		err = nil
+	}
+	return last, err
+}
