@@ -111,6 +111,7 @@ var table = map[string]row{
 	"cmd/kvfs/watch":   {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/blocks":  {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":  {11, []string{"*"}},
+	"cmd/kvfs/doctor":  {12, []string{"cluster", "cluster/gossip", "cluster/pki", "directio", "tiers/disk/format", "tiers/mem", "cmd/kvfs/config", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/mounts", "cmd/kvfs/rails", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs":         {13, []string{"*"}},
 }
 
@@ -129,7 +130,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":   {"tiers/publish"},
 	"github.com/hashicorp/memberlist":     {"cluster/gossip"},
 	"github.com/minio/crc64nvme":          {"tiers/block"},
-	"github.com/moby/sys/mountinfo":       {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
+	"github.com/moby/sys/mountinfo":       {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/doctor", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring":  {"directio"},
 	"github.com/prometheus/client_golang": {"cmd/kvfs/metrics"},
 	"github.com/prometheus/common":        {"cmd/kvfs/metrics"},

@@ -2,14 +2,20 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -19,12 +25,118 @@ import (
 
 // newDoctorCommand returns the commands that check what this machine lacks.
 func newDoctorCommand(m *rails.Machine) *cobra.Command {
-	doctor := &cobra.Command{
-		Use:   "doctor",
-		Short: "Find out what this machine can do, and what it lacks",
+	var raw, diskTest bool
+	cmd := &cobra.Command{
+		Use:   "doctor [--json] [--disk-test] [flags] [MOUNT]",
+		Short: "Find out what this machine lacks for kvfs, and what is wrong with a mount",
+		Long: "Check the kernel, limits, memory, disks, network, certificates and what dead daemons left. Without MOUNT, the settings are those of\n" +
+			"kvfs mount with the same flags. With MOUNT, they are those with which its daemon was started, unless flags or --config are given, and the\n" +
+			"daemon and its peers are checked, too. doctor changes nothing. The disk test writes and reads a file for at most two seconds, and\n" +
+			"removes it; it leaves out disks that a daemon uses unless --disk-test is given.\n\n" +
+			"Exit codes: 0 if no check fails; 1 if one does; 5 if MOUNT is not a mount.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := doctorEnv(cmd.Flags(), m, args)
+			if err != nil {
+				return err
+			}
+			e.DiskTest = diskTest
+			r := doctor.Examine(cmd.Context(), e, doctor.All(), doctor.Deadline)
+			if raw {
+				_, err = cmd.OutOrStdout().Write(status.JSON(r))
+			} else {
+				err = r.Print(cmd.OutOrStdout())
+			}
+			return errors.Join(err, r.Err())
+		},
 	}
-	doctor.AddCommand(newDoctorRDMACommand(m))
-	return doctor
+	config.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&raw, doctorJSON, false, "print the report as JSON")
+	cmd.Flags().BoolVar(&diskTest, doctorDisk, false, "test disks, also those that a daemon uses")
+	cmd.AddCommand(newDoctorRDMACommand(m))
+	return cmd
+}
+
+// The flags of kvfs doctor that are no settings.
+const (
+	doctorJSON = "json"
+	doctorDisk = "disk-test"
+)
+
+// doctorEnv returns what the checks look at: this machine and, if args name one, a mount.
+func doctorEnv(flags *pflag.FlagSet, m *rails.Machine, args []string) (*doctor.Env, error) {
+	e, err := doctor.ThisMachine()
+	if err != nil {
+		return nil, err
+	}
+	src := config.Sources{Environ: os.Environ(), Flags: flags}
+	e.From = "of this command"
+	given := false
+	flags.Visit(func(f *pflag.Flag) { given = given || f.Name != doctorJSON && f.Name != doctorDisk })
+	if len(args) == 1 {
+		if err := seeMount(e, args[0]); err != nil {
+			return nil, err
+		}
+		if e.Status != nil && !given {
+			if of, err := daemonSources(e.Status.PID); err == nil {
+				src, e.From = of, "of the daemon"
+			} else {
+				e.From = fmt.Sprintf("of this command (that of the daemon is not known: %v)", err)
+			}
+		}
+	}
+	e.Config, e.ConfigErr = load(src)
+	e.RDMA = func(ctx context.Context) (*rails.Report, error) { return m.Report(ctx, load, src) }
+	return e, nil
+}
+
+// seeMount adds the mount at dir. It fails if there is none. A dead daemon is no failure.
+func seeMount(e *doctor.Env, dir string) error {
+	text, err := client.Status(dir, mounts.Timeout)
+	if err == nil {
+		e.Status, err = status.Parse(text)
+	}
+	if err != nil {
+		if found, lost := mounts.Find(dir); lost != nil || !mounts.IsOurs(found) {
+			return err
+		}
+		e.Status, e.StatusErr = nil, err
+	}
+	e.Mount = dir
+	return nil
+}
+
+// daemonSources returns the sources of the configuration of a daemon: its command line and its environment. The files
+// that they name may have changed since.
+func daemonSources(pid int) (src config.Sources, err error) {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	if err != nil {
+		return src, err
+	}
+	environ, err := os.ReadFile(filepath.Join(proc, "environ"))
+	if err != nil {
+		return src, err
+	}
+	words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	cmd, args, err := newRootCommand().Find(words[1:])
+	if err != nil {
+		return src, err
+	}
+	if cmd.Flags().Lookup("config") == nil {
+		return src, fmt.Errorf("process %d is no daemon of kvfs: it runs %s", pid, cmd.CommandPath())
+	}
+	if err := cmd.ParseFlags(args); err != nil {
+		return src, err
+	}
+	src = config.Sources{Environ: strings.Split(string(environ), "\x00"), Flags: cmd.Flags()}
+	if file := config.FileOf(src); file != "" && !filepath.IsAbs(file) {
+		if src.File, err = os.Readlink(filepath.Join(proc, "cwd")); err != nil {
+			return src, err
+		}
+		src.File = filepath.Join(src.File, file)
+	}
+	return src, nil
 }
 
 func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {

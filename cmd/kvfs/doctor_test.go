@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/rdma/fabric"
@@ -62,7 +64,47 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 	if code, _, errs := runCLI("doctor", "rdma", "--json", t.TempDir()+"/nothing"); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
 		t.Errorf("no directory: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := runCLI("doctor"); code != exit.Usage || !strings.Contains(errs, "a command is missing: one of rdma") {
-		t.Errorf("alone: exit code %d, %s", code, errs)
+}
+
+// TestDoctor shows that kvfs doctor reports on the machine and on a mount, with the settings of its flags, and that its
+// code is that of its checks.
+func TestDoctor(t *testing.T) {
+	cleanEnv(t)
+	file := writeTemp(t, "c.yaml", "memory: {size: 1GiB}\nnode_name: a\n")
+	for _, args := range [][]string{{"--config", file}, {"--config", file, statusDir(t, statusExample)}} {
+		code, out, errs := runCLI(append([]string{"doctor", "--json"}, args...)...)
+		var r doctor.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("exit code %d, %v: %s%s", code, err, out, errs)
+		}
+		got, failed := map[string]doctor.Finding{}, false
+		for _, f := range r.Checks {
+			got[f.Check] = f
+			failed = failed || f.Verdict == doctor.Fail
+		}
+		if failed != (code == exit.Runtime) || !failed && code != exit.OK || len(got) != len(doctor.All()) {
+			t.Errorf("exit code %d, failed %v, %d checks", code, failed, len(got))
+		}
+		if f := got["configuration"]; f.Verdict != doctor.OK {
+			t.Errorf("configuration: %+v", f)
+		}
+		mounted := len(args) > 2
+		if f := got["daemon"]; mounted && (f.Verdict != doctor.Warn || !strings.Contains(f.Reason, "ssd is offline (too many errors)")) || !mounted && f.Verdict != doctor.Skip {
+			t.Errorf("daemon: %+v", f)
+		}
+	}
+	code, out, errs := runCLI("doctor", "--memory-size", "1")
+	if code != exit.Runtime || !strings.Contains(out, "configuration          fail") || !strings.Contains(out, "memory.size") || !strings.Contains(errs, "fail") {
+		t.Errorf("refused configuration: exit code %d\n%s%s", code, out, errs)
+	}
+	if code, _, errs := runCLI("doctor", t.TempDir()); code != exit.NotMount || !strings.Contains(errs, "is not a kvfs mount") {
+		t.Errorf("no mount: exit code %d, %s", code, errs)
+	}
+}
+
+// TestDaemonSources shows that the settings of a process without settings are an error.
+func TestDaemonSources(t *testing.T) {
+	if src, err := daemonSources(os.Getpid()); err == nil {
+		t.Errorf("a test program has settings: %+v", src)
 	}
 }

@@ -195,7 +195,7 @@ func TestIntro(t *testing.T) {
 // arguments for either, and that other commands have their own.
 func TestHelp(t *testing.T) {
 	const hidden, heading = "--peer-timeout", "\nPeers:\n"
-	for _, command := range []string{"mount", "serve", "run", "doctor rdma", "config check", "config print"} {
+	for _, command := range []string{"mount", "serve", "run", "doctor", "doctor rdma", "config check", "config print"} {
 		for _, all := range []bool{false, true} {
 			flag := "--help"
 			if all {

@@ -46,7 +46,7 @@ func Load(src Sources) (*Config, error) {
 func decode(src Sources) *loader {
 	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool), env: environment(src.Environ), types: src.TierTypes}
 	setDefaults(reflect.ValueOf(l.cfg).Elem(), schema().settings)
-	file := firstGiven(src.File, flagString(src.Flags, flagFile), l.env[envFile])
+	file := FileOf(src)
 	inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), l.env[envInline])
 	if file != "" {
 		l.decodeFile(file)
@@ -59,6 +59,11 @@ func decode(src Sources) *loader {
 		l.overlayFlags(src.Flags)
 	}
 	return l
+}
+
+// FileOf returns the file that Load reads, or "".
+func FileOf(src Sources) string {
+	return firstGiven(src.File, flagString(src.Flags, flagFile), environment(src.Environ)[envFile])
 }
 
 // firstGiven returns the first text that is not empty, trimmed.

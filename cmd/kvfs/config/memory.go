@@ -12,12 +12,12 @@ import (
 
 // MemoryLimit returns the least limit of memory of the control groups that this process is in, of version
 // 2 or 1; false if there is none. The pages of the memory tier count against it.
-func MemoryLimit() (Size, bool) { return memoryLimit("/") }
+func MemoryLimit() (Size, bool) { return MemoryLimitBelow("/") }
 
-// memoryLimit is MemoryLimit with /proc and /sys below root.
+// MemoryLimitBelow is MemoryLimit with /proc and /sys below root.
 //
 // Source: cgroups(7).
-func memoryLimit(root string) (Size, bool) {
+func MemoryLimitBelow(root string) (Size, bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return 0, false

@@ -36,7 +36,7 @@ func TestMemoryLimit(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, ok := memoryLimit(root); ok != (c.want > 0) || ok && got != c.want {
+			if got, ok := MemoryLimitBelow(root); ok != (c.want > 0) || ok && got != c.want {
 				t.Errorf("got %v, %v, want %v", got, ok, c.want)
 			}
 		})

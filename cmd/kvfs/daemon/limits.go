@@ -18,13 +18,20 @@ import (
 // hundred blocks that are open or in flight.
 const spareDescriptors = 1024
 
-// checkDescriptors fails if this process may open fewer files than it needs: the slabs of the
-// SSD tier, which stay open, and spareDescriptors. Go has raised the limit as far as it may.
+// checkDescriptors fails if this process may open fewer files than Descriptors. Go has raised the limit as far as it may.
 func checkDescriptors(cfg *config.Config) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return os.NewSyscallError("getrlimit", err)
 	}
+	if need := Descriptors(cfg); limit.Cur < need {
+		return fmt.Errorf("this process may open %d files (RLIMIT_NOFILE), and needs %d with these settings: raise ulimit -n, LimitNOFILE= or --ulimit nofile=", limit.Cur, need)
+	}
+	return nil
+}
+
+// Descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, and spare ones.
+func Descriptors(cfg *config.Config) uint64 {
 	need := uint64(spareDescriptors)
 	for _, d := range cfg.Disk.Dirs {
 		size := int64(d.Size)
@@ -34,14 +41,11 @@ func checkDescriptors(cfg *config.Config) error {
 		}
 		need += uint64(size/max(int64(cfg.Disk.SlabSize), 1)) + 16 // 16 for small directories
 	}
-	if limit.Cur < need {
-		return fmt.Errorf("this process may open %d files (RLIMIT_NOFILE), and needs %d with these settings: raise ulimit -n, LimitNOFILE= or --ulimit nofile=", limit.Cur, need)
-	}
-	return nil
+	return need
 }
 
-// minRoom is the least room for memory that a file system must have.
-const minRoom = 16 * config.MiB
+// MinRoom is the least room for memory that a file system must have.
+const MinRoom = 16 * config.MiB
 
 // fitMemory returns cfg, or a copy with smaller memory.size and headroom if the memory lies in
 // a shared file system with less room. /dev/shm is one; in containers of Docker it has 64 MiB.
@@ -50,14 +54,14 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
 	}
-	if int64(cfg.Memory.Size)+headroom(cfg) <= room {
+	if int64(cfg.Memory.Size)+Headroom(cfg) <= room {
 		return cfg, nil
 	}
-	if room < int64(minRoom) {
-		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), config.Size(room), minRoom))
+	if room < int64(MinRoom) {
+		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), config.Size(room), MinRoom))
 	}
 	fit := *cfg
-	fit.Memory.Headroom = config.Size(min(headroom(cfg), room/8))
+	fit.Memory.Headroom = config.Size(min(Headroom(cfg), room/8))
 	fit.Memory.Size = min(cfg.Memory.Size, config.Size(room)-fit.Memory.Headroom)
 	log.Warn("memory.size exceeds the room of the file system: using less", zap.String("dir", m.Dir()), zap.Stringer("configured", cfg.Memory.Size),
 		zap.Stringer("memory", fit.Memory.Size), zap.Stringer("headroom", fit.Memory.Headroom))
@@ -70,7 +74,7 @@ func checkMemory(cfg *config.Config, log *zap.Logger) error {
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
 	}
 	limit, ok := config.MemoryLimit()
-	switch all := cfg.Memory.Size + config.Size(headroom(cfg)); {
+	switch all := cfg.Memory.Size + config.Size(Headroom(cfg)); {
 	case !ok:
 	case cfg.Memory.Size > limit:
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
@@ -85,7 +89,8 @@ func checkMemory(cfg *config.Config, log *zap.Logger) error {
 // blocks that grow beyond the group's size so far, and removed blocks that are open.
 const minHeadroom = 64 << 20
 
-func headroom(cfg *config.Config) int64 {
+// Headroom returns by how much the file system of the primary tier may exceed memory.size.
+func Headroom(cfg *config.Config) int64 {
 	if h := int64(cfg.Memory.Headroom); h > 0 {
 		return h
 	}

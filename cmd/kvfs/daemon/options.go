@@ -35,7 +35,7 @@ func storeID(dir string) string {
 func memoryOptions(cfg *config.Config, dir string, log *zap.Logger) mem.Options {
 	return mem.Options{
 		ID: "m" + storeID(dir), Label: dir, Dir: cfg.Memory.Dir,
-		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg), Huge: cfg.Memory.Huge, NUMA: cfg.Memory.NUMA,
+		SizeBytes: int64(cfg.Memory.Size), HeadroomBytes: Headroom(cfg), Huge: cfg.Memory.Huge, NUMA: cfg.Memory.NUMA,
 		Logger: log.Named("memory"),
 	}
 }
@@ -72,7 +72,7 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
 	o := tiers.Options{
-		Primary: memory, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: headroom(cfg),
+		Primary: memory, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: Headroom(cfg),
 		Policy:        cfg.Memory.Policy,
 		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
 		Groups:       map[block.GroupID]tiers.GroupOptions{},

@@ -55,7 +55,7 @@ func TestHeadroom(t *testing.T) {
 		{`{"memory": {"size": "1MiB", "headroom": "1GiB"}}`, 1 << 30},
 	} {
 		cfg := loadConfig(t, c.text)
-		if got := headroom(cfg); got != c.want {
+		if got := Headroom(cfg); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.text, got, c.want)
 		}
 		if o := memoryOptions(cfg, "/mnt/kv", zap.NewNop()); o.HeadroomBytes != c.want {

@@ -104,10 +104,13 @@ func tryOpen(path string) error {
 	return err
 }
 
+// PinnedBytes returns how much memory RDMA has to pin with these settings.
+func PinnedBytes(cfg *config.Config) int64 { return int64(cfg.RDMA.Cache + pinned) }
+
 // checkMemlock fails if this process may pin less than it needs.
 func (m *Machine) checkMemlock(cfg *config.Config) error {
 	limit, all := m.memlock()
-	need := int64(cfg.RDMA.Cache + pinned)
+	need := PinnedBytes(cfg)
 	if all || limit >= need {
 		return nil
 	}

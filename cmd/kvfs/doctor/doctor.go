@@ -1,0 +1,237 @@
+// Package doctor finds out what a machine lacks for kvfs, and what is wrong with a mount. It is a table of checks
+// (All). Each looks at an Env and gives a Result: a verdict, the reason, and what mends it. A check changes
+// nothing, but for the disk test, which removes its file.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/tiers/mem"
+)
+
+// Verdict is the outcome of a check.
+type Verdict string
+
+// The verdicts. Only Fail makes the command fail.
+const (
+	OK   Verdict = "ok"
+	Warn Verdict = "warn" // kvfs works, but slower or not for long
+	Fail Verdict = "fail"
+	Skip Verdict = "skip" // nothing to check; the reason says why
+)
+
+// Result is what a check found.
+type Result struct {
+	Verdict Verdict `json:"result"`
+	Reason  string  `json:"reason"`           // one sentence
+	Remedy  string  `json:"remedy,omitempty"` // a command or a setting
+}
+
+func ok(format string, args ...any) Result   { return Result{OK, fmt.Sprintf(format, args...), ""} }
+func skip(format string, args ...any) Result { return Result{Skip, fmt.Sprintf(format, args...), ""} }
+func warn(remedy, format string, args ...any) Result {
+	return Result{Warn, fmt.Sprintf(format, args...), remedy}
+}
+func fail(remedy, format string, args ...any) Result {
+	return Result{Fail, fmt.Sprintf(format, args...), remedy}
+}
+
+// Check is one thing to look at. Run may run in parallel with other checks. It ends soon after its context; if it
+// hangs nevertheless, as a system call on a dead mount may, its result is a failure.
+type Check struct {
+	Name string
+	Run  func(context.Context, *Env) Result
+}
+
+// Env is what the checks look at. They do not change it.
+type Env struct {
+	Root string    // proc, sys, dev and run are below it; "/" but for tests
+	UID  int       // of the user
+	Now  time.Time // for certificates
+	RAM  int64     // bytes of the machine
+
+	Config    *config.Config // nil: it was refused
+	ConfigErr error          // why
+	From      string         // where Config comes from, in words
+
+	Mount     string           // the mount to look at; empty for none
+	Status    *status.Document // of Mount; nil if there is none, or if it does not answer
+	StatusErr error            // why it does not
+
+	DiskTest bool              // test disks, also those that a daemon uses
+	Table    []*mountinfo.Info // the mount table
+
+	Answers   func(point string) error           // mounts.Answers
+	Abandoned func(*mountinfo.Info) bool         // mounts.Abandoned
+	Stores    func() ([]mem.Info, error)         // mem.List
+	Statfs    func(string, *unix.Statfs_t) error // unix.Statfs
+	LookPath  func(string) (string, error)       // exec.LookPath
+	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
+	Uring     func(context.Context) error                  // nil if io_uring works
+	Synced    func() (bool, error)                         // whether the clock is set by another one
+	RDMA      func(context.Context) (*rails.Report, error) // that of kvfs doctor rdma
+}
+
+// ThisMachine returns an Env of the machine and the user of this process, without a configuration and a mount.
+func ThisMachine() (*Env, error) {
+	table, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Env{
+		Root: "/", UID: os.Geteuid(), Now: time.Now(), RAM: daemon.TotalMemory(), Table: table,
+		Answers: mounts.Answers, Abandoned: mounts.Abandoned, Stores: mem.List, Statfs: unix.Statfs, LookPath: exec.LookPath,
+		Dial: (&net.Dialer{}).DialContext, Uring: tryUring, Synced: synced,
+	}, nil
+}
+
+// tryUring opens an engine with io_uring.
+func tryUring(ctx context.Context) error {
+	e, err := directio.Open(ctx, directio.Options{Engine: directio.EngineUring})
+	if err != nil {
+		return err
+	}
+	return e.Close(ctx)
+}
+
+// synced asks the kernel whether something sets its clock, as NTP does.
+func synced() (bool, error) {
+	state, err := unix.Adjtimex(&unix.Timex{})
+	return state != unix.TIME_ERROR, os.NewSyscallError("adjtimex", err)
+}
+
+// path returns a path of the machine.
+func (e *Env) path(parts ...string) string {
+	return filepath.Join(append([]string{e.Root}, parts...)...)
+}
+
+// All lists the checks, in the order of the report.
+func All() []Check {
+	return slices.Concat(settingsChecks(), machineChecks(), memoryChecks(), diskChecks(), networkChecks(), peerChecks(), leftoverChecks())
+}
+
+// needConfig is a check that is skipped without a configuration.
+func needConfig(run func(context.Context, *Env, *config.Config) Result) func(context.Context, *Env) Result {
+	return func(ctx context.Context, e *Env) Result {
+		if e.Config == nil {
+			return skip("the configuration is refused")
+		}
+		return run(ctx, e, e.Config)
+	}
+}
+
+// needStatus is a check that is skipped without the status of a mount.
+func needStatus(run func(context.Context, *Env, *status.Document) Result) func(context.Context, *Env) Result {
+	return func(ctx context.Context, e *Env) Result {
+		switch {
+		case e.Mount == "":
+			return skip("no mount is named: kvfs doctor MOUNT")
+		case e.Status == nil:
+			return skip("the daemon of the mount does not answer")
+		}
+		return run(ctx, e, e.Status)
+	}
+}
+
+// Deadline is the time that a check has.
+const Deadline = 2 * mounts.Timeout
+
+// Finding is the result of a check.
+type Finding struct {
+	Check string `json:"check"`
+	Result
+}
+
+// Report is the outcome of kvfs doctor. Fields may be added.
+type Report struct {
+	Mount  string    `json:"mount,omitempty"`
+	Checks []Finding `json:"checks"`
+}
+
+// Examine runs checks, all at a time, each for at most the deadline.
+func Examine(ctx context.Context, e *Env, checks []Check, deadline time.Duration) *Report {
+	r := &Report{Mount: e.Mount, Checks: make([]Finding, len(checks))}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	results := make([]chan Result, len(checks))
+	for i, c := range checks {
+		results[i] = make(chan Result, 1)
+		go func() { results[i] <- c.Run(ctx, e) }() // ends with the check; if that hangs, with the process
+	}
+	for i, c := range checks {
+		r.Checks[i].Check = c.Name
+		select {
+		case r.Checks[i].Result = <-results[i]:
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case r.Checks[i].Result = <-results[i]:
+		case <-time.After(deadline / 20): // a check that heeds its context gets time to say why
+			r.Checks[i].Result = fail("", "the check has not ended within %v", deadline)
+		}
+	}
+	return r
+}
+
+// count returns how many checks gave a verdict.
+func (r *Report) count(v Verdict) int {
+	n := 0
+	for i := range r.Checks {
+		if r.Checks[i].Verdict == v {
+			n++
+		}
+	}
+	return n
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "CHECK\tRESULT\tREASON\n")
+	for i := range r.Checks {
+		f := &r.Checks[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Check, f.Verdict, show.Text(f.Reason))
+		if f.Remedy != "" {
+			fmt.Fprintf(t, "\t\t  do: %s\n", show.Text(f.Remedy))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d ok, %d warn, %d fail, %d skip\n", r.count(OK), r.count(Warn), r.count(Fail), r.count(Skip))
+	return err
+}
+
+// Err is the error with which the command ends, or nil.
+func (r *Report) Err() error {
+	switch n := r.count(Fail); n {
+	case 0:
+		return nil
+	case 1:
+		return exit.With(exit.Runtime, errors.New("1 check fails"))
+	default:
+		return exit.With(exit.Runtime, fmt.Errorf("%d checks fail", n))
+	}
+}

@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+)
+
+// peerChecks are about the other nodes of a mount.
+func peerChecks() []Check {
+	return []Check{
+		{"peers", needCluster(checkPeers)},
+		{"versions of peers", needCluster(checkVersions)},
+		{"settings of peers", needCluster(func(context.Context, *Env, *status.Cluster) Result {
+			return skip("nodes do not tell each other their settings: compare kvfs config print")
+		})},
+		{"reuse", needStatus(checkReuse)},
+	}
+}
+
+// needCluster is a check of a mount with peers.
+func needCluster(run func(context.Context, *Env, *status.Cluster) Result) func(context.Context, *Env) Result {
+	return needStatus(func(ctx context.Context, e *Env, s *status.Document) Result {
+		if s.Cluster == nil {
+			return skip("the mount has no peers: bind is not set")
+		}
+		return run(ctx, e, s.Cluster)
+	})
+}
+
+// dialTimeout is the time that a peer has to accept a connection.
+const dialTimeout = 3 * time.Second
+
+func checkPeers(ctx context.Context, e *Env, c *status.Cluster) Result {
+	var others []*cluster.Member
+	for i := range c.Members {
+		if m := &c.Members[i]; !m.Self && m.State != "left" {
+			others = append(others, m)
+		}
+	}
+	if len(others) == 0 {
+		return warn("kvfs members MOUNT; see join", "the mount has joined no other node")
+	}
+	faults := make([]string, len(others))
+	var dials sync.WaitGroup
+	for i, m := range others {
+		dials.Go(func() { faults[i] = e.reach(ctx, m) })
+	}
+	dials.Wait()
+	faults = slices.DeleteFunc(faults, func(s string) bool { return s == "" })
+	if len(faults) > 0 {
+		return fail("kvfs members MOUNT; see docs/cluster.md: Look and find out", "%d of %d peers are not well: %s", len(faults), len(others), strings.Join(faults, "; "))
+	}
+	return ok("all %d peers are alive and accept connections", len(others))
+}
+
+// reach returns why a peer is not well, or "".
+func (e *Env) reach(ctx context.Context, m *cluster.Member) string {
+	if m.State != "alive" {
+		return fmt.Sprintf("%s is %s", m.Name, strings.TrimSpace(m.State+" "+m.Reason))
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	for _, addr := range []string{m.ControlAddr, m.BulkAddr} {
+		if addr == "" {
+			continue
+		}
+		conn, err := e.Dial(ctx, "tcp", addr)
+		if err != nil {
+			return fmt.Sprintf("%s: %v", m.Name, err)
+		}
+		conn.Close()
+	}
+	if m.Breaker == "open" {
+		return fmt.Sprintf("%s is not asked since it failed: %s", m.Name, cmp.Or(m.LastError, "no reason known"))
+	}
+	return ""
+}
+
+func checkVersions(_ context.Context, _ *Env, c *status.Cluster) Result {
+	versions := map[string]bool{}
+	var missing []string
+	for i := range c.Members {
+		m := &c.Members[i]
+		if m.State != "alive" {
+			continue
+		}
+		versions[m.Version] = true
+		if len(m.Missing) > 0 {
+			missing = append(missing, m.Name+" lacks "+strings.Join(m.Missing, ", "))
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return warn("the same version and settings on all nodes", "peers lack features of this node: %s", strings.Join(missing, "; "))
+	case len(versions) > 1:
+		return warn("the same version on all nodes", "the nodes have %d versions of kvfs", len(versions))
+	}
+	return ok("all nodes have one version of kvfs")
+}
+
+// manyStored is the number of blocks after which at least one hit is expected.
+const manyStored = 1000
+
+func checkReuse(_ context.Context, _ *Env, s *status.Document) Result {
+	hits := s.Reads.MemoryKeys + s.Reads.DiskKeys + s.Reads.PeerKeys + s.Counters.LookupHit
+	stored := s.Counters.Stored
+	switch {
+	case hits > 0:
+		return ok("%d blocks were stored, and %d look-ups and opens found one", stored, hits)
+	case stored < manyStored:
+		return skip("only %d blocks were stored so far", stored)
+	}
+	return warn("PYTHONHASHSEED set to one number for all engines, and the same model, block size and type of the KV cache in all",
+		"%d blocks were stored and none was ever found: probably each engine computes other names for the same tokens", stored)
+}
