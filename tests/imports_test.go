@@ -111,6 +111,7 @@ var table = map[string]row{
 	"cmd/kvfs/watch":   {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/blocks":  {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":  {11, []string{"*"}},
+	"cmd/kvfs/bundle":  {11, []string{"cmd/kvfs/client", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
 	"cmd/kvfs/doctor":  {12, []string{"cluster", "cluster/gossip", "cluster/pki", "directio", "tiers/disk/format", "tiers/mem", "cmd/kvfs/config", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/mounts", "cmd/kvfs/rails", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs":         {13, []string{"*"}},
 }

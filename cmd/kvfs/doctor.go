@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,6 +64,9 @@ const (
 	doctorDisk = "disk-test"
 )
 
+// ownFlags are the flags of the commands with a doctor.Env that are no settings.
+var ownFlags = []string{doctorJSON, doctorDisk, bundleOut}
+
 // doctorEnv returns what the checks look at: this machine and, if args name one, a mount.
 func doctorEnv(flags *pflag.FlagSet, m *rails.Machine, args []string) (*doctor.Env, error) {
 	e, err := doctor.ThisMachine()
@@ -72,20 +76,23 @@ func doctorEnv(flags *pflag.FlagSet, m *rails.Machine, args []string) (*doctor.E
 	src := config.Sources{Environ: os.Environ(), Flags: flags}
 	e.From = "of this command"
 	given := false
-	flags.Visit(func(f *pflag.Flag) { given = given || f.Name != doctorJSON && f.Name != doctorDisk })
+	flags.Visit(func(f *pflag.Flag) { given = given || !slices.Contains(ownFlags, f.Name) })
 	if len(args) == 1 {
 		if err := seeMount(e, args[0]); err != nil {
 			return nil, err
 		}
-		if e.Status != nil && !given {
-			if of, err := daemonSources(e.Status.PID); err == nil {
-				src, e.From = of, "of the daemon"
-			} else {
-				e.From = fmt.Sprintf("of this command (that of the daemon is not known: %v)", err)
-			}
+	}
+	if e.PID > 0 && !given {
+		if of, err := daemonSources(e.PID); err == nil {
+			src, e.From = of, "of the daemon"
+		} else {
+			e.From = fmt.Sprintf("of this command (that of the daemon is not known: %v)", err)
 		}
 	}
 	e.Config, e.ConfigErr = load(src)
+	if src.Flags != flags && e.Config != nil {
+		absolute(e.Config, fmt.Sprintf("/proc/%d/cwd", e.PID))
+	}
 	e.RDMA = func(ctx context.Context) (*rails.Report, error) { return m.Report(ctx, load, src) }
 	return e, nil
 }
@@ -96,14 +103,30 @@ func seeMount(e *doctor.Env, dir string) error {
 	if err == nil {
 		e.Status, err = status.Parse(text)
 	}
-	if err != nil {
-		if found, lost := mounts.Find(dir); lost != nil || !mounts.IsOurs(found) {
-			return err
-		}
-		e.Status, e.StatusErr = nil, err
-	}
 	e.Mount = dir
+	if err == nil {
+		e.PID = e.Status.PID
+		return nil
+	}
+	found, lost := mounts.Find(dir)
+	if lost != nil || !mounts.IsOurs(found) {
+		return err
+	}
+	e.Status, e.StatusErr, e.PID = nil, err, mounts.Server(found)
 	return nil
+}
+
+// absolute makes the paths of a configuration absolute that are relative to the working directory of its daemon.
+func absolute(cfg *config.Config, cwd string) {
+	paths := []*string{&cfg.Memory.Dir, &cfg.TLS.CA, &cfg.TLS.Cert, &cfg.TLS.Key, &cfg.Peer.GossipKeys}
+	for i := range cfg.Disk.Dirs {
+		paths = append(paths, &cfg.Disk.Dirs[i].Path)
+	}
+	for _, p := range paths {
+		if dir, err := os.Readlink(cwd); err == nil && *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
 }
 
 // daemonSources returns the sources of the configuration of a daemon: its command line and its environment. The files

@@ -54,6 +54,7 @@ func newRootCommand() *cobra.Command {
 		newPlanCommand(),
 		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),
+		newDebugCommand(rails.ThisMachine()),
 		newCertsCommand(),
 		newKeysCommand(),
 		newConfigCommand(),

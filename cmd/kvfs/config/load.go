@@ -46,12 +46,10 @@ func Load(src Sources) (*Config, error) {
 func decode(src Sources) *loader {
 	l := &loader{cfg: &Config{origins: make(map[string]Origin)}, bad: make(map[string]bool), env: environment(src.Environ), types: src.TierTypes}
 	setDefaults(reflect.ValueOf(l.cfg).Elem(), schema().settings)
-	file := FileOf(src)
-	inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), l.env[envInline])
-	if file != "" {
+	if file := FileOf(src); file != "" {
 		l.decodeFile(file)
 	}
-	if inline != "" {
+	if inline := firstGiven(src.InlineJSON, flagString(src.Flags, flagInline), l.env[envInline]); inline != "" {
 		document{loader: l, source: InlineJSON}.decode([]byte(inline))
 	}
 	l.overlayEnv()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +16,12 @@ import (
 
 // Print writes the configuration to w as YAML that Load reads, with the origin
 // of each value in a comment, aligned.
-func Print(w io.Writer, c *Config) error {
-	p := printer{origins: c.origins}
+func Print(w io.Writer, c *Config) error { return (&printer{origins: c.origins}).print(w, c) }
+
+// PrintPublic is Print with "(removed)" for the value of each setting that is a secret by its name, and for users in URLs.
+func PrintPublic(w io.Writer, c *Config) error { return (&printer{c.origins, true, nil}).print(w, c) }
+
+func (p *printer) print(w io.Writer, c *Config) error {
 	p.section(reflect.ValueOf(*c), schema(), "", "")
 	width := 0
 	for _, l := range p.lines {
@@ -42,6 +47,7 @@ const maxAlign = 60
 // printer collects the lines of one configuration.
 type printer struct {
 	origins map[string]Origin
+	public  bool // without secrets
 	lines   []printed
 }
 
@@ -78,7 +84,7 @@ func (p *printer) section(v reflect.Value, s *setting, path, indent string) {
 				p.element(field.Index(i), child, fmt.Sprintf("%s[%d]", at, i), indent)
 			}
 		default:
-			p.line(at, "%s%s: %s", indent, child.key, format(field))
+			p.line(at, "%s%s: %s", indent, child.key, p.value(field, child))
 		}
 	}
 }
@@ -106,6 +112,23 @@ func (p *printer) element(v reflect.Value, s *setting, path, indent string) {
 		p.section(v, s, path, indent+"    ")
 	}
 	p.lines[first].text = indent + "  - " + strings.TrimPrefix(p.lines[first].text, indent+"    ")
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)(^|_)(keys?|tokens?|passw(or)?d|passphrase|secrets?|credentials?|auth(orization)?)($|_)`)
+	noSecrets  = []string{"tls.key", "peer.gossip_keys"} // names of files
+	userOfURL  = regexp.MustCompile(`(://)[^/@\s"]*@`)
+)
+
+// value is format, without secrets if p is public.
+func (p *printer) value(v reflect.Value, s *setting) string {
+	switch {
+	case !p.public || v.IsZero():
+		return format(v)
+	case secretName.MatchString(s.key) && !slices.Contains(noSecrets, s.path):
+		return `"(removed)"`
+	}
+	return userOfURL.ReplaceAllString(format(v), "${1}(removed)@")
 }
 
 // format returns a value in the form of a file.

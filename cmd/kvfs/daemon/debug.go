@@ -5,12 +5,24 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
+
+const debugPrefix = "debug-"
+
+// DebugSocket returns the socket for pprof of a daemon of the user of this process; "" if that user has none.
+func DebugSocket(pid int) string {
+	near := handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR"))
+	if near == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(near), debugPrefix+strconv.Itoa(pid)+".sock")
+}
 
 // serveDebug serves pprof at a unix socket for root and the user of this process, from the start to the end of the
 // process. stop removes the socket. A process without the socket works as well.
@@ -19,8 +31,7 @@ func serveDebug(log *zap.Logger) (stop func()) {
 	if near == "" {
 		return func() {}
 	}
-	const prefix = "debug-"
-	l, err := handoff.ListenPrivate(near, prefix, prefix+strconv.Itoa(os.Getpid()))
+	l, err := handoff.ListenPrivate(near, debugPrefix, debugPrefix+strconv.Itoa(os.Getpid()))
 	if err != nil {
 		log.Info("no socket for pprof", zap.Error(err))
 		return func() {}

@@ -78,6 +78,7 @@ type Env struct {
 	Mount     string           // the mount to look at; empty for none
 	Status    *status.Document // of Mount; nil if there is none, or if it does not answer
 	StatusErr error            // why it does not
+	PID       int              // of the daemon of Mount; 0 if it is dead or not known
 
 	DiskTest bool              // test disks, also those that a daemon uses
 	Table    []*mountinfo.Info // the mount table

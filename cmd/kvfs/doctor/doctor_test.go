@@ -131,7 +131,7 @@ func (f fixture) certificates(node string, valid time.Duration) {
 
 func newFixture(t *testing.T) fixture {
 	f := fixture{t: t, Env: &Env{
-		Root: t.TempDir(), Now: time.Now(), RAM: 4 << 30, From: "of this command", Mount: "/mnt/kv",
+		Root: t.TempDir(), Now: time.Now(), RAM: 4 << 30, From: "of this command", Mount: "/mnt/kv", PID: 42,
 		Answers: func(string) error { return nil }, Abandoned: func(*mountinfo.Info) bool { return false },
 		Stores: func() ([]mem.Info, error) {
 			return []mem.Info{{Dir: "/run/kvfs/m", Alive: true}, {Dir: "/run/kvfs/0", Problem: "absent"}}, nil
@@ -289,8 +289,9 @@ var cases = []struct {
 
 	{"ports", func(fixture) {}, OK, "bind TCP 7946 is open in the daemon; bind UDP 7946 is open in the daemon"},
 	{"ports", func(f fixture) { os.RemoveAll(f.path("proc/42/fd")) }, Fail, "in use by another process"},
-	{"ports", func(f fixture) { f.Status = nil }, Fail, "ss -lntup"},
-	{"ports", func(f fixture) { f.Status = nil; f.set("bind: 127.0.0.2\n") }, OK, "is free"},
+	{"ports", func(f fixture) { f.PID = 0 }, Fail, "ss -lntup"},
+	{"ports", func(f fixture) { f.UID = 1000; os.RemoveAll(f.path("proc/42/fd")) }, OK, "only root sees"},
+	{"ports", func(f fixture) { f.PID = 0; f.set("bind: 127.0.0.2\n") }, OK, "is free"},
 	{"ports", func(f fixture) { f.set("http: 127.0.0.1:9100\n") }, Warn, "http TCP 9100 is not open in the daemon"},
 	{"ports", func(f fixture) { f.set("memory: {size: 1GiB}\n") }, Skip, "no port"},
 	{"ports", func(f fixture) { os.Remove(f.path("proc/net/udp")) }, Skip, "cannot be read"},

@@ -124,8 +124,8 @@ const directioPread = "pread"
 // limit returns a limit of the daemon of the mount, or else of this process.
 func (e *Env) limit(name string) (uint64, error) {
 	pid := "self"
-	if e.Status != nil && e.Status.PID > 0 {
-		pid = strconv.Itoa(e.Status.PID)
+	if e.PID > 0 {
+		pid = strconv.Itoa(e.PID)
 	}
 	text, err := os.ReadFile(e.path("proc", pid, "limits"))
 	if err != nil {

@@ -140,15 +140,15 @@ func (e *Env) checkPort(p port, taken []listener) Result {
 		if !p.excludes(l) {
 			continue
 		}
-		if e.Status != nil && e.owns(e.Status.PID, l.inode) {
+		if e.PID > 0 && e.owns(e.PID, l.inode) {
 			return ok("%s %s %d is open in the daemon", p.setting, kind, p.number)
 		}
-		if e.Status != nil && e.UID != 0 {
+		if e.PID > 0 && e.UID != 0 {
 			return ok("%s %s %d is open; only root sees by whom", p.setting, kind, p.number)
 		}
 		return fail("end the other process (ss -lntup), or set another port", "%s %s %d is in use by another process", p.setting, kind, p.number)
 	}
-	if e.Status != nil {
+	if e.PID > 0 {
 		return warn("kvfs status --json MOUNT", "%s %s %d is not open in the daemon, which may have other settings", p.setting, kind, p.number)
 	}
 	return ok("%s %s %d is free", p.setting, kind, p.number)

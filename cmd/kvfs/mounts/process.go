@@ -8,8 +8,6 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
-
-	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 )
 
 // server is the process that serves a mount: its daemon, or the process that attaches it to an owner.
@@ -22,7 +20,7 @@ type server struct {
 // findServer returns the process that serves m, or nil if it is unknown or this process. It
 // asks the mount nothing: an unanswered question would keep the mount busy.
 func findServer(m *mountinfo.Info) *server {
-	pid := handoff.Server(MarkPath(m), m.ID, m.Mountpoint)
+	pid := Server(m)
 	if pid == 0 || pid == os.Getpid() {
 		return nil
 	}

@@ -96,6 +96,9 @@ func MarkPath(m *mountinfo.Info) string {
 	return handoff.MarkPath(handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR")), strconv.Itoa(m.Minor))
 }
 
+// Server returns the process that serves m, or 0 if it is unknown or dead. It asks the mount nothing.
+func Server(m *mountinfo.Info) int { return handoff.Server(MarkPath(m), m.ID, m.Mountpoint) }
+
 // Abandoned reports whether the process that served m is dead. It asks the mount nothing.
 func Abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(MarkPath(m), m.ID, m.Mountpoint) }
 
