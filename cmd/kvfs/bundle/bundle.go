@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -43,49 +44,31 @@ func Collect(ctx context.Context, parts []Part, deadline time.Duration) []File {
 		text []byte
 		err  error
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	results := make([]chan result, len(parts))
+	calls := make([]func(context.Context) result, len(parts))
 	for i, p := range parts {
-		results[i] = make(chan result, 1)
-		go func() { // ends with the part; if that hangs, with the process
+		calls[i] = func(ctx context.Context) result {
 			text, err := p.Read(ctx)
-			results[i] <- result{text, err}
-		}()
+			return result{text, err}
+		}
 	}
-	late := time.After(deadline + deadline/4) // a part that heeds its context gets time to say why
 	var files []File
 	var lost bytes.Buffer
-	for i, p := range parts {
-		var r result
-		select {
-		case r = <-results[i]:
-		case <-late:
-			late = closed()
-			select {
-			case r = <-results[i]:
-			default:
-				r.err = fmt.Errorf("%w: %v", ErrLate, deadline)
-			}
+	for i, r := range mounts.Within(ctx, deadline, calls) {
+		name := parts[i].Name
+		if r == nil {
+			r = &result{err: fmt.Errorf("%w: %v", ErrLate, deadline)}
 		}
 		if r.err != nil {
-			fmt.Fprintf(&lost, "%s: %s\n", p.Name, show.Text(r.err.Error()))
+			fmt.Fprintf(&lost, "%s: %s\n", name, show.Text(r.err.Error()))
 		}
 		if len(r.text) > 0 {
-			files = append(files, File{p.Name, r.text})
+			files = append(files, File{name, r.text})
 		}
 	}
 	if lost.Len() > 0 {
 		files = append(files, File{errorsName, lost.Bytes()})
 	}
 	return files
-}
-
-// closed returns a channel that is always ready.
-func closed() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
 }
 
 // Write writes the files to the archive at path, in the directory dir of the archive. Only the user may read it. A file

@@ -172,26 +172,17 @@ type Report struct {
 
 // Examine runs checks, all at a time, each for at most the deadline.
 func Examine(ctx context.Context, e *Env, checks []Check, deadline time.Duration) *Report {
-	r := &Report{Mount: e.Mount, Checks: make([]Finding, len(checks))}
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	results := make([]chan Result, len(checks))
+	calls := make([]func(context.Context) Result, len(checks))
 	for i, c := range checks {
-		results[i] = make(chan Result, 1)
-		go func() { results[i] <- c.Run(ctx, e) }() // ends with the check; if that hangs, with the process
+		calls[i] = func(ctx context.Context) Result { return c.Run(ctx, e) }
 	}
-	for i, c := range checks {
-		r.Checks[i].Check = c.Name
-		select {
-		case r.Checks[i].Result = <-results[i]:
-			continue
-		case <-ctx.Done():
+	r := &Report{Mount: e.Mount}
+	for i, result := range mounts.Within(ctx, deadline, calls) {
+		if result == nil {
+			late := fail("see docs/debugging.md: Nothing answers", "the check has not ended within %v", deadline)
+			result = &late
 		}
-		select {
-		case r.Checks[i].Result = <-results[i]:
-		case <-time.After(deadline / 20): // a check that heeds its context gets time to say why
-			r.Checks[i].Result = fail("", "the check has not ended within %v", deadline)
-		}
+		r.Checks = append(r.Checks, Finding{checks[i].Name, *result})
 	}
 	return r
 }

@@ -82,3 +82,31 @@ func Dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(er
 
 // Timeout bounds the wait for a daemon that does not answer.
 const Timeout = 10 * time.Second
+
+// Within makes calls, all at a time. It returns their results when all have returned, or soon after the deadline, at
+// which their context ends. The result of a call that hangs, as one on a dead mount may, is nil; its goroutine ends with
+// the process.
+func Within[T any](ctx context.Context, deadline time.Duration, calls []func(context.Context) T) []*T {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	type result struct {
+		i int
+		v T
+	}
+	done := make(chan result, len(calls))
+	for i, call := range calls {
+		go func() { done <- result{i, call(ctx)} }()
+	}
+	results := make([]*T, len(calls))
+	late := time.NewTimer(deadline + deadline/4) // a call that heeds its context gets time to say why
+	defer late.Stop()
+	for range calls {
+		select {
+		case r := <-done:
+			results[r.i] = &r.v
+		case <-late.C:
+			return results
+		}
+	}
+	return results
+}
