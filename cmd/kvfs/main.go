@@ -5,7 +5,7 @@
 //
 //	0  success
 //	1  runtime error
-//	2  wrong usage: unknown command or flag, wrong number of arguments
+//	2  wrong usage: unknown command or flag, wrong number of arguments, no mount named where there are several
 //	3  configuration refused; every error is reported, one a line
 //	4  the mount failed
 //	5  not a kvfs mount, or its daemon does not run

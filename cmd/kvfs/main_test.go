@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -174,6 +175,11 @@ func TestVersion(t *testing.T) {
 	defer func() { version = old }()
 	if _, out, _ := runCLI("version"); !strings.HasPrefix(out, "kvfs v9.8.7 (go") {
 		t.Errorf("got %q", out)
+	}
+	code, out, _ := runCLI("version", "--json")
+	var got map[string]string
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exit.OK || got["version"] != "v9.8.7" || got["go"] == "" || got["arch"] == "" {
+		t.Errorf("--json: exit code %d, %v, %q", code, err, out)
 	}
 }
 

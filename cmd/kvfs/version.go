@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // version is the newest section of CHANGELOG.md; the tests compare the two. The
@@ -42,15 +44,23 @@ func versionLine() string {
 }
 
 func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "version [--json]",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if raw {
+				return show.JSON(cmd.OutOrStdout(), map[string]string{
+					"version": version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "revision": strings.TrimSpace(revision()),
+				})
+			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&raw, "json", false, "print it as JSON")
+	return cmd
 }
 
 // clockOffset shifts the clock of the daemon, such as 1h. Tests set it at link time, to run
