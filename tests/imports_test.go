@@ -47,6 +47,7 @@ var table = map[string]row{
 	"tiers/driver":     {1, []string{"tiers/block"}},
 	"tiers/fate":       {1, []string{"tiers/block"}},
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
+	"tiers/reuse":      {1, []string{"tiers/latency"}},
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
 	"cluster":          {6, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/message", "cluster/meta", "cluster/remote"}},
@@ -71,7 +72,7 @@ var table = map[string]row{
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/latency"}},
-	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/room"}},
+	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/reuse", "tiers/room"}},
 
 	"tiers/writing":   {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/room", "tiers/state"}},
 	"tiers/names":     {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/room", "tiers/state"}},
@@ -79,7 +80,7 @@ var table = map[string]row{
 	"tiers/lower":     {4, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/room", "tiers/state"}},
 	"tiers/elsewhere": {4, []string{"tiers/block", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/state"}},
 
-	"tiers": {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/elsewhere", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/lower", "tiers/names", "tiers/space", "tiers/state", "tiers/writing"}},
+	"tiers": {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/elsewhere", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/lower", "tiers/names", "tiers/reuse", "tiers/space", "tiers/state", "tiers/writing"}},
 
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {8, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
@@ -105,7 +106,7 @@ var table = map[string]row{
 	"cmd/kvfs/rails":   {8, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/exit", "cmd/kvfs/show"}},
 	"cmd/kvfs/mounts":  {7, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
 	"cmd/kvfs/status":  {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
-	"cmd/kvfs/metrics": {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
+	"cmd/kvfs/metrics": {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "tiers/reuse", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
 	"cmd/kvfs/client":  {10, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
 	"cmd/kvfs/top":     {12, []string{"tiers/latency", "cluster", "cmd/kvfs/blocks", "cmd/kvfs/client", "cmd/kvfs/metrics", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status", "cmd/kvfs/watch"}},
 	"cmd/kvfs/watch":   {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},

@@ -48,6 +48,7 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 		return nil, err
 	}
 	e.core.lower.AddSecondaries()
+	e.core.MeterReuse()
 	a := &adoption{e.core}
 	if err := a.adopt(); err != nil {
 		return nil, err

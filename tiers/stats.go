@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/reuse"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -30,6 +31,7 @@ type Stats struct {
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
 	Summary     state.Summary
+	Reuse       reuse.Stats
 }
 
 // Stats returns a snapshot.
@@ -59,6 +61,7 @@ func (e *report) stats() Stats {
 		Counters:      e.Mu.Counters,
 		Hollow:        e.Mu.Hollow,
 		Summary:       e.Mu.Tally.Snapshot(),
+		Reuse:         e.Mu.Reuse.Stats(),
 	}
 	if of, at := e.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of

@@ -134,6 +134,12 @@ func (x *Index) hash(parent ID, name string) uint32 {
 	return uint32(h >> 32)
 }
 
+// Hash returns the hash of an entry's parent and name, and 0 for an entry without a name.
+func (x *Index) Hash(id ID) uint32 { return x.At(id).hash }
+
+// HashOf returns the Hash that a child of parent called name has, or would have.
+func (x *Index) HashOf(parent ID, name string) uint32 { return x.hash(parent, name) }
+
 // bug panics: the caller broke a rule of this package.
 func bug(what string, id ID) {
 	panic("index: " + what + " entry " + strconv.FormatUint(uint64(id), 10))

@@ -2,6 +2,7 @@
 //
 //	Counts      plain numbers, for an owner with a lock, and as a snapshot
 //	Histogram   the same for many goroutines at once
+//	Ages        longer times, from 1 ms to days, for an owner with a lock
 package latency
 
 import (
@@ -91,4 +92,27 @@ func (h *Histogram) AddTo(c *Counts) {
 		c.N[i] += h.n[i].Load()
 	}
 	c.Sum += time.Duration(h.sum.Load())
+}
+
+// AgeBuckets is the number of buckets of Ages.
+const AgeBuckets = 31
+
+// firstAgeBits is firstBits of Ages.
+const firstAgeBits = 20
+
+// AgeBound returns the longest time that bucket i of Ages counts: 1.05 ms for bucket 0, 6.5 days for bucket AgeBuckets-2.
+// The last bucket has no bound.
+func AgeBound(i int) time.Duration { return 1 << (firstAgeBits + i) }
+
+// Ages are the ages that some things had. The zero value is ready. Its owner guards it.
+type Ages struct {
+	N   [AgeBuckets]uint64 // things, by bucket
+	Sum float64            // of all ages, in seconds: 100,000 days are too much for a time.Duration
+}
+
+// Observe counts a thing of age d. A negative age counts as 0.
+func (a *Ages) Observe(d time.Duration) {
+	d = max(d, 0)
+	a.N[min(bits.Len64(uint64(max(d, 1)-1)>>firstAgeBits), AgeBuckets-1)]++
+	a.Sum += d.Seconds()
 }

@@ -55,6 +55,32 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
+// TestAges shows that each age is in the first bucket whose bound it does not exceed, and that the sum of many is right.
+func TestAges(t *testing.T) {
+	ages := []time.Duration{math.MinInt64, -1, 0, 1, math.MaxInt64}
+	for i := range AgeBuckets - 1 {
+		ages = append(ages, AgeBound(i)-1, AgeBound(i), AgeBound(i)+1)
+	}
+	for _, d := range ages {
+		want := 0
+		for want < AgeBuckets-1 && d > AgeBound(want) {
+			want++
+		}
+		var a Ages
+		if a.Observe(d); a.N[want] != 1 {
+			t.Errorf("%v: %v, want bucket %d", d, a.N, want)
+		}
+	}
+	var a Ages
+	const years = 1000
+	for range years {
+		a.Observe(365 * 24 * time.Hour)
+	}
+	if want := float64(years * 365 * 86400); a.Sum != want || a.N[AgeBuckets-1] != years {
+		t.Errorf("sum %v, want %v", a.Sum, want)
+	}
+}
+
 func BenchmarkObserve(b *testing.B) {
 	var h Histogram
 	for b.Loop() {

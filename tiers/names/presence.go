@@ -74,6 +74,9 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 		switch {
 		case ids[i] == 0:
 			out[i] = e.absentLocked(dirs[i], names[i], path, o)
+			if out[i] == (Place{}) && dirs[i] != 0 {
+				e.Mu.Reuse.MissedLocked(dirs[i], names[i])
+			}
 		case e.ShowsLocked(o.As, dirs[i], ids[i]):
 			out[i] = e.placeLocked(ids[i], now, o)
 		default:

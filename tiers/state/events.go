@@ -20,6 +20,7 @@ func (e *State) EventLocked(kind event.Kind, id index.ID, why fate.Cause) {
 // TierEventLocked logs an event about a block and one of its tiers, "" for none in particular.
 func (e *State) TierEventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
 	e.noteLocked(kind, tier, id, why)
+	e.Mu.Reuse.eventLocked(kind, tier, id, why)
 	e.EventLog.Add(event.Event{
 		Time: e.Opts.Now(), Kind: kind, Tier: tier, Key: e.KeyLocked(id), Size: e.Mu.Ix.At(id).Size, Reason: why.Reason,
 		Guard: e.GuardLocked(nil, id),

@@ -63,6 +63,7 @@ type State struct {
 		Tally    tally
 		Scratch  []byte // for paths
 		Fates    *fate.Memory
+		Reuse    *usage
 	}
 }
 

@@ -127,6 +127,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	}
 	if en.Flags&state.FlagPolicy != 0 {
 		e.Mu.Room.Order(en.Group).Touch(uint32(id))
+		e.Mu.Reuse.ReadLocked(id, en)
 	}
 	e.readLocked(id, en, hit)
 	return Opened{ID: id, Blob: driver.BlobID(en.Blob), Size: en.Size}, false, nil

@@ -5,6 +5,7 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -59,13 +60,23 @@ func (o *output) is(v bool, labels ...string) {
 
 // times gives a histogram.
 func (o *output) times(c *latency.Counts, labels ...string) {
-	buckets, n := make(map[float64]uint64, latency.Buckets-1), uint64(0)
-	for i, k := range c.N {
-		if n += k; i < latency.Buckets-1 {
-			buckets[latency.Bound(i).Seconds()] = n
+	o.buckets(c.N[:], latency.Bound, c.Sum.Seconds(), labels...)
+}
+
+// ages gives a histogram of long times.
+func (o *output) ages(a *latency.Ages, labels ...string) {
+	o.buckets(a.N[:], latency.AgeBound, a.Sum, labels...)
+}
+
+// buckets gives a histogram of numbers by bucket, the last of which has no bound. sum is in seconds.
+func (o *output) buckets(counts []uint64, bound func(i int) time.Duration, sum float64, labels ...string) {
+	buckets, n := make(map[float64]uint64, len(counts)), uint64(0)
+	for i, k := range counts {
+		if n += k; i < len(counts)-1 {
+			buckets[bound(i).Seconds()] = n
 		}
 	}
-	o.to <- prometheus.MustNewConstHistogram(o.desc, n, c.Sum.Seconds(), buckets, labels...)
+	o.to <- prometheus.MustNewConstHistogram(o.desc, n, sum, buckets, labels...)
 }
 
 // Collector makes metrics of what source returns. It implements prometheus.Collector. Collect may run in parallel
@@ -78,7 +89,7 @@ type Collector struct {
 var _ prometheus.Collector = (*Collector)(nil)
 
 // families are all metrics.
-var families = slices.Concat(daemonFamilies, tierFamilies, engineFamilies, clusterFamilies)
+var families = slices.Concat(daemonFamilies, tierFamilies, engineFamilies, reuseFamilies, clusterFamilies)
 
 // New returns a Collector of what source returns.
 func New(source func() *Snapshot) *Collector {

@@ -24,6 +24,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/publish"
+	"github.com/kvfs/kvfs/tiers/reuse"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md anew")
@@ -36,9 +37,12 @@ func full() *Snapshot {
 		{Dir: "/mnt/a", State: "online", Engine: "pread", DirectIO: true}, {Dir: "/mnt/b", State: "offline", Engine: "io_uring", DirectIO: true},
 	}}
 	ssd.Loads.Observe(1500 * time.Nanosecond)
+	used := reuse.Stats{Memory: reuse.Estimate{Share: 0.5, Asks: 9, Hits: [4]uint64{1, 2, 3, 4}, Ratio: [4]float64{0.1, 0.2, 0.3, 0.4}, Valid: true}, SSD: &reuse.Estimate{}}
+	used.Evicted.Observe(time.Minute)
+	used.Idle.Observe(30 * 24 * time.Hour)
 	s := &Snapshot{
 		Time: time.Unix(1700000000, 500e6), Version: "v1", Unready: []string{"x"},
-		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []tiers.SecondaryStats{ssd, {Name: "peer"}}}, Loading: map[string]int{"disk": 3},
+		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []tiers.SecondaryStats{ssd, {Name: "peer"}}, Reuse: used}, Loading: map[string]int{"disk": 3},
 		Evictions: map[event.Eviction]uint64{{Tier: "memory", Rule: fate.ReasonQuota}: 4},
 		Mounts:    []status.Mount{{State: "serving", ReadPath: "passthrough", BackingFiles: 2}, {State: "attaching"}}, Requests: &device.Latencies{},
 		Events: 11, ZMQ: &publish.Stats{Dropped: 5},
@@ -82,6 +86,11 @@ func TestValues(t *testing.T) {
 		`kvfs_daemon_fallback_active{fallback="no_passthrough"} 0`, `kvfs_daemon_fallback_active{fallback="no_rdma"} 1`, `kvfs_daemon_fallback_active{fallback="no_adoption"} 1`,
 		`kvfs_mount_count{state="attaching"} 1`, `kvfs_mount_backing_files 2`, `kvfs_events_total 10`, `kvfs_zmq_dropped_messages_total 5`,
 		`kvfs_cluster_peers{state="alive"} 2`, `kvfs_cluster_peers{state="failed"} 0`, `kvfs_cluster_breakers{state="open"} 1`, `kvfs_cluster_feeds{state="waiting"} 0`,
+		`kvfs_reuse_lifetime_seconds_bucket{end="evicted",le="68.719476736"} 1`, `kvfs_reuse_lifetime_seconds_count{end="removed"} 0`,
+		`kvfs_reuse_idle_before_eviction_seconds_bucket{le="562949.953421312"} 0`, `kvfs_reuse_idle_before_eviction_seconds_bucket{le="+Inf"} 1`,
+		`kvfs_reuse_idle_before_eviction_seconds_sum 2.592e+06`, `kvfs_reuse_return_seconds_count 0`,
+		`kvfs_reuse_estimated_hit_ratio{scale="0.5",tier="memory"} 0.1`, `kvfs_reuse_estimated_hit_ratio{scale="4",tier="memory"} 0.4`,
+		`kvfs_reuse_sampled_asks_total{tier="memory"} 9`, `kvfs_reuse_sampled_hits_total{scale="2",tier="memory"} 3`, `kvfs_reuse_sample_ratio{tier="ssd"} 0`,
 		`kvfs_group_used_bytes{group="other"} 45`, `kvfs_group_quota_bytes{group="other"} 10`, `kvfs_group_used_bytes{group="g29` + "\uFFFD" + `\n\""} 29`,
 	} {
 		if !strings.Contains(got, "\n"+want+"\n") {
