@@ -19,9 +19,10 @@ var (
 	partOf     = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// TestAlerts shows that each alert names metrics that exist, and has a section that says what to do. TestDocs of
-// cmd/kvfs/metrics shows that docs/metrics.md has the metrics that exist.
-func TestAlerts(t *testing.T) {
+// metricTypes returns the type of each metric in docs/metrics.md. TestDocs of cmd/kvfs/metrics shows that these are the
+// metrics that exist.
+func metricTypes(t *testing.T) map[string]string {
+	t.Helper()
 	types := map[string]string{}
 	for _, row := range metricRow.FindAllStringSubmatch(read(t, "../docs/metrics.md"), -1) {
 		types[row[1]] = row[2]
@@ -29,13 +30,25 @@ func TestAlerts(t *testing.T) {
 	if len(types) < 50 {
 		t.Fatalf("docs/metrics.md has %d metrics", len(types))
 	}
+	return types
+}
+
+// checkNames fails the test for names of metrics in a text that do not exist.
+func checkNames(t *testing.T, types map[string]string, text string) {
+	t.Helper()
+	for _, name := range metricName.FindAllString(text, -1) {
+		if base := partOf.ReplaceAllString(name, ""); types[name] == "" && types[base] != "histogram" {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+}
+
+// TestAlerts shows that each alert names metrics that exist, and has a section that says what to do.
+func TestAlerts(t *testing.T) {
+	types := metricTypes(t)
 	rules, page := read(t, alertsFile), read(t, "../docs/alerts.md")
 	for _, file := range []string{rules, page} {
-		for _, name := range metricName.FindAllString(file, -1) {
-			if base := partOf.ReplaceAllString(name, ""); types[name] == "" && types[base] != "histogram" {
-				t.Errorf("there is no metric %s", name)
-			}
-		}
+		checkNames(t, types, file)
 	}
 	var alerts []string
 	for _, m := range alertName.FindAllStringSubmatch(rules, -1) {
@@ -58,12 +71,16 @@ func TestAlerts(t *testing.T) {
 }
 
 // TestPromtool has Prometheus check the rules, where its Debian package is installed.
-func TestPromtool(t *testing.T) {
+func TestPromtool(t *testing.T) { checkRules(t, alertsFile) }
+
+// checkRules has Prometheus check a file of rules, where its Debian package is installed.
+func checkRules(t *testing.T, file string) {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		harness.Skip(t, "no promtool: install the package prometheus")
 	}
-	if out, err := exec.Command(promtool, "check", "rules", alertsFile).CombinedOutput(); err != nil {
+	if out, err := exec.Command(promtool, "check", "rules", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
