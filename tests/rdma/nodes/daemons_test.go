@@ -219,9 +219,13 @@ func TestRead(t *testing.T) {
 // TestKilled shows that reads of a node that is killed in the middle of them end: with all of
 // the block, or without; and that the node, started again, is read from again.
 func TestKilled(t *testing.T) {
-	const size, blocks = 16 * mib, 3
+	const size, blocks, rounds = 16 * mib, 3, 8
 	a, b := pair(t)
-	for round := range uint64(2) {
+	cut := 0 // rounds in which the kill came before the end of a read
+	for round := uint64(0); cut < 2; round++ {
+		if round == rounds {
+			t.Fatalf("in %d of %d rounds a read was cut off, want 2", cut, rounds)
+		}
 		var names []string
 		for i := range uint64(blocks) {
 			names = append(names, a.write(200+round*blocks+i, size))
@@ -248,8 +252,8 @@ func TestKilled(t *testing.T) {
 				t.Fatal("a read hangs after the holder was killed")
 			}
 		}
-		if missed == 0 && inMachine() {
-			t.Error("no read was cut off: nothing was shown")
+		if missed > 0 || !inMachine() { // without a machine the reads are too fast
+			cut++
 		}
 		b.alone(300+round, size)
 		a.in(a.Restart)
