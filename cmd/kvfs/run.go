@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
@@ -165,7 +166,7 @@ func engineMemory(flag string) (int64, error) {
 	if flag == "" {
 		return min(max(daemon.TotalMemory()/16, 1<<30), 10<<30), nil
 	}
-	size, err := config.ParseSize(flag)
+	size, err := scalar.ParseSize(flag)
 	if err == nil && size <= 0 {
 		err = fmt.Errorf("%v: must be above zero", size)
 	}

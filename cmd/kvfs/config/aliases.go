@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // alias is a further variable for a setting, mostly one of Mooncake or of an engine
@@ -87,7 +89,7 @@ var engines = []struct{ name, remarks string }{
 // strictBool is the form of our own booleans.
 func strictBool(text string) (string, error) {
 	if _, ok := textBools[text]; !ok {
-		return "", violate(ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
+		return "", scalar.Violate(scalar.ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
 	}
 	return text, nil
 }
@@ -97,30 +99,30 @@ func aliasBool(text string) (string, error) { return strictBool(strings.ToLower(
 
 // aliasUnits are the units of sizes in Mooncake and vLLM, in small letters. Those of
 // 1000 are ours alone.
-var aliasUnits = map[string]Size{
-	"": 1, "b": 1, "k": KiB, "kb": KiB, "kib": KiB, "m": MiB, "mb": MiB, "mib": MiB,
-	"g": GiB, "gb": GiB, "gib": GiB, "t": TiB, "tb": TiB, "tib": TiB,
+var aliasUnits = map[string]scalar.Size{
+	"": 1, "b": 1, "k": scalar.KiB, "kb": scalar.KiB, "kib": scalar.KiB, "m": scalar.MiB, "mb": scalar.MiB, "mib": scalar.MiB,
+	"g": scalar.GiB, "gb": scalar.GiB, "gib": scalar.GiB, "t": scalar.TiB, "tb": scalar.TiB, "tib": scalar.TiB,
 }
 
 // aliasSize reads sizes as Mooncake and vLLM do: a bare number is bytes, 4gb and 4 GB
 // are 4GiB, and a part of a byte is cut off.
 func aliasSize(text string) (string, error) {
-	number, unit := splitNumber(strings.ToLower(text))
+	number, unit := scalar.SplitNumber(strings.ToLower(text))
 	if strings.HasPrefix(number, "-") {
-		return "", violate(ErrRange, "%q is negative", text)
+		return "", scalar.Violate(scalar.ErrRange, "%q is negative", text)
 	}
 	value, ok := new(big.Rat).SetString(number)
-	if !ok || len(number) > maxNumber {
-		return "", violate(ErrType, "%q is not a size: want bytes, or a number and a unit, such as 4gb", text)
+	if !ok || len(number) > scalar.MaxNumber {
+		return "", scalar.Violate(scalar.ErrType, "%q is not a size: want bytes, or a number and a unit, such as 4gb", text)
 	}
 	factor, ok := aliasUnits[unit]
 	if !ok {
-		return "", violate(ErrUnit, "%q has the unknown unit %q; one of b, kb, mb, gb, tb", text, unit)
+		return "", scalar.Violate(scalar.ErrUnit, "%q has the unknown unit %q; one of b, kb, mb, gb, tb", text, unit)
 	}
 	value.Mul(value, new(big.Rat).SetInt64(int64(factor)))
 	bytes := new(big.Int).Quo(value.Num(), value.Denom())
 	if !bytes.IsInt64() {
-		return "", violate(ErrRange, "%q is more than %d bytes", text, int64(math.MaxInt64))
+		return "", scalar.Violate(scalar.ErrRange, "%q is more than %d bytes", text, int64(math.MaxInt64))
 	}
 	return bytes.String() + "B", nil
 }
@@ -132,7 +134,7 @@ func aliasNode(text string) (string, error) {
 	if h, _, err := net.SplitHostPort(text); err == nil {
 		host = h
 	}
-	return host, checkName(host)
+	return host, scalar.CheckName(host)
 }
 
 // overlayAliases sets the values of the aliases in the environment.
@@ -258,7 +260,7 @@ func (l *loader) validateSSD() {
 	if !given || !l.good(diskDirs) || len(l.cfg.Disk.Dirs) > 0 || !l.wantsSSD() {
 		return
 	}
-	l.fail(Origin{Source: Env, Name: a.name}, diskDirs, violate(ErrInvalid, "the SSD tier is on, and needs %s, or %s=path=DIR,size=SIZE",
+	l.fail(Origin{Source: Env, Name: a.name}, diskDirs, scalar.Violate(scalar.ErrInvalid, "the SSD tier is on, and needs %s, or %s=path=DIR,size=SIZE",
 		strings.Join(l.missingSSD(), " and "), lookup(diskDirs).env()))
 }
 

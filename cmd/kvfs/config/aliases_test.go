@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // TestAliases shows every alias of a single setting in the forms of its own program,
@@ -33,14 +35,14 @@ func TestAliases(t *testing.T) {
 		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=0.5", "staging.usable_ratio", 0.5, "env VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO", []string{"taken for staging.usable_ratio: 0.5"}},
 		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=0.5 KVFS_STAGING_USABLE_RATIO=1", "staging.usable_ratio", 1.0, "env KVFS_STAGING_USABLE_RATIO", []string{"ignored"}},
 
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4294967296", "memory.size", 4 * GiB, "env MOONCAKE_GLOBAL_SEGMENT_SIZE",
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4294967296", "memory.size", 4 * scalar.GiB, "env MOONCAKE_GLOBAL_SEGMENT_SIZE",
 			[]string{"env MOONCAKE_GLOBAL_SEGMENT_SIZE: taken for memory.size: 4GiB; KVFS_MEMORY_SIZE is its name here"}},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=3gb", "memory.size", 3 * GiB, "env MOONCAKE_GLOBAL_SEGMENT_SIZE", []string{"3GiB"}},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=3gb KVFS_MEMORY_SIZE=1GB", "memory.size", Size(1e9), "env KVFS_MEMORY_SIZE",
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=3gb", "memory.size", 3 * scalar.GiB, "env MOONCAKE_GLOBAL_SEGMENT_SIZE", []string{"3GiB"}},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=3gb KVFS_MEMORY_SIZE=1GB", "memory.size", scalar.Size(1e9), "env KVFS_MEMORY_SIZE",
 			[]string{"env MOONCAKE_GLOBAL_SEGMENT_SIZE: ignored: memory.size comes from env KVFS_MEMORY_SIZE"}},
 
-		{"MOONCAKE_LOCAL_BUFFER_SIZE=1073741824", "staging.size", GiB, "env MOONCAKE_LOCAL_BUFFER_SIZE", []string{"taken for staging.size: 1GiB"}},
-		{"MOONCAKE_LOCAL_BUFFER_SIZE=2gb MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=33554432", "staging.size", 32 * MiB, "env MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",
+		{"MOONCAKE_LOCAL_BUFFER_SIZE=1073741824", "staging.size", scalar.GiB, "env MOONCAKE_LOCAL_BUFFER_SIZE", []string{"taken for staging.size: 1GiB"}},
+		{"MOONCAKE_LOCAL_BUFFER_SIZE=2gb MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=33554432", "staging.size", 32 * scalar.MiB, "env MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",
 			[]string{"taken for staging.size: 32MiB", "env MOONCAKE_LOCAL_BUFFER_SIZE: ignored: staging.size comes from env MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES"}},
 
 		{"MOONCAKE_REQUESTER_LOCAL_HOSTNAME=worker-a:50053", "node_name", "worker-a", "env MOONCAKE_REQUESTER_LOCAL_HOSTNAME", []string{"taken for node_name: worker-a; KVFS_NODE_NAME is"}},
@@ -62,11 +64,11 @@ func TestAliases(t *testing.T) {
 	// Among the sources an alias is a variable.
 	file := writeFile(t, "c.yaml", "memory: {size: 1GiB}\n")
 	segment := []string{"MOONCAKE_GLOBAL_SEGMENT_SIZE=2gb"}
-	if c := mustLoad(t, Sources{File: file, Environ: segment}); c.Memory.Size != 2*GiB {
+	if c := mustLoad(t, Sources{File: file, Environ: segment}); c.Memory.Size != 2*scalar.GiB {
 		t.Errorf("file: got %v", c.Memory.Size)
 	}
 	c := mustLoad(t, Sources{File: file, Environ: segment, Flags: parseFlags(t, "--memory-size=3GiB")})
-	if c.Memory.Size != 3*GiB {
+	if c.Memory.Size != 3*scalar.GiB {
 		t.Errorf("flag: got %v", c.Memory.Size)
 	}
 	wantWarnings(t, c, "env MOONCAKE_GLOBAL_SEGMENT_SIZE: ignored: memory.size comes from flag --memory-size")
@@ -95,22 +97,22 @@ func TestAliasErrors(t *testing.T) {
 		kind       error
 		want       string
 	}{
-		{"KVFS_TIER_LOG=2", "KVFS_LOG_TIER_SUMMARY=1", ErrType, `log.tier_summary: "2" is not a boolean`},
-		{"KVFS_TIER_LOG=True", "KVFS_LOG_TIER_SUMMARY=1", ErrType, `log.tier_summary: "True" is not a boolean`},
-		{"VLLM_MOONCAKE_STORE_TIER_LOG=2", "KVFS_TIER_LOG=1", ErrType, `log.tier_summary: "2" is not a boolean`},
-		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=0", "KVFS_STAGING_USABLE_RATIO=1", ErrRange, "staging.usable_ratio: 0 is"},
-		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=-0.1", "KVFS_STAGING_USABLE_RATIO=1", ErrRange, "staging.usable_ratio: -0.1 is"},
-		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=1.01", "KVFS_STAGING_USABLE_RATIO=1", ErrRange, "staging.usable_ratio: 1.01 is"},
-		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=nan", "KVFS_STAGING_USABLE_RATIO=1", ErrRange, "staging.usable_ratio: NaN is"},
-		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=inf", "KVFS_STAGING_USABLE_RATIO=1", ErrRange, "staging.usable_ratio: +Inf is"},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=many", "KVFS_MEMORY_SIZE=1GiB", ErrType, `memory.size: "many" is not a size`},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4pb", "KVFS_MEMORY_SIZE=1GiB", ErrUnit, `memory.size: "4pb" has the unknown unit "pb"`},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=-1", "KVFS_MEMORY_SIZE=1GiB", ErrRange, `memory.size: "-1" is negative`},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=9000000tb", "KVFS_MEMORY_SIZE=1GiB", ErrRange, `memory.size: "9000000tb" is more than`},
-		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=0", "KVFS_MEMORY_SIZE=1GiB", ErrRange, "memory.size: 0 is out of range: mode embedded (default) needs memory"},
-		{"MOONCAKE_LOCAL_BUFFER_SIZE=0", "KVFS_STAGING_SIZE=1GiB", ErrRange, "staging.size: 0 is out of range: want at least 1MiB"},
-		{"MOONCAKE_ENABLE_OFFLOAD=2", "KVFS_DISK=path=/a,size=1GiB", ErrType, `disk.dirs: "2" is not a boolean`},
-		{"KVFS_SSD_ENABLED=TRUE", "KVFS_DISK=path=/a,size=1GiB", ErrType, `disk.dirs: "TRUE" is not a boolean`},
+		{"KVFS_TIER_LOG=2", "KVFS_LOG_TIER_SUMMARY=1", scalar.ErrType, `log.tier_summary: "2" is not a boolean`},
+		{"KVFS_TIER_LOG=True", "KVFS_LOG_TIER_SUMMARY=1", scalar.ErrType, `log.tier_summary: "True" is not a boolean`},
+		{"VLLM_MOONCAKE_STORE_TIER_LOG=2", "KVFS_TIER_LOG=1", scalar.ErrType, `log.tier_summary: "2" is not a boolean`},
+		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=0", "KVFS_STAGING_USABLE_RATIO=1", scalar.ErrRange, "staging.usable_ratio: 0 is"},
+		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=-0.1", "KVFS_STAGING_USABLE_RATIO=1", scalar.ErrRange, "staging.usable_ratio: -0.1 is"},
+		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=1.01", "KVFS_STAGING_USABLE_RATIO=1", scalar.ErrRange, "staging.usable_ratio: 1.01 is"},
+		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=nan", "KVFS_STAGING_USABLE_RATIO=1", scalar.ErrRange, "staging.usable_ratio: NaN is"},
+		{"VLLM_MOONCAKE_DISK_STAGING_USABLE_RATIO=inf", "KVFS_STAGING_USABLE_RATIO=1", scalar.ErrRange, "staging.usable_ratio: +Inf is"},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=many", "KVFS_MEMORY_SIZE=1GiB", scalar.ErrType, `memory.size: "many" is not a size`},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=4pb", "KVFS_MEMORY_SIZE=1GiB", scalar.ErrUnit, `memory.size: "4pb" has the unknown unit "pb"`},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=-1", "KVFS_MEMORY_SIZE=1GiB", scalar.ErrRange, `memory.size: "-1" is negative`},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=9000000tb", "KVFS_MEMORY_SIZE=1GiB", scalar.ErrRange, `memory.size: "9000000tb" is more than`},
+		{"MOONCAKE_GLOBAL_SEGMENT_SIZE=0", "KVFS_MEMORY_SIZE=1GiB", scalar.ErrRange, "memory.size: 0 is out of range: mode embedded (default) needs memory"},
+		{"MOONCAKE_LOCAL_BUFFER_SIZE=0", "KVFS_STAGING_SIZE=1GiB", scalar.ErrRange, "staging.size: 0 is out of range: want at least 1MiB"},
+		{"MOONCAKE_ENABLE_OFFLOAD=2", "KVFS_DISK=path=/a,size=1GiB", scalar.ErrType, `disk.dirs: "2" is not a boolean`},
+		{"KVFS_SSD_ENABLED=TRUE", "KVFS_DISK=path=/a,size=1GiB", scalar.ErrType, `disk.dirs: "TRUE" is not a boolean`},
 	} {
 		_, err := Load(Sources{Environ: []string{tc.entry}, MemTotal: testMem})
 		name, _, _ := strings.Cut(tc.entry, "=")
@@ -124,12 +126,12 @@ func TestAliasErrors(t *testing.T) {
 
 // TestAliasSize pins the units of Mooncake and vLLM.
 func TestAliasSize(t *testing.T) {
-	for text, want := range map[string]Size{
-		"0": 0, "67108864": 64 * MiB, "1b": 1, "4kb": 4 * KiB, "4gb": 4 * GiB, "4 GB": 4 * GiB, "80GB": 80 * GiB, "1.5Gb": 3 * GiB / 2,
-		"2TB": 2 * TiB, "2t": 2 * TiB, "16m": 16 * MiB, "1GiB": GiB, "0.3kb": 307, "512 mib": 512 * MiB, "3k": 3 * KiB,
+	for text, want := range map[string]scalar.Size{
+		"0": 0, "67108864": 64 * scalar.MiB, "1b": 1, "4kb": 4 * scalar.KiB, "4gb": 4 * scalar.GiB, "4 GB": 4 * scalar.GiB, "80GB": 80 * scalar.GiB, "1.5Gb": 3 * scalar.GiB / 2,
+		"2TB": 2 * scalar.TiB, "2t": 2 * scalar.TiB, "16m": 16 * scalar.MiB, "1GiB": scalar.GiB, "0.3kb": 307, "512 mib": 512 * scalar.MiB, "3k": 3 * scalar.KiB,
 	} {
 		ours, err := aliasSize(text)
-		if got, errSize := ParseSize(ours); err != nil || errSize != nil || got != want {
+		if got, errSize := scalar.ParseSize(ours); err != nil || errSize != nil || got != want {
 			t.Errorf("%q: got %q, %v, %v; want %v", text, ours, err, errSize, want)
 		}
 	}
@@ -145,8 +147,8 @@ func TestAliasSize(t *testing.T) {
 // that KVFS_DISK, and the first alias of several, win (D1, D2, D3, D4, D15, E14).
 func TestAliasesOfSSD(t *testing.T) {
 	const on, path, size = "MOONCAKE_ENABLE_SSD_OFFLOAD=True", "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/mnt/x,y", "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=2199023255552"
-	one := []DiskDir{{"/mnt/x,y", 2 * TiB}}
-	other := []DiskDir{{"/a", GiB}}
+	one := []DiskDir{{"/mnt/x,y", 2 * scalar.TiB}}
+	other := []DiskDir{{"/a", scalar.GiB}}
 	file := writeFile(t, "c.yaml", "disk: {dirs: [{path: /a, size: 1GiB}]}\n")
 	for _, tc := range []struct {
 		name     string

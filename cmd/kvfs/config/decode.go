@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
@@ -71,7 +72,7 @@ func (d document) decode(text []byte) {
 	case err != nil:
 		d.fail(d.whole(), "", &syntaxError{err})
 	default:
-		d.fail(d.origin(&second), "", violate(ErrSyntax, "a second document: only one is read"))
+		d.fail(d.origin(&second), "", scalar.Violate(scalar.ErrSyntax, "a second document: only one is read"))
 	}
 	if d.knownVersion(root.Content[0]) {
 		d.section(reflect.ValueOf(d.cfg).Elem(), root.Content[0], schema(), "")
@@ -91,7 +92,7 @@ func (d document) knownVersion(n *yaml.Node) bool {
 		v := resolve(n.Content[i+1])
 		known := v.Kind == yaml.ScalarNode && (v.ShortTag() == "!!null" || strings.TrimSpace(v.Value) == "" || v.Value == version)
 		if n.Content[i].Value == versionKey && !known {
-			d.fail(d.origin(v), versionKey, violate(ErrEnum, "%s is not a version of this configuration; known: %s", describe(v), version))
+			d.fail(d.origin(v), versionKey, scalar.Violate(scalar.ErrEnum, "%s is not a version of this configuration; known: %s", describe(v), version))
 			return false
 		}
 	}
@@ -105,7 +106,7 @@ type syntaxError struct{ err error }
 func (e *syntaxError) Error() string { return e.err.Error() }
 
 // Unwrap returns the kind and the parser's error.
-func (e *syntaxError) Unwrap() []error { return []error{ErrSyntax, e.err} }
+func (e *syntaxError) Unwrap() []error { return []error{scalar.ErrSyntax, e.err} }
 
 func (d document) whole() Origin { return Origin{Source: d.source, Name: d.name} }
 
@@ -122,7 +123,7 @@ func (d document) section(v reflect.Value, n *yaml.Node, s *setting, path string
 func (d document) fields(n *yaml.Node, s *setting, path string, field func(*setting) reflect.Value) {
 	if d.sections++; d.sections > maxSections {
 		if d.sections == maxSections+1 {
-			d.fail(d.origin(n), path, violate(ErrRange, "too much: there are more than %d sections, entries and elements", maxSections))
+			d.fail(d.origin(n), path, scalar.Violate(scalar.ErrRange, "too much: there are more than %d sections, entries and elements", maxSections))
 		}
 		return
 	}
@@ -153,7 +154,7 @@ func (d document) setting(v reflect.Value, n *yaml.Node, s *setting, path string
 	case s.repeated():
 		d.sequence(v, n, s, path)
 	case n.Kind != yaml.ScalarNode:
-		d.fail(d.origin(n), path, violate(ErrType, "%s is not %s", describe(n), s.want()))
+		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not %s", describe(n), s.want()))
 	default:
 		given, err := s.setScalar(v, n)
 		if err != nil {
@@ -199,7 +200,7 @@ var tableNames = map[string]func(string) error{
 func invalid(check func(string) error) func(string) error {
 	return func(text string) error {
 		if err := check(text); err != nil {
-			return violate(ErrInvalid, "%v", err)
+			return scalar.Violate(scalar.ErrInvalid, "%v", err)
 		}
 		return nil
 	}
@@ -208,10 +209,10 @@ func invalid(check func(string) error) func(string) error {
 // checkGroupName wants the name of a group.
 func checkGroupName(name string) error {
 	if err := block.CheckName(name); err != nil {
-		return violate(ErrInvalid, "%q cannot name a group: want 1 to %d bytes without slash and NUL, not . or ..", name, block.MaxName)
+		return scalar.Violate(scalar.ErrInvalid, "%q cannot name a group: want 1 to %d bytes without slash and NUL, not . or ..", name, block.MaxName)
 	}
 	if name == block.Reserved {
-		return violate(ErrInvalid, "%q is reserved for the control directory", name)
+		return scalar.Violate(scalar.ErrInvalid, "%q is reserved for the control directory", name)
 	}
 	return nil
 }
@@ -222,7 +223,7 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 		return
 	}
 	if n.Kind != yaml.SequenceNode {
-		d.fail(d.origin(n), path, violate(ErrType, "%s is not a sequence", describe(n)))
+		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not a sequence", describe(n)))
 		return
 	}
 	d.clear(path)
@@ -253,12 +254,12 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 // element decodes one string of a list.
 func (d document) element(v reflect.Value, n *yaml.Node, s *setting, path string) {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(d.origin(n), path, violate(ErrType, "%s is not %s", describe(n), s.want()))
+		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not %s", describe(n), s.want()))
 		return
 	}
 	given, err := s.setScalar(v, n)
 	if err == nil && !given {
-		err = violate(ErrInvalid, "%s", cmp.Or(s.empty, "the element is empty"))
+		err = scalar.Violate(scalar.ErrInvalid, "%s", cmp.Or(s.empty, "the element is empty"))
 	}
 	if err != nil {
 		d.fail(d.origin(n), path, err)
@@ -282,7 +283,7 @@ func (l *loader) required(v reflect.Value, s *setting, path string, o Origin) {
 	for _, child := range s.settings {
 		at := join(path, child.key)
 		if child.required && v.Field(child.index).IsZero() && !l.bad[at] {
-			l.fail(o, path, violate(ErrInvalid, "%s is missing", child.key))
+			l.fail(o, path, scalar.Violate(scalar.ErrInvalid, "%s is missing", child.key))
 		}
 	}
 }
@@ -294,7 +295,7 @@ func (d document) mapping(n *yaml.Node, s *setting, path string, fn func(key, va
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		d.fail(d.origin(n), path, violate(ErrType, "%s is not a mapping: want %s", describe(n), mappingOf(s)))
+		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not a mapping: want %s", describe(n), mappingOf(s)))
 		return
 	}
 	first := make(map[string]*yaml.Node, len(n.Content)/2)
@@ -302,11 +303,11 @@ func (d document) mapping(n *yaml.Node, s *setting, path string, fn func(key, va
 		key := resolve(n.Content[i])
 		switch before := first[key.Value]; {
 		case key.Kind != yaml.ScalarNode:
-			d.fail(d.origin(key), path, violate(ErrType, "%s is not a key", describe(key)))
+			d.fail(d.origin(key), path, scalar.Violate(scalar.ErrType, "%s is not a key", describe(key)))
 		case key.ShortTag() == "!!merge":
-			d.fail(d.origin(key), path, violate(ErrUnknown, "merge keys (<<) are not read"))
+			d.fail(d.origin(key), path, scalar.Violate(scalar.ErrUnknown, "merge keys (<<) are not read"))
 		case before != nil:
-			d.failKey(d.origin(key), path, violate(ErrDuplicate, "duplicate key %q, first given in line %d", join(path, key.Value), before.Line))
+			d.failKey(d.origin(key), path, scalar.Violate(scalar.ErrDuplicate, "duplicate key %q, first given in line %d", join(path, key.Value), before.Line))
 		default:
 			first[key.Value] = key
 			fn(key, n.Content[i+1])
@@ -356,15 +357,15 @@ func unknownKey(key string, s *setting, path string) error {
 		candidates = append(candidates, join(path, child.key))
 	}
 	if near := Nearest(full, candidates); near != "" {
-		return violate(ErrUnknown, "unknown key %q; did you mean %q?", full, near)
+		return scalar.Violate(scalar.ErrUnknown, "unknown key %q; did you mean %q?", full, near)
 	}
 	// A right key in a wrong place, or a path written with other separators.
 	for _, t := range textSettings() {
 		if t.key == key || sameName(t.path, full) || sameName(t.path, key) {
-			return violate(ErrUnknown, "unknown key %q; did you mean %q?", full, t.path)
+			return scalar.Violate(scalar.ErrUnknown, "unknown key %q; did you mean %q?", full, t.path)
 		}
 	}
-	return violate(ErrUnknown, "unknown key %q; known here: %s", full, strings.Join(s.keys(), ", "))
+	return scalar.Violate(scalar.ErrUnknown, "unknown key %q; known here: %s", full, strings.Join(s.keys(), ", "))
 }
 
 // sameName compares two paths without regard to separators and case.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/template"
 )
 
@@ -41,9 +42,9 @@ func (l *loader) validateEvents() {
 	if z.Replay != "" && l.good(bind, replay, "events.zmq.connect") {
 		switch o := l.cfg.Origin(replay); {
 		case z.Bind == "" && len(z.Connect) == 0:
-			l.fail(o, replay, violate(ErrInvalid, "it needs %s or events.zmq.connect, without which nothing is published", bind))
+			l.fail(o, replay, scalar.Violate(scalar.ErrInvalid, "it needs %s or events.zmq.connect, without which nothing is published", bind))
 		case sameEndpoint(z.Bind, z.Replay):
-			l.failLatest(replay, bind, violate(ErrInvalid, "replay %q (%v) must differ from bind %q (%v)",
+			l.failLatest(replay, bind, scalar.Violate(scalar.ErrInvalid, "replay %q (%v) must differ from bind %q (%v)",
 				z.Replay, o, z.Bind, l.cfg.Origin(bind)))
 		}
 	}
@@ -51,8 +52,8 @@ func (l *loader) validateEvents() {
 		return
 	}
 	for _, a := range []struct{ path, endpoint string }{{bind, z.Bind}, {replay, z.Replay}} {
-		if address, ok := strings.CutPrefix(a.endpoint, tcpScheme); ok && l.good(a.path) && !isLoopback(address) {
-			l.fail(l.cfg.Origin(a.path), a.path, violate(ErrInvalid,
+		if address, ok := strings.CutPrefix(a.endpoint, tcpScheme); ok && l.good(a.path) && !scalar.IsLoopback(address) {
+			l.fail(l.cfg.Origin(a.path), a.path, scalar.Violate(scalar.ErrInvalid,
 				"%q is not a loopback address, and ZeroMQ has no keys here: anyone that reaches it sees the names of the blocks; events.zmq.insecure: true (or insecure: true) allows it", a.endpoint))
 		}
 	}
@@ -69,7 +70,7 @@ func (l *loader) validateConnect(z *ZMQ) {
 	}
 	o := l.cfg.Origin(connect)
 	if len(z.Connect) > maxConnect {
-		l.fail(o, connect, violate(ErrRange, "%d endpoints: want at most %d", len(z.Connect), maxConnect))
+		l.fail(o, connect, scalar.Violate(scalar.ErrRange, "%d endpoints: want at most %d", len(z.Connect), maxConnect))
 		return
 	}
 	for i, endpoint := range z.Connect {
@@ -78,11 +79,11 @@ func (l *loader) validateConnect(z *ZMQ) {
 		switch {
 		case !l.good(element): // said already
 		case !hasPeer(endpoint):
-			err = violate(ErrInvalid, "%q is not a place to connect to: want a host and a port from 1 to 65535, or ipc:///path", endpoint)
+			err = scalar.Violate(scalar.ErrInvalid, "%q is not a place to connect to: want a host and a port from 1 to 65535, or ipc:///path", endpoint)
 		case slices.ContainsFunc(z.Connect[:i], func(other string) bool { return sameEndpoint(other, endpoint) }):
-			err = violate(ErrInvalid, "%q is there twice", endpoint)
+			err = scalar.Violate(scalar.ErrInvalid, "%q is there twice", endpoint)
 		case sameEndpoint(z.Bind, endpoint) || sameEndpoint(z.Replay, endpoint):
-			err = violate(ErrInvalid, "%q is a socket of kvfs itself: want one of a subscriber", endpoint)
+			err = scalar.Violate(scalar.ErrInvalid, "%q is a socket of kvfs itself: want one of a subscriber", endpoint)
 		}
 		if err != nil {
 			l.fail(o, element, err)
@@ -120,19 +121,19 @@ func isSocket(file string) bool {
 func checkEndpoint(s string) error {
 	if file, ok := strings.CutPrefix(s, ipcScheme); ok {
 		if !isSocket(file) {
-			return violate(ErrInvalid, "%q does not name a socket: want ipc:// and a clean path from the root of at most %d bytes, such as ipc:///run/kvfs/events.sock", s, maxSocket)
+			return scalar.Violate(scalar.ErrInvalid, "%q does not name a socket: want ipc:// and a clean path from the root of at most %d bytes, such as ipc:///run/kvfs/events.sock", s, maxSocket)
 		}
 		return nil
 	}
 	address, ok := strings.CutPrefix(s, tcpScheme)
 	host, port, err := net.SplitHostPort(address)
 	if !ok || err != nil {
-		return violate(ErrInvalid, "%q is not tcp://host:port or ipc:///path, such as tcp://127.0.0.1:5557", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not tcp://host:port or ipc:///path, such as tcp://127.0.0.1:5557", s)
 	}
-	if _, err := parsePort(s, port, 0); err != nil || host == "*" {
+	if _, err := scalar.ParsePort(s, port, 0); err != nil || host == "*" {
 		return err
 	}
-	return checkHost(s, host)
+	return scalar.CheckHost(s, host)
 }
 
 // sameEndpoint reports whether two endpoints, which Load has accepted, are one
@@ -165,7 +166,7 @@ const maxTopic = 255
 // checkTopic wants a frame of moderate length.
 func checkTopic(s string) error {
 	if len(s) > maxTopic {
-		return violate(ErrRange, "a topic of %d bytes: want at most %d", len(s), maxTopic)
+		return scalar.Violate(scalar.ErrRange, "a topic of %d bytes: want at most %d", len(s), maxTopic)
 	}
 	return nil
 }
@@ -177,10 +178,10 @@ func checkTemplate(s string) error {
 		err = t.Reversible()
 	}
 	if err != nil {
-		return violate(ErrInvalid, "%.64q: %v", s, err)
+		return scalar.Violate(scalar.ErrInvalid, "%.64q: %v", s, err)
 	}
 	if file := string(t.Sample()); path.Clean("/"+file) != "/"+file || strings.ContainsRune(s, 0) {
-		return violate(ErrInvalid, "%q is not a path below the mount, such as {group}/{hash}", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not a path below the mount, such as {group}/{hash}", s)
 	}
 	return nil
 }

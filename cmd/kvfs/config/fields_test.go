@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
@@ -86,19 +87,19 @@ func candidates(s *setting) []value {
 		return []value{{[]string{"3"}, 3, &three}, {[]string{"0"}, 0, &zero}}
 	case reflect.TypeFor[float64]():
 		return []value{{[]string{"0.96"}, 0.96, 0.96}, {[]string{"2.5e-1"}, 0.25, 0.25}}
-	case reflect.TypeFor[Size]():
-		text(768*KiB, "768KiB")
-		text(512*KiB, "0.5MiB")
-		text(3*MiB, "3 MiB")
-		text(4096*KiB, "4194304B")
-	case reflect.TypeFor[Duration]():
-		text(Duration(7e9), "7s")
-		text(Duration(90e9), "1m30s")
+	case reflect.TypeFor[scalar.Size]():
+		text(768*scalar.KiB, "768KiB")
+		text(512*scalar.KiB, "0.5MiB")
+		text(3*scalar.MiB, "3 MiB")
+		text(4096*scalar.KiB, "4194304B")
+	case reflect.TypeFor[scalar.Duration]():
+		text(scalar.Duration(7e9), "7s")
+		text(scalar.Duration(90e9), "1m30s")
 	case reflect.TypeFor[[]DiskDir]():
 		one, two := map[string]any{"path": "/mnt/a", "size": "3GiB"}, map[string]any{"path": "/mnt/b c", "size": "1TB"}
 		return []value{
-			{[]string{"path=/mnt/a,size=3GiB"}, []any{one}, []DiskDir{{"/mnt/a", 3 * GiB}}},
-			{[]string{"path=/mnt/a,size=3GiB", "size=1TB, path=/mnt/b c"}, []any{one, two}, []DiskDir{{"/mnt/a", 3 * GiB}, {"/mnt/b c", 1e12}}},
+			{[]string{"path=/mnt/a,size=3GiB"}, []any{one}, []DiskDir{{"/mnt/a", 3 * scalar.GiB}}},
+			{[]string{"path=/mnt/a,size=3GiB", "size=1TB, path=/mnt/b c"}, []any{one, two}, []DiskDir{{"/mnt/a", 3 * scalar.GiB}, {"/mnt/b c", 1e12}}},
 		}
 	case reflect.TypeFor[[]Tier]():
 		doc := func(kind string) any { return []any{map[string]any{"type": kind}} }
@@ -354,7 +355,7 @@ func TestStrictBooleans(t *testing.T) {
 		wantBad := func(what string, src Sources) {
 			t.Helper()
 			l := decode(src)
-			if len(l.errs) != 1 || l.errs[0].(*Error).Path != f.path || kindOf(l.errs[0]) != ErrType {
+			if len(l.errs) != 1 || l.errs[0].(*Error).Path != f.path || kindOf(l.errs[0]) != scalar.ErrType {
 				t.Errorf("%s: %s: got %v", f.path, what, l.errs)
 			}
 		}
@@ -381,7 +382,7 @@ func TestStrictBooleans(t *testing.T) {
 
 // kindOf returns the kind of a violation.
 func kindOf(err error) error {
-	for _, k := range []kind{ErrSyntax, ErrUnknown, ErrDuplicate, ErrType, ErrUnit, ErrRange, ErrEnum, ErrInvalid} {
+	for _, k := range []scalar.Kind{scalar.ErrSyntax, scalar.ErrUnknown, scalar.ErrDuplicate, scalar.ErrType, scalar.ErrUnit, scalar.ErrRange, scalar.ErrEnum, scalar.ErrInvalid} {
 		if errors.Is(err, k) {
 			return k
 		}

@@ -1,9 +1,9 @@
 package config
 
 import (
-	"math"
 	"testing"
-	"time"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // FuzzLoadYAML feeds any text to the loader: it never panics, and what it
@@ -38,26 +38,6 @@ func FuzzLoadYAML(f *testing.F) {
 	})
 }
 
-// FuzzSize shows that sizes and durations survive the way to text and back, and
-// that no text makes the parsers panic.
-func FuzzSize(f *testing.F) {
-	for _, seed := range []string{"0", "4GiB", "1.5TiB", "1KB", "-1B", "1e9GiB", "9223372036854775807B", "8EiB", "0.000001MB", " 5 MiB ", "5s", "1h0m0s", "10m", "100h", ".", "+1B", "1.2.3B"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if n, err := ParseSize(text); err == nil {
-			if again, err := ParseSize(n.String()); n < 0 || err != nil || again != n {
-				t.Errorf("size %q = %d prints %q, which is %d, %v", text, n, n, again, err)
-			}
-		}
-		if d, err := ParseDuration(text); err == nil {
-			if again, err := ParseDuration(d.String()); d < 0 || err != nil || again != d {
-				t.Errorf("duration %q = %d prints %q, which is %d, %v", text, d, d, again, err)
-			}
-		}
-	})
-}
-
 // FuzzDisk feeds any text to --disk: it never panics, and disks that are
 // accepted load to the same through a file.
 func FuzzDisk(f *testing.F) {
@@ -70,40 +50,8 @@ func FuzzDisk(f *testing.F) {
 			return
 		}
 		d := l.cfg.Disk.Dirs[0]
-		if len(l.cfg.Disk.Dirs) != 1 || d.Path == "" || d.Size < MiB {
+		if len(l.cfg.Disk.Dirs) != 1 || d.Path == "" || d.Size < scalar.MiB {
 			t.Errorf("%q: accepted %+v", text, l.cfg.Disk.Dirs)
 		}
 	})
-}
-
-// TestUnits pins the text form of sizes and durations.
-func TestUnits(t *testing.T) {
-	for text, want := range map[string]Size{
-		"0": 0, "0GiB": 0, "512B": 512, "1KiB": 1024, "1KB": 1000, "1.5GiB": 3 * GiB / 2, "2TB": 2e12, "4 MiB": 4 * MiB,
-		"9223372036854775807B": math.MaxInt64,
-	} {
-		if got, err := ParseSize(text); err != nil || got != want {
-			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
-		}
-		var s Size
-		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
-			t.Errorf("%q: unmarshals to %d, %v", text, s, err)
-		}
-	}
-	for size, want := range map[Size]string{
-		0: "0", 1: "1B", 1000: "1KB", 1024: "1KiB", 1536: "1536B", 64 * MiB: "64MiB", 3 * GiB / 2: "1536MiB", 2e12: "2TB", 5 * TiB: "5TiB",
-	} {
-		if got, _ := size.MarshalText(); string(got) != want {
-			t.Errorf("%d prints %q, want %q", size, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]string{
-		0: "0s", time.Hour: "1h", 10 * time.Minute: "10m", 90 * time.Second: "1m30s", 250 * time.Millisecond: "250ms", 3605 * time.Second: "1h0m5s",
-	} {
-		got, _ := Duration(d).MarshalText()
-		var again Duration
-		if err := again.UnmarshalText(got); string(got) != want || err != nil || time.Duration(again) != d {
-			t.Errorf("%v prints %q, want %q; reads as %v, %v", d, got, want, again, err)
-		}
-	}
 }

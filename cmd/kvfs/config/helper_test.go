@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/spf13/pflag"
 )
 
 // testMem is the RAM of the machine in tests.
-const testMem = 16 * GiB
+const testMem = 16 * scalar.GiB
 
 // testHost is its name.
 const testHost = "gpu-1"
@@ -41,9 +42,9 @@ func writeFile(t testing.TB, name, text string) string {
 
 // storeOptions are those of the type store of testTypes.
 type storeOptions struct {
-	Root  string   `kvfs:"root" required:"true" help:"A directory."`
-	Size  Size     `kvfs:"size" min:"1MiB" default:"1GiB" help:"A size."`
-	Hosts []string `kvfs:"hosts" check:"address" help:"Addresses."`
+	Root  string      `kvfs:"root" required:"true" help:"A directory."`
+	Size  scalar.Size `kvfs:"size" min:"1MiB" default:"1GiB" help:"A size."`
+	Hosts []string    `kvfs:"hosts" check:"address" help:"Addresses."`
 }
 
 // testTypes are the types of tiers in tests: those of every program, and three that were added.

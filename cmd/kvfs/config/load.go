@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/spf13/pflag"
 )
 
@@ -20,7 +21,7 @@ type Sources struct {
 	InlineJSON string         // empty means --config-json, else KVFS_CONFIG_JSON, else none
 	Environ    []string       // "NAME=value", as os.Environ; nil means no environment
 	Flags      *pflag.FlagSet // parsed, defined by AddFlags; may be nil
-	MemTotal   Size           // RAM of the machine, for defaults. Zero means to read /proc/meminfo and the limit of the control group
+	MemTotal   scalar.Size    // RAM of the machine, for defaults. Zero means to read /proc/meminfo and the limit of the control group
 	Hostname   string         // of the machine, for defaults. Empty means to ask
 	TierTypes  TierTypes      // what may be listed in tiers; nil means nothing
 }
@@ -98,7 +99,7 @@ func readFile(name string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
-		err = violate(ErrRange, "the file has more than %v", Size(maxFile))
+		err = scalar.Violate(scalar.ErrRange, "the file has more than %v", scalar.Size(maxFile))
 	}
 	return text, err
 }

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // TestNames shows that names map mechanically and that no two settings share
@@ -50,28 +52,28 @@ func TestDefaults(t *testing.T) {
 	want := &Config{
 		Mode: ModeEmbedded,
 		Memory: Memory{
-			Size: 4 * GiB, Policy: "lru", HighWatermark: 0.98, LowWatermark: 0.95,
+			Size: 4 * scalar.GiB, Policy: "lru", HighWatermark: 0.98, LowWatermark: 0.95,
 			Huge: "within_size", Passthrough: Auto,
 		},
 		Mount: Mount{
 			AllowOther: Auto, WriteTimeout: 5e9, LookupLease: 30e9, EntryTimeout: 60e9, AttrTimeout: 60e9,
 			TempPatterns: []string{"*.tmp", "*.tmp.*", ".tmp*", "tmp/"}, TempExpiry: 3600e9, PlainPatterns: []string{"*.lock", "*.lck", "*.pid"},
-			MaxWrite: MiB, FSName: "kvfs",
+			MaxWrite: scalar.MiB, FSName: "kvfs",
 		},
 		Store:        Store{Socket: fmt.Sprintf("/run/kvfs/%d/store.sock", os.Geteuid()), OwnerTimeout: 30e9},
 		DrainTimeout: 30e9,
 		Disk: Disk{
-			Policy: "lru", Cascade: "async", CascadeQueue: GiB, Admission: "all", SlabSize: 256 * MiB,
-			ScrubRate: 16 * MiB, StuckTimeout: 30e9,
+			Policy: "lru", Cascade: "async", CascadeQueue: scalar.GiB, Admission: "all", SlabSize: 256 * scalar.MiB,
+			ScrubRate: 16 * scalar.MiB, StuckTimeout: 30e9,
 		},
 		Promotion: Promotion{On: "open", Timeout: 30e9},
-		Staging:   Staging{Size: 64 * MiB, UsableRatio: 0.9},
+		Staging:   Staging{Size: 64 * scalar.MiB, UsableRatio: 0.9},
 		DirectIO:  DirectIO{Engine: Auto},
 		Peer: Peer{
 			Timeout: 5e9, Silence: 3e8, Transport: Auto, GossipProfile: "lan",
 			Accept: On, Cascade: "async",
 		},
-		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * MiB},
+		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * scalar.MiB},
 		Readdir: Readdir{Remote: On},
 		Events:  Events{ZMQ: ZMQ{Topic: "kv-events", Hash: "int", Encoding: "map", DiskMedium: "STORAGE"}},
 		Log:     Log{Level: "info", Format: "console"},
@@ -92,8 +94,8 @@ func TestDefaults(t *testing.T) {
 // TestMemoryDefault shows a quarter of RAM, rounded down to MiB, at least 64MiB,
 // from the argument and from a file like /proc/meminfo.
 func TestMemoryDefault(t *testing.T) {
-	for _, tc := range []struct{ total, want Size }{
-		{16 * GiB, 4 * GiB}, {100 * MiB, 64 * MiB}, {1023 * MiB, 255 * MiB}, {4*GiB + 7, GiB},
+	for _, tc := range []struct{ total, want scalar.Size }{
+		{16 * scalar.GiB, 4 * scalar.GiB}, {100 * scalar.MiB, 64 * scalar.MiB}, {1023 * scalar.MiB, 255 * scalar.MiB}, {4*scalar.GiB + 7, scalar.GiB},
 	} {
 		c, err := Load(Sources{MemTotal: tc.total})
 		if err != nil || c.Memory.Size != tc.want {
@@ -101,7 +103,7 @@ func TestMemoryDefault(t *testing.T) {
 		}
 	}
 	name := writeFile(t, "meminfo", "MemFree: 1 kB\nMemTotal:       24685444 kB\n")
-	if got, err := readMemTotal(name); err != nil || got != 24685444*KiB {
+	if got, err := readMemTotal(name); err != nil || got != 24685444*scalar.KiB {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, text := range []string{"", "MemTotal: many kB\n"} {
@@ -109,7 +111,7 @@ func TestMemoryDefault(t *testing.T) {
 			t.Errorf("%q: got %v, want an error", text, got)
 		}
 	}
-	if c, err := Load(Sources{}); err != nil || c.Memory.Size < minMemory || c.Memory.Size%MiB != 0 {
+	if c, err := Load(Sources{}); err != nil || c.Memory.Size < minMemory || c.Memory.Size%scalar.MiB != 0 {
 		t.Errorf("of this machine: %v, %v", c, err)
 	}
 }
@@ -121,14 +123,14 @@ func TestPrecedence(t *testing.T) {
 	src := Sources{}
 	steps := []struct {
 		add    func()
-		want   Size
+		want   scalar.Size
 		origin Source
 	}{
-		{func() {}, 4 * GiB, Default},
-		{func() { src.File = file }, 1 * GiB, File},
-		{func() { src.InlineJSON = `{"memory": {"size": "2GiB"}}` }, 2 * GiB, InlineJSON},
-		{func() { src.Environ = []string{"KVFS_MEMORY_SIZE=3GiB", "KVFS_MEMORY_SIZE=5GiB"} }, 5 * GiB, Env},
-		{func() { src.Flags = parseFlags(t, "--memory-size=6GiB", "--memory-size", "7GiB") }, 7 * GiB, Flag},
+		{func() {}, 4 * scalar.GiB, Default},
+		{func() { src.File = file }, 1 * scalar.GiB, File},
+		{func() { src.InlineJSON = `{"memory": {"size": "2GiB"}}` }, 2 * scalar.GiB, InlineJSON},
+		{func() { src.Environ = []string{"KVFS_MEMORY_SIZE=3GiB", "KVFS_MEMORY_SIZE=5GiB"} }, 5 * scalar.GiB, Env},
+		{func() { src.Flags = parseFlags(t, "--memory-size=6GiB", "--memory-size", "7GiB") }, 7 * scalar.GiB, Flag},
 	}
 	for _, step := range steps {
 		step.add()
@@ -145,7 +147,7 @@ func TestPrecedence(t *testing.T) {
 		Environ: []string{"KVFS_CONFIG=/absent", `KVFS_CONFIG_JSON={"http": ":1"}`},
 		Flags:   parseFlags(t, "--config", file, "--config-json", `{"http": ":2"}`),
 	})
-	if c.Memory.Size != GiB || c.HTTP != ":2" {
+	if c.Memory.Size != scalar.GiB || c.HTTP != ":2" {
 		t.Errorf("got size %v, http %q", c.Memory.Size, c.HTTP)
 	}
 }
@@ -173,7 +175,7 @@ disk:
 	}
 	c := l.cfg
 	wantGroups := map[string]Group{
-		"g0": {Pinned: true, Quota: 2 * GiB}, "g1": {}, "Llama-3.1": {BlockSize: 2 * MiB},
+		"g0": {Pinned: true, Quota: 2 * scalar.GiB}, "g1": {}, "Llama-3.1": {BlockSize: 2 * scalar.MiB},
 	}
 	if !reflect.DeepEqual(c.Groups, wantGroups) {
 		t.Errorf("groups %+v, want %+v", c.Groups, wantGroups)
@@ -181,7 +183,7 @@ disk:
 	if len(c.Mount.TempPatterns) != 0 {
 		t.Errorf("temp_patterns %q, want none", c.Mount.TempPatterns)
 	}
-	if want := []DiskDir{{"/c", 2 * GiB}}; !reflect.DeepEqual(c.Disk.Dirs, want) || c.Disk.Policy != "arc" {
+	if want := []DiskDir{{"/c", 2 * scalar.GiB}}; !reflect.DeepEqual(c.Disk.Dirs, want) || c.Disk.Policy != "arc" {
 		t.Errorf("disk %+v, want the directories %v and policy arc", c.Disk, want)
 	}
 	for path, want := range map[string]Source{
@@ -204,7 +206,7 @@ func TestStringOverrides(t *testing.T) {
 				{Environ: []string{s.env() + "=" + blank}},
 				{Flags: parseFlags(t, "--"+s.flag()+"="+blank)},
 			}
-			if s.typ.Kind() == reflect.String || s.typ == reflect.TypeFor[Size]() {
+			if s.typ.Kind() == reflect.String || s.typ == reflect.TypeFor[scalar.Size]() {
 				srcs = append(srcs, Sources{InlineJSON: jsonOf(t, s.path, blank)}, Sources{InlineJSON: jsonOf(t, s.path, nil)})
 			}
 			for i, src := range srcs {
@@ -252,9 +254,9 @@ func TestEnvBooleans(t *testing.T) {
 // paths (D2, D3, B8).
 func TestDisk(t *testing.T) {
 	want := mustLoad(t, Sources{}).Disk
-	want.Dirs = []DiskDir{{"/mnt/a", 100 * GB}, {"ssd b", GiB}}
-	want.Policy, want.Cascade, want.CascadeQueue, want.Admission = "s3fifo", "sync", 2*GiB, AdmitSecondHit
-	want.DailyWriteBudget, want.SlabSize, want.ScrubRate = 2e12, 4*MiB+4*KiB, 0
+	want.Dirs = []DiskDir{{"/mnt/a", 100 * GB}, {"ssd b", scalar.GiB}}
+	want.Policy, want.Cascade, want.CascadeQueue, want.Admission = "s3fifo", "sync", 2*scalar.GiB, AdmitSecondHit
+	want.DailyWriteBudget, want.SlabSize, want.ScrubRate = 2e12, 4*scalar.MiB+4*scalar.KiB, 0
 	const file = `
 disk:
   dirs:
@@ -292,16 +294,16 @@ disk:
 }
 
 // GB is the unit of those who sell disks.
-const GB Size = 1e9
+const GB scalar.Size = 1e9
 
 // TestCascadeQueue shows what an automatic queue comes to.
 func TestCascadeQueue(t *testing.T) {
-	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "4GiB": GiB, "100GiB": GiB, "1MiB": 256 * KiB} {
+	for memory, want := range map[string]scalar.Size{"64MiB": 16 * scalar.MiB, "4GiB": scalar.GiB, "100GiB": scalar.GiB, "1MiB": 256 * scalar.KiB} {
 		if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": 0}, "memory": {"size": "` + memory + `"}}`}); c.Disk.CascadeQueue != want {
 			t.Errorf("memory.size %s: got %v, want %v", memory, c.Disk.CascadeQueue, want)
 		}
 	}
-	if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": "5GiB"}}`}); c.Disk.CascadeQueue != 5*GiB {
+	if c := mustLoad(t, Sources{InlineJSON: `{"disk": {"cascade_queue": "5GiB"}}`}); c.Disk.CascadeQueue != 5*scalar.GiB {
 		t.Errorf("5GiB: got %v", c.Disk.CascadeQueue)
 	}
 }
@@ -342,7 +344,7 @@ func TestExample(t *testing.T) {
 		}
 	}
 	gemma := l.cfg.Specs["gemma"]
-	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*GiB || *gemma.Retention != 4096 || gemma.Groups[0].Window != 1024 {
+	if len(l.cfg.Groups) != 1 || l.cfg.Disk.Dirs[0].Size != 100*scalar.GiB || *gemma.Retention != 4096 || gemma.Groups[0].Window != 1024 {
 		t.Errorf("got %+v", l.cfg)
 	}
 	if l.validateSpecs(); len(l.errs) > 0 {
@@ -400,7 +402,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("reloaded %+v\nwant %+v", again, c)
 	}
 	var l loader
-	l.cfg = &Config{Disk: Disk{Dirs: []DiskDir{{"/a", GiB}, {"/b", 2 * GiB}}}}
+	l.cfg = &Config{Disk: Disk{Dirs: []DiskDir{{"/a", scalar.GiB}, {"/b", 2 * scalar.GiB}}}}
 	if text := printedText(t, l.cfg); !strings.Contains(text, "\n    - path: /a ") || !strings.Contains(text, "\n      size: 2GiB ") {
 		t.Errorf("disks:\n%s", text)
 	}

@@ -8,22 +8,24 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // MemoryLimit returns the least limit of memory of the control groups that this process is in, of version
 // 2 or 1; false if there is none. The pages of the memory tier count against it.
-func MemoryLimit() (Size, bool) { return MemoryLimitBelow("/") }
+func MemoryLimit() (scalar.Size, bool) { return MemoryLimitBelow("/") }
 
 // MemoryLimitBelow is MemoryLimit with /proc and /sys below root.
 //
 // Source: cgroups(7).
-func MemoryLimitBelow(root string) (Size, bool) {
+func MemoryLimitBelow(root string) (scalar.Size, bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return 0, false
 	}
 	const base = "sys/fs/cgroup"
-	least := Size(math.MaxInt64)
+	least := scalar.Size(math.MaxInt64)
 	for line := range strings.Lines(string(text)) {
 		// hierarchy:controllers:path, with 0 and no controllers for version 2
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -52,7 +54,7 @@ func MemoryLimitBelow(root string) (Size, bool) {
 }
 
 // readLimit reads a limit; "max" is none.
-func readLimit(name string) (Size, error) {
+func readLimit(name string) (scalar.Size, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return 0, err
@@ -61,5 +63,5 @@ func readLimit(name string) (Size, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
-	return Size(n), nil
+	return scalar.Size(n), nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/directio"
 )
 
@@ -95,7 +96,7 @@ drain_timeout: 1s
 // (B3, B13, B14, B16).
 func TestStagingOfBlocks(t *testing.T) {
 	const disk = `"disk": {"dirs": [{"path": "/a", "size": "1GiB"}]}, "staging": {"size": "4MiB", "usable_ratio": 0.5}, `
-	const most = 2*MiB - 8*KiB // of 2MiB usable
+	const most = 2*scalar.MiB - 8*scalar.KiB // of 2MiB usable
 	groups := func(size string) string {
 		return `"groups": {"b.c": {"block_size": "` + size + `"}, "a": {"block_size": "` + size + `"}, "learnt": {}}}`
 	}
@@ -107,7 +108,7 @@ func TestStagingOfBlocks(t *testing.T) {
 			t.Errorf("no %q in %v", part, err)
 		}
 	}
-	if !errors.Is(err, ErrInvalid) {
+	if !errors.Is(err, scalar.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 	// It stands where the later source is.
@@ -121,12 +122,12 @@ func TestStagingOfBlocks(t *testing.T) {
 // TestPadded shows that the estimate counts in the units of the package that uses the staging
 // memory, and adds a page before and one after (B12, B13).
 func TestPadded(t *testing.T) {
-	for _, size := range []Size{0, 1, 4095, 4096, 4097, MiB, 3*GiB + 1, math.MaxInt64 - 12*KiB} {
+	for _, size := range []scalar.Size{0, 1, 4095, 4096, 4097, scalar.MiB, 3*scalar.GiB + 1, math.MaxInt64 - 12*scalar.KiB} {
 		if want := directio.AlignUp(int64(size)) + 8192; int64(padded(size)) != want {
 			t.Errorf("%d: got %d, want %d", size, padded(size), want)
 		}
 	}
-	if got := padded(math.MaxInt64 - 12*KiB + 1); got != math.MaxInt64 {
+	if got := padded(math.MaxInt64 - 12*scalar.KiB + 1); got != math.MaxInt64 {
 		t.Errorf("beyond: got %d", got)
 	}
 }
@@ -155,7 +156,7 @@ func TestStoreSocket(t *testing.T) {
 		}
 	}
 	err := rationalizeStore(&Config{}, 1000, "/"+strings.Repeat("d", 100))
-	if err == nil || !strings.Contains(err.Error(), "store.socket: no default, set it: ") || !errors.Is(err, ErrInvalid) {
+	if err == nil || !strings.Contains(err.Error(), "store.socket: no default, set it: ") || !errors.Is(err, scalar.ErrInvalid) {
 		t.Errorf("long directory: got %v", err)
 	}
 	want := &Config{}

@@ -66,39 +66,3 @@ func (e *Error) Error() string {
 
 // Unwrap returns the kind, wrapped.
 func (e *Error) Unwrap() error { return e.Err }
-
-// kind is a sentinel of which only the identity counts: it adds nothing to the
-// text of the violation that wraps it.
-type kind string
-
-// Error returns the name of the kind.
-func (k kind) Error() string { return string(k) }
-
-// The kinds of violation. Test with errors.Is.
-const (
-	ErrSyntax    = kind("syntax")    // not YAML, not JSON, a second document, no mapping
-	ErrUnknown   = kind("unknown")   // a key, variable or flag that does not exist
-	ErrDuplicate = kind("duplicate") // a key given twice
-	ErrType      = kind("type")      // another type than the setting has
-	ErrUnit      = kind("unit")      // a size or duration without a unit, or with an unknown one
-	ErrRange     = kind("range")     // negative, too small, too large
-	ErrEnum      = kind("enum")      // not one of the values
-	ErrInvalid   = kind("invalid")   // any other bad value, or values that exclude each other
-)
-
-// violation is a text with a kind.
-type violation struct {
-	kind kind
-	text string
-}
-
-// violate makes a violation.
-func violate(k kind, format string, args ...any) error {
-	return &violation{kind: k, text: fmt.Sprintf(format, args...)}
-}
-
-// Error returns the text.
-func (v *violation) Error() string { return v.text }
-
-// Unwrap returns the kind.
-func (v *violation) Unwrap() error { return v.kind }

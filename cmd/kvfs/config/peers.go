@@ -6,22 +6,24 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // Peer configures the traffic with peers.
 type Peer struct {
-	Timeout       Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that kvfs asks elsewhere; if no other holder has the block, it is a miss."`
-	Silence       Duration `kvfs:"silence" case:"tests/rdma/nodes has blocks that take seconds" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
-	Transport     string   `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
-	Control       string   `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
-	Bulk          string   `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
-	Congestion    string   `kvfs:"congestion" case:"in a data centre cubic can be several times as fast as the default, see cluster.md" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
-	Require       []string `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
-	GossipProfile string   `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
-	GossipKeys    string   `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
-	Accept        string   `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
-	Cascade       string   `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
-	Queue         Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+	Timeout       scalar.Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that kvfs asks elsewhere; if no other holder has the block, it is a miss."`
+	Silence       scalar.Duration `kvfs:"silence" case:"tests/rdma/nodes has blocks that take seconds" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
+	Transport     string          `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
+	Control       string          `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
+	Bulk          string          `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
+	Congestion    string          `kvfs:"congestion" case:"in a data centre cubic can be several times as fast as the default, see cluster.md" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
+	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
+	GossipProfile string          `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
+	GossipKeys    string          `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
+	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
+	Cascade       string          `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
+	Queue         scalar.Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 }
 
 // TLS names the files of the certificates.
@@ -74,7 +76,7 @@ func (l *loader) validateNoPeers() {
 		case t.repeated() && got.Len() == 0:
 		case reflect.DeepEqual(got.Interface(), defaults.FieldByIndex(t.at).Interface()):
 		default:
-			l.fail(o, t.path, violate(ErrInvalid, "it needs bind, without which there are no peers"))
+			l.fail(o, t.path, scalar.Violate(scalar.ErrInvalid, "it needs bind, without which there are no peers"))
 		}
 	}
 }
@@ -94,7 +96,7 @@ func (l *loader) validateTLS() {
 	for _, f := range files {
 		if f.name == "" && l.good(f.path) {
 			o := l.cfg.Origin(files[given].path)
-			l.fail(o, f.path, violate(ErrInvalid, "it is missing: %s is given (%v), and tls.ca, tls.cert and tls.key go together", files[given].path, o))
+			l.fail(o, f.path, scalar.Violate(scalar.ErrInvalid, "it is missing: %s is given (%v), and tls.ca, tls.cert and tls.key go together", files[given].path, o))
 		}
 	}
 }
@@ -117,10 +119,10 @@ func (l *loader) validateSecurity() {
 		return
 	}
 	for _, a := range []struct{ path, address string }{{"bind", c.Bind}, {"peer.control", c.Peer.Control}, {"peer.bulk", c.Peer.Bulk}} {
-		if a.address == "" || isLoopback(a.address) || !l.good(a.path) {
+		if a.address == "" || scalar.IsLoopback(a.address) || !l.good(a.path) {
 			continue
 		}
-		l.fail(c.Origin(a.path), a.path, violate(ErrInvalid, "%q is not a loopback address and needs %s; insecure: true does without",
+		l.fail(c.Origin(a.path), a.path, scalar.Violate(scalar.ErrInvalid, "%q is not a loopback address and needs %s; insecure: true does without",
 			a.address, strings.Join(missing, ", and ")))
 		return
 	}
@@ -158,7 +160,7 @@ func rationalizePeers(c *Config, hostname string) error {
 			return &Error{Path: "node_name", Err: fmt.Errorf("no default, set it: %w", err)}
 		}
 	}
-	if err := checkName(hostname); err != nil {
+	if err := scalar.CheckName(hostname); err != nil {
 		return &Error{Path: "node_name", Err: fmt.Errorf("the host name is no default, set it: %w", err)}
 	}
 	c.NodeName = hostname

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // secure are the settings that an address needs that others reach, as JSON.
@@ -20,9 +22,9 @@ func TestPeers(t *testing.T) {
 	want.Peer = Peer{
 		Timeout: 2e9, Silence: 1e9, Transport: TransportRDMA, Control: "10.0.0.3:1", Bulk: ":0", Congestion: "cubic",
 		Require: []string{"store", "bury"}, GossipProfile: "wan", GossipKeys: "/k", Accept: Off,
-		Cascade: "sync", Queue: 2 * GiB,
+		Cascade: "sync", Queue: 2 * scalar.GiB,
 	}
-	want.RDMA = RDMA{Provider: "verbs", Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * MiB}
+	want.RDMA = RDMA{Provider: "verbs", Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * scalar.MiB}
 	want.TLS, want.Readdir = TLS{CA: "/ca", Cert: "/c", Key: "/c-key"}, Readdir{Remote: Off}
 	const file = `
 bind: 0.0.0.0
@@ -116,44 +118,44 @@ func TestRejectPeers(t *testing.T) {
 		kind error
 		want []string
 	}{
-		{`"bind": "[::1"`, ErrInvalid, []string{`bind: "[::1" is not host or host:port`}},
-		{`"bind": "::1]"`, ErrInvalid, []string{`bind: "::1]" is not host or host:port`}},
-		{`"bind": "[127.0.0.1]"`, ErrInvalid, []string{`bind: "[127.0.0.1]" is not host`}},
-		{`"bind": ":7946"`, ErrInvalid, []string{`bind: ":7946" has no host: for all addresses of the machine write 0.0.0.0`}},
-		{`"bind": "a b"`, ErrInvalid, []string{`has the host "a b", which is neither`}},
-		{`"bind": "7946"`, ErrInvalid, []string{`bind: "7946" has the host "7946", which is no IP address`}},
-		{`"bind": "10.0.0.300:1"`, ErrInvalid, []string{`has the host "10.0.0.300"`}},
-		{`"bind": "127.0.0.1:"`, ErrRange, []string{`has the port "": want 0 to 65535`}},
-		{`"bind": "127.0.0.1:65536"`, ErrRange, []string{`has the port "65536"`}},
-		{`"bind": "127.0.0.1:-1"`, ErrRange, []string{`has the port "-1"`}},
-		{`"bind": "127.0.0.1:+1"`, ErrRange, []string{`has the port "+1"`}},
-		{`"bind": "127.0.0.1:http"`, ErrRange, []string{`has the port "http"`}},
-		{`"bind": 7946`, ErrType, []string{`bind: the number 7946 is not a string`}},
-		{`"join": ["a:1", "b:x"]`, ErrRange, []string{`join[1]: "b:x" has the port "x"`}},
-		{`"join": ["a:0"]`, ErrRange, []string{`join[0]: "a:0" has the port 0: want 1 to 65535`}},
-		{`"join": ["0.0.0.0"]`, ErrInvalid, []string{`join[0]: "0.0.0.0" is no address that can be reached`}},
-		{`"join": "a"`, ErrType, []string{`join: the string "a" is not a sequence`}},
-		{`"advertise": "[::]:7946"`, ErrInvalid, []string{`advertise: "[::]:7946" is no address that can be reached`}},
-		{`"node_name": "a b"`, ErrInvalid, []string{`node_name: "a b" is not a name: want 1 to 64 letters`}},
-		{`"node_name": "` + strings.Repeat("a", 65) + `"`, ErrInvalid, []string{`is not a name`}},
-		{`"node_name": "a/b"`, ErrInvalid, []string{`is not a name`}},
-		{`"zone": "ä"`, ErrInvalid, []string{`zone: "ä" is not a name`}},
-		{`"replicas": 17`, ErrRange, []string{`replicas: 17 is out of range: want 0 to 16`}},
-		{`"insecure": "true"`, ErrType, []string{`insecure: the string "true" is not a boolean`}},
-		{`"peer": {"timeout": "0s"}`, ErrRange, []string{`peer.timeout: 0s is out of range: want above 0`}},
-		{`"peer": {"control": "a"}`, ErrInvalid, []string{`peer.control: "a" is not host:port`}},
-		{`"peer": {"bulk": "a:x"}`, ErrRange, []string{`peer.bulk: "a:x" has the port "x"`}},
-		{`"peer": {"congestion": "b-b-r"}`, ErrInvalid, []string{`peer.congestion: "b-b-r" is not a name: want 1 to 15`}},
-		{`"peer": {"require": ["get", "got"]}`, ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory, rdma`}},
-		{`"peer": {"require": "get"}`, ErrType, []string{`peer.require: the string "get" is not a sequence`}},
-		{`"peer": {"gossip_profile": "man"}`, ErrEnum, []string{`peer.gossip_profile: unknown value "man"; one of lan, wan, local`}},
-		{`"peer": {"accept": true}`, ErrType, []string{`peer.accept: the boolean true is not one of on, off`}},
-		{`"peer": {"cascade": "later"}`, ErrEnum, []string{`peer.cascade: unknown value "later"; one of async, sync, off`}},
-		{`"peer": {"queue": 7}`, ErrUnit, []string{`peer.queue: "7" needs a unit`}},
-		{`"readdir": {"remote": "maybe"}`, ErrEnum, []string{`readdir.remote: unknown value "maybe"; one of on, off`}},
-		{`"tls": {"cert": "c"}`, ErrInvalid, []string{
+		{`"bind": "[::1"`, scalar.ErrInvalid, []string{`bind: "[::1" is not host or host:port`}},
+		{`"bind": "::1]"`, scalar.ErrInvalid, []string{`bind: "::1]" is not host or host:port`}},
+		{`"bind": "[127.0.0.1]"`, scalar.ErrInvalid, []string{`bind: "[127.0.0.1]" is not host`}},
+		{`"bind": ":7946"`, scalar.ErrInvalid, []string{`bind: ":7946" has no host: for all addresses of the machine write 0.0.0.0`}},
+		{`"bind": "a b"`, scalar.ErrInvalid, []string{`has the host "a b", which is neither`}},
+		{`"bind": "7946"`, scalar.ErrInvalid, []string{`bind: "7946" has the host "7946", which is no IP address`}},
+		{`"bind": "10.0.0.300:1"`, scalar.ErrInvalid, []string{`has the host "10.0.0.300"`}},
+		{`"bind": "127.0.0.1:"`, scalar.ErrRange, []string{`has the port "": want 0 to 65535`}},
+		{`"bind": "127.0.0.1:65536"`, scalar.ErrRange, []string{`has the port "65536"`}},
+		{`"bind": "127.0.0.1:-1"`, scalar.ErrRange, []string{`has the port "-1"`}},
+		{`"bind": "127.0.0.1:+1"`, scalar.ErrRange, []string{`has the port "+1"`}},
+		{`"bind": "127.0.0.1:http"`, scalar.ErrRange, []string{`has the port "http"`}},
+		{`"bind": 7946`, scalar.ErrType, []string{`bind: the number 7946 is not a string`}},
+		{`"join": ["a:1", "b:x"]`, scalar.ErrRange, []string{`join[1]: "b:x" has the port "x"`}},
+		{`"join": ["a:0"]`, scalar.ErrRange, []string{`join[0]: "a:0" has the port 0: want 1 to 65535`}},
+		{`"join": ["0.0.0.0"]`, scalar.ErrInvalid, []string{`join[0]: "0.0.0.0" is no address that can be reached`}},
+		{`"join": "a"`, scalar.ErrType, []string{`join: the string "a" is not a sequence`}},
+		{`"advertise": "[::]:7946"`, scalar.ErrInvalid, []string{`advertise: "[::]:7946" is no address that can be reached`}},
+		{`"node_name": "a b"`, scalar.ErrInvalid, []string{`node_name: "a b" is not a name: want 1 to 64 letters`}},
+		{`"node_name": "` + strings.Repeat("a", 65) + `"`, scalar.ErrInvalid, []string{`is not a name`}},
+		{`"node_name": "a/b"`, scalar.ErrInvalid, []string{`is not a name`}},
+		{`"zone": "ä"`, scalar.ErrInvalid, []string{`zone: "ä" is not a name`}},
+		{`"replicas": 17`, scalar.ErrRange, []string{`replicas: 17 is out of range: want 0 to 16`}},
+		{`"insecure": "true"`, scalar.ErrType, []string{`insecure: the string "true" is not a boolean`}},
+		{`"peer": {"timeout": "0s"}`, scalar.ErrRange, []string{`peer.timeout: 0s is out of range: want above 0`}},
+		{`"peer": {"control": "a"}`, scalar.ErrInvalid, []string{`peer.control: "a" is not host:port`}},
+		{`"peer": {"bulk": "a:x"}`, scalar.ErrRange, []string{`peer.bulk: "a:x" has the port "x"`}},
+		{`"peer": {"congestion": "b-b-r"}`, scalar.ErrInvalid, []string{`peer.congestion: "b-b-r" is not a name: want 1 to 15`}},
+		{`"peer": {"require": ["get", "got"]}`, scalar.ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory, rdma`}},
+		{`"peer": {"require": "get"}`, scalar.ErrType, []string{`peer.require: the string "get" is not a sequence`}},
+		{`"peer": {"gossip_profile": "man"}`, scalar.ErrEnum, []string{`peer.gossip_profile: unknown value "man"; one of lan, wan, local`}},
+		{`"peer": {"accept": true}`, scalar.ErrType, []string{`peer.accept: the boolean true is not one of on, off`}},
+		{`"peer": {"cascade": "later"}`, scalar.ErrEnum, []string{`peer.cascade: unknown value "later"; one of async, sync, off`}},
+		{`"peer": {"queue": 7}`, scalar.ErrUnit, []string{`peer.queue: "7" needs a unit`}},
+		{`"readdir": {"remote": "maybe"}`, scalar.ErrEnum, []string{`readdir.remote: unknown value "maybe"; one of on, off`}},
+		{`"tls": {"cert": "c"}`, scalar.ErrInvalid, []string{
 			`tls.ca: it is missing: tls.cert is given (config-json 1:`, `tls.key: it is missing: tls.cert is given (config-json 1:`}},
-		{`"tls": {"ca": "c", "key": "k"}`, ErrInvalid, []string{`tls.cert: it is missing: tls.ca is given`}},
+		{`"tls": {"ca": "c", "key": "k"}`, scalar.ErrInvalid, []string{`tls.cert: it is missing: tls.ca is given`}},
 	} {
 		if !strings.Contains(tc.text, `"bind"`) {
 			tc.text = `"bind": "127.0.0.1", ` + tc.text
@@ -211,7 +213,7 @@ func TestNodeName(t *testing.T) {
 		}
 	}
 	_, err := Load(Sources{Environ: []string{"KVFS_BIND=::1"}, MemTotal: testMem, Hostname: "my host"})
-	if err == nil || !strings.Contains(err.Error(), `node_name: the host name is no default, set it: "my host" is not a name`) || !errors.Is(err, ErrInvalid) {
+	if err == nil || !strings.Contains(err.Error(), `node_name: the host name is no default, set it: "my host" is not a name`) || !errors.Is(err, scalar.ErrInvalid) {
 		t.Errorf("bad host name: got %v", err)
 	}
 	if c, err := Load(Sources{Environ: []string{"KVFS_BIND=::1"}, MemTotal: testMem}); err != nil && c != nil {
@@ -244,56 +246,15 @@ func TestPreferredSegment(t *testing.T) {
 	}
 }
 
-// TestParseSegment pins the forms of a preferred segment (E2).
-func TestParseSegment(t *testing.T) {
-	for text, want := range map[string]Segment{
-		"": {}, "  ": {}, "gpu-7": {Name: "gpu-7"}, " gpu-7\n": {Name: "gpu-7"}, "10.0.0.2": {Name: "10.0.0.2"},
-		"gpu-7:7946": {Host: "gpu-7", Port: 7946}, "10.0.0.2:080": {Host: "10.0.0.2", Port: 80},
-		"[fd00::2]:7946": {Host: "fd00::2", Port: 7946}, "[fe80::1%eth0]:1": {Host: "fe80::1%eth0", Port: 1},
-	} {
-		if got, err := ParseSegment(text); err != nil || got != want {
-			t.Errorf("%q: got %+v, %v; want %+v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"::1", "fd00::2:7946", "[::1]", ":7946", "a:", "a:0", "a:65536", "a:x", "a:+1", "a b:1", "a b", "1.2.3:4", "[a]:x", strings.Repeat("a", 65)} {
-		if got, err := ParseSegment(text); err == nil || got != (Segment{}) {
-			t.Errorf("%q: got %+v, %v; want an error", text, got, err)
-		}
-	}
-}
-
-// TestHostPort pins the forms of an address.
-func TestHostPort(t *testing.T) {
-	type result struct {
-		host string
-		port int
-	}
-	for text, want := range map[string]result{
-		"node-1": {"node-1", DefaultPort}, "node-1:80": {"node-1", 80}, "node_1.example.:0": {"node_1.example.", 0},
-		"10.0.0.1": {"10.0.0.1", DefaultPort}, "10.0.0.1:65535": {"10.0.0.1", 65535}, "a1.0x:1": {"a1.0x", 1},
-		"::1": {"::1", DefaultPort}, "[::1]": {"::1", DefaultPort}, "[::1]:80": {"::1", 80}, "::": {"::", DefaultPort}, "fe80::1%eth0": {"fe80::1%eth0", DefaultPort},
-	} {
-		host, port, err := HostPort(text)
-		if got := (result{host, port}); err != nil || got != want {
-			t.Errorf("%q: got %+v, %v; want %+v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", " ", "a:b:c", "[a]", "]", "[", "[]:1", "-a", "a-:1", ".a", "a..:1x", strings.Repeat("a", 254)} {
-		if host, port, err := HostPort(text); err == nil {
-			t.Errorf("%q: got %q, %d; want an error", text, host, port)
-		}
-	}
-}
-
 // TestPeerQueue shows what an automatic queue comes to.
 func TestPeerQueue(t *testing.T) {
-	for memory, want := range map[string]Size{"64MiB": 16 * MiB, "100GiB": GiB} {
+	for memory, want := range map[string]scalar.Size{"64MiB": 16 * scalar.MiB, "100GiB": scalar.GiB} {
 		if c := mustLoad(t, Sources{InlineJSON: `{"bind": "::1", "memory": {"size": "` + memory + `"}}`}); c.Peer.Queue != want {
 			t.Errorf("memory.size %s: got %v, want %v", memory, c.Peer.Queue, want)
 		}
 	}
 	c := mustLoad(t, Sources{InlineJSON: `{"bind": "::1", "peer": {"queue": "5GiB"}}`})
-	if c.Peer.Queue != 5*GiB || !reflect.DeepEqual(c.Join, []string(nil)) {
+	if c.Peer.Queue != 5*scalar.GiB || !reflect.DeepEqual(c.Join, []string(nil)) {
 		t.Errorf("got %v, join %v", c.Peer.Queue, c.Join)
 	}
 }

@@ -7,17 +7,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // memInfo is where Linux says how much RAM there is, in kB.
 const memInfo = "/proc/meminfo"
 
 // minMemory is the least default of memory.size.
-const minMemory = 64 * MiB
+const minMemory = 64 * scalar.MiB
 
 // maxQueue is the largest default of disk.cascade_queue and peer.queue: a device or
 // a link that does 1 GiB/s needs a second for it.
-const maxQueue = GiB
+const maxQueue = scalar.GiB
 
 // rationalize fills in what follows from other settings or from the machine.
 func rationalize(c *Config, src Sources) error {
@@ -56,7 +58,7 @@ func rationalizeStore(c *Config, uid int, runtimeDir string) error {
 
 // rationalizeMemory gives the memory tier its share of the RAM, or of what its control group may
 // have if that is less; zero means to look.
-func rationalizeMemory(c *Config, memTotal Size) error {
+func rationalizeMemory(c *Config, memTotal scalar.Size) error {
 	if c.Mode != ModeEmbedded || c.Origin("memory.size").Source != Default {
 		return nil
 	}
@@ -69,12 +71,12 @@ func rationalizeMemory(c *Config, memTotal Size) error {
 			memTotal = min(memTotal, limit)
 		}
 	}
-	c.Memory.Size = max(memTotal/4/MiB*MiB, minMemory)
+	c.Memory.Size = max(memTotal/4/scalar.MiB*scalar.MiB, minMemory)
 	return nil
 }
 
 // readMemTotal reads the line "MemTotal: <n> kB".
-func readMemTotal(name string) (Size, error) {
+func readMemTotal(name string) (scalar.Size, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return 0, err
@@ -85,11 +87,11 @@ func readMemTotal(name string) (Size, error) {
 		if !strings.HasPrefix(lines.Text(), "MemTotal:") {
 			continue
 		}
-		var kilobytes Size
+		var kilobytes scalar.Size
 		if _, err := fmt.Sscanf(lines.Text(), "MemTotal: %d kB", &kilobytes); err != nil {
 			return 0, fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
 		}
-		return kilobytes * KiB, nil
+		return kilobytes * scalar.KiB, nil
 	}
 	if err := lines.Err(); err != nil {
 		return 0, err

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // bindEnv is the environment of a node with peers.
@@ -37,7 +39,7 @@ func TestDeviceList(t *testing.T) {
 		} {
 			src.MemTotal, src.Hostname = testMem, testHost
 			_, err := Load(src)
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), entry) || !strings.Contains(err.Error(), "rdma.devices") {
+			if !errors.Is(err, scalar.ErrInvalid) || !strings.Contains(err.Error(), entry) || !strings.Contains(err.Error(), "rdma.devices") {
 				t.Errorf("%s %q: got %v", what, text, err)
 			}
 		}
@@ -51,15 +53,15 @@ func TestRejectRDMA(t *testing.T) {
 		kind error
 		want []string
 	}{
-		{`"peer": {"transport": "udp"}`, ErrEnum, []string{`peer.transport: unknown value "udp"; one of auto, tcp, rdma`}},
-		{`"rdma": {"provider": "ucx"}`, ErrEnum, []string{`rdma.provider: unknown value "ucx"; one of auto, verbs, efa, tcp`}},
-		{`"rdma": {"policy": "near"}`, ErrEnum, []string{`rdma.policy: unknown value "near"; one of affinity, all, single, gpu_index`}},
-		{`"rdma": {"policy": "gpu_index"}`, ErrInvalid, []string{`rdma.policy: gpu_index takes an entry of rdma.devices, which is empty`}},
-		{`"peer": {"transport": "tcp", "require": ["get", "rdma"]}`, ErrInvalid, []string{`peer.require: rdma is turned off by peer.transport tcp (config-json 1:`}},
-		{`"rdma": {"cache": 7}`, ErrUnit, []string{`rdma.cache: "7" needs a unit`}},
-		{`"rdma": {"devices": "mlx5_0"}`, ErrType, []string{`rdma.devices: the string "mlx5_0" is not a sequence`}},
-		{`"rdma": {"devices": ["a/b"]}`, ErrInvalid, []string{`rdma.devices[0]: "a/b" has the device "a/b", which cannot be one`}},
-		{`"rdma": {"device": "a"}`, ErrUnknown, []string{`unknown key "rdma.device"; did you mean "rdma.devices"?`}},
+		{`"peer": {"transport": "udp"}`, scalar.ErrEnum, []string{`peer.transport: unknown value "udp"; one of auto, tcp, rdma`}},
+		{`"rdma": {"provider": "ucx"}`, scalar.ErrEnum, []string{`rdma.provider: unknown value "ucx"; one of auto, verbs, efa, tcp`}},
+		{`"rdma": {"policy": "near"}`, scalar.ErrEnum, []string{`rdma.policy: unknown value "near"; one of affinity, all, single, gpu_index`}},
+		{`"rdma": {"policy": "gpu_index"}`, scalar.ErrInvalid, []string{`rdma.policy: gpu_index takes an entry of rdma.devices, which is empty`}},
+		{`"peer": {"transport": "tcp", "require": ["get", "rdma"]}`, scalar.ErrInvalid, []string{`peer.require: rdma is turned off by peer.transport tcp (config-json 1:`}},
+		{`"rdma": {"cache": 7}`, scalar.ErrUnit, []string{`rdma.cache: "7" needs a unit`}},
+		{`"rdma": {"devices": "mlx5_0"}`, scalar.ErrType, []string{`rdma.devices: the string "mlx5_0" is not a sequence`}},
+		{`"rdma": {"devices": ["a/b"]}`, scalar.ErrInvalid, []string{`rdma.devices[0]: "a/b" has the device "a/b", which cannot be one`}},
+		{`"rdma": {"device": "a"}`, scalar.ErrUnknown, []string{`unknown key "rdma.device"; did you mean "rdma.devices"?`}},
 		{`"rdma": {"devices": ["a", ""], "policy": "gpu_index", "cache": -1}, "peer": {"transport": "x"}`, nil, []string{
 			"rdma.devices[1]: contains an empty RDMA device entry", "rdma.cache:", "peer.transport:"}},
 	} {

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // shape is what a setting looks like in a file.
@@ -188,9 +190,9 @@ func (s *setting) typeName() string {
 		return "host:port"
 	}
 	switch s.scalar() {
-	case reflect.TypeFor[Size]():
+	case reflect.TypeFor[scalar.Size]():
 		return "size"
-	case reflect.TypeFor[Duration]():
+	case reflect.TypeFor[scalar.Duration]():
 		return "duration"
 	case reflect.TypeFor[[]string]():
 		return "strings"

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // TestSecretNames shows that a setting is a secret by its name, and that each setting of today whose name says so is
@@ -48,7 +50,7 @@ func (vaultTypes) Options(name string) any {
 func TestPrintPublic(t *testing.T) {
 	text := `{"bind": "127.0.0.1", "peer": {"gossip_keys": "/etc/gossip.keys"}, "tiers": [{"type": "memory"},
 		{"type": "vault", "url": "https://me:hush1@host/x", "token": "hush2", "keys": ["hush3", "hush4"]}]}`
-	c, err := Load(Sources{InlineJSON: text, MemTotal: GiB, Hostname: "a", TierTypes: vaultTypes{}})
+	c, err := Load(Sources{InlineJSON: text, MemTotal: scalar.GiB, Hostname: "a", TierTypes: vaultTypes{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -16,14 +17,14 @@ func (l *loader) validateSpecs() {
 	for n, name := range slices.Sorted(maps.Keys(l.cfg.Specs)) {
 		at := joinName("specs", name)
 		if n == hybrid.MaxSpecs {
-			l.fail(l.cfg.Origin(at), "specs", violate(ErrRange, "there are %d: want at most %d", len(l.cfg.Specs), hybrid.MaxSpecs))
+			l.fail(l.cfg.Origin(at), "specs", scalar.Violate(scalar.ErrRange, "there are %d: want at most %d", len(l.cfg.Specs), hybrid.MaxSpecs))
 			return
 		}
 		if i, _ := slices.BinarySearch(bad, at+"."); !l.good(at) || i < len(bad) && strings.HasPrefix(bad[i], at+".") {
 			continue
 		}
 		if _, err := hybrid.New(l.cfg.Specs[name]); err != nil {
-			l.fail(l.cfg.Origin(at), at, violate(ErrInvalid, "%v", err))
+			l.fail(l.cfg.Origin(at), at, scalar.Violate(scalar.ErrInvalid, "%v", err))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/spf13/pflag"
 )
 
@@ -100,9 +101,9 @@ func isForeign(name string) bool {
 // unknownName is the violation for a variable or flag that does not exist.
 func unknownName(what, name string, names []string) error {
 	if near := Nearest(name, names); near != "" {
-		return violate(ErrUnknown, "unknown %s %q; did you mean %q?", what, name, near)
+		return scalar.Violate(scalar.ErrUnknown, "unknown %s %q; did you mean %q?", what, name, near)
 	}
-	return violate(ErrUnknown, "unknown %s %q", what, name)
+	return scalar.Violate(scalar.ErrUnknown, "unknown %s %q", what, name)
 }
 
 // setText sets a setting from the texts of one origin: one for a scalar, any
@@ -151,9 +152,9 @@ func (l *loader) setStrings(v reflect.Value, s *setting, o Origin, texts []strin
 // emptyElement is the violation of element i of a list, which is empty.
 func (s *setting) emptyElement(i int, texts []string) error {
 	if s.empty != "" {
-		return violate(ErrInvalid, "%q %s", strings.Join(texts, s.sep), s.empty)
+		return scalar.Violate(scalar.ErrInvalid, "%q %s", strings.Join(texts, s.sep), s.empty)
 	}
-	return violate(ErrInvalid, "element %d is empty", i)
+	return scalar.Violate(scalar.ErrInvalid, "element %d is empty", i)
 }
 
 // setSections replaces a list of sections, each given as "key=value,key=value".
@@ -183,13 +184,13 @@ func (l *loader) setSection(v reflect.Value, s *setting, path string, o Origin, 
 		child := s.find(key)
 		switch {
 		case !ok:
-			l.fail(o, path, violate(ErrSyntax, "%q is not key=value: want %s", part, s.typeName()))
+			l.fail(o, path, scalar.Violate(scalar.ErrSyntax, "%q is not key=value: want %s", part, s.typeName()))
 			continue
 		case child == nil:
 			l.fail(o, path, unknownKey(key, s, s.path+"[]"))
 			continue
 		case seen[key]:
-			l.fail(o, path, violate(ErrDuplicate, "duplicate key %q", key))
+			l.fail(o, path, scalar.Violate(scalar.ErrDuplicate, "duplicate key %q", key))
 			continue
 		}
 		seen[key] = true

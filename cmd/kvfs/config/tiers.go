@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -19,11 +20,11 @@ const (
 
 // Tier is one entry of the list of tiers.
 type Tier struct {
-	Type         string `kvfs:"type" required:"true" example:"disk" help:"memory, disk, peer, or a further type that this program was built with. memory, disk and peer take no other key here; their settings are in sections of their own. A further type has its own keys besides these."`
-	Name         string `kvfs:"name" check:"name" example:"-" auto:"the type" help:"Name of the tier. No two tiers have the same."`
-	Cascade      string `kvfs:"cascade" example:"-" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to it; see disk.cascade."`
-	CascadeQueue Size   `kvfs:"cascade_queue" example:"-" default:"0" help:"Most bytes that wait to be copied to it; see disk.cascade_queue."`
-	Admission    string `kvfs:"admission" example:"-" enum:"all|second_hit" default:"all" help:"Which blocks are copied to it; see disk.admission."`
+	Type         string      `kvfs:"type" required:"true" example:"disk" help:"memory, disk, peer, or a further type that this program was built with. memory, disk and peer take no other key here; their settings are in sections of their own. A further type has its own keys besides these."`
+	Name         string      `kvfs:"name" check:"name" example:"-" auto:"the type" help:"Name of the tier. No two tiers have the same."`
+	Cascade      string      `kvfs:"cascade" example:"-" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to it; see disk.cascade."`
+	CascadeQueue scalar.Size `kvfs:"cascade_queue" example:"-" default:"0" help:"Most bytes that wait to be copied to it; see disk.cascade_queue."`
+	Admission    string      `kvfs:"admission" example:"-" enum:"all|second_hit" default:"all" help:"Which blocks are copied to it; see disk.admission."`
 
 	// Options are those of its type, as TierTypes made them; nil for memory, disk and peer.
 	Options any
@@ -86,9 +87,9 @@ func (d document) tierType(t *Tier, n *yaml.Node, s *setting, path string) bool 
 	switch known := strings.Join(types, ", "); {
 	case d.bad[path]:
 	case t.Type == "":
-		d.fail(o, path, violate(ErrInvalid, "it is missing; one of %s", known))
+		d.fail(o, path, scalar.Violate(scalar.ErrInvalid, "it is missing; one of %s", known))
 	case !slices.Contains(types, t.Type):
-		d.fail(o, path, violate(ErrEnum, "unknown value %q; one of %s", t.Type, known))
+		d.fail(o, path, scalar.Violate(scalar.ErrEnum, "unknown value %q; one of %s", t.Type, known))
 	default:
 		t.Options = d.types.Options(t.Type)
 		return true
@@ -104,7 +105,9 @@ func (l *loader) validateTiers() {
 		if !l.good(join(at, "type"), join(at, "name")) {
 			continue
 		}
-		fail := func(format string, args ...any) { l.fail(l.cfg.Origin(at), at, violate(ErrInvalid, format, args...)) }
+		fail := func(format string, args ...any) {
+			l.fail(l.cfg.Origin(at), at, scalar.Violate(scalar.ErrInvalid, format, args...))
+		}
 		name := cmp.Or(t.Name, t.Type)
 		if other, taken := seen[name]; taken {
 			fail("the name %q is that of tiers[%d], too", name, other)
@@ -116,7 +119,7 @@ func (l *loader) validateTiers() {
 		}
 	}
 	if n := len(l.cfg.Below()); n > maxTiers {
-		l.fail(l.cfg.Origin("tiers"), "tiers", violate(ErrRange, "%d tiers below memory: want at most %d", n, maxTiers))
+		l.fail(l.cfg.Origin("tiers"), "tiers", scalar.Violate(scalar.ErrRange, "%d tiers below memory: want at most %d", n, maxTiers))
 	}
 }
 

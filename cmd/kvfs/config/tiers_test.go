@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // below lists the tiers below memory, by name.
@@ -37,7 +39,7 @@ func TestTierOrder(t *testing.T) {
 			t.Errorf("%s%s: got %v, want %v", tc.tiers, tc.more, got, tc.want)
 		}
 		for _, b := range c.Below() {
-			if b.Type == TierDisk && (b.Cascade != "sync" || b.Admission != AdmitSecondHit || b.CascadeQueue != GiB || b.Options != nil) {
+			if b.Type == TierDisk && (b.Cascade != "sync" || b.Admission != AdmitSecondHit || b.CascadeQueue != scalar.GiB || b.Options != nil) {
 				t.Errorf("the disk is %+v", b)
 			}
 			if c.TypeOf(b.Name) != b.Type {
@@ -54,8 +56,8 @@ func TestTierOptions(t *testing.T) {
 		{"type": "store", "name": "cold", "root": "/c", "size": "5GiB", "cascade": "on_evict", "admission": "second_hit"}]}`})
 	want := []Tier{
 		{Type: "memory", Name: "memory", Cascade: "async", Admission: "all"},
-		{Type: "store", Name: "store", Cascade: "async", CascadeQueue: 2 * MiB, Admission: "all", Options: &storeOptions{"/r", GiB, []string{"a:1"}}},
-		{Type: "store", Name: "cold", Cascade: "on_evict", Admission: "second_hit", Options: &storeOptions{"/c", 5 * GiB, nil}},
+		{Type: "store", Name: "store", Cascade: "async", CascadeQueue: 2 * scalar.MiB, Admission: "all", Options: &storeOptions{"/r", scalar.GiB, []string{"a:1"}}},
+		{Type: "store", Name: "cold", Cascade: "on_evict", Admission: "second_hit", Options: &storeOptions{"/c", 5 * scalar.GiB, nil}},
 	}
 	if !reflect.DeepEqual(c.Tiers, want) {
 		t.Errorf("got %+v, want %+v", c.Tiers, want)
@@ -83,31 +85,31 @@ func TestRejectTiers(t *testing.T) {
 		kind  error
 		want  string // behind the file's name
 	}{
-		{"{root: /r}", ErrInvalid, ":2: tiers[0].type: it is missing; " + known},
-		{"{type: null, root: /r}", ErrInvalid, ":2: tiers[0].type: it is missing; " + known},
-		{"null", ErrInvalid, ":2: tiers[0]: type is missing"},
-		{"{type: other},\n{type: stoer, root: /r}", ErrEnum, `:3: tiers[1].type: unknown value "stoer"; ` + known},
-		{"{type: [store]}", ErrType, "tiers[0].type: a sequence is not a string"},
-		{"{type: store, roots: /r, root: /r}", ErrUnknown, `unknown key "tiers[0].roots"; did you mean "tiers[0].root"?`},
-		{"{type: other, root: /r}", ErrUnknown, `unknown key "tiers[0].root"; known here: type, name, cascade, cascade_queue, admission`},
-		{"{type: store, root: /r, root: /s}", ErrDuplicate, `duplicate key "tiers[0].root", first given in line 2`},
-		{"{type: store, root: 7}", ErrType, "tiers[0].root: the number 7 is not a string"},
-		{"{type: store, root: /r, size: 7}", ErrUnit, `tiers[0].size: "7" needs a unit`},
-		{"{type: store, root: /r, size: 7KiB}", ErrRange, "tiers[0].size: 7KiB is out of range: want at least 1MiB"},
-		{"{type: store, root: /r, hosts: [a, '']}", ErrInvalid, "tiers[0].hosts[1]: the element is empty"},
-		{"{type: store}", ErrInvalid, ":2: tiers[0]: root is missing"},
-		{"{type: other, cascade: 'on'}", ErrEnum, `tiers[0].cascade: unknown value "on"; one of async, sync, on_evict, off`},
-		{"{type: other, name: a/b}", ErrInvalid, `tiers[0].name: "a/b"`},
-		{"{type: memory, size: 1GiB}", ErrUnknown, `unknown key "tiers[0].size"; did you mean "memory.size"?`},
+		{"{root: /r}", scalar.ErrInvalid, ":2: tiers[0].type: it is missing; " + known},
+		{"{type: null, root: /r}", scalar.ErrInvalid, ":2: tiers[0].type: it is missing; " + known},
+		{"null", scalar.ErrInvalid, ":2: tiers[0]: type is missing"},
+		{"{type: other},\n{type: stoer, root: /r}", scalar.ErrEnum, `:3: tiers[1].type: unknown value "stoer"; ` + known},
+		{"{type: [store]}", scalar.ErrType, "tiers[0].type: a sequence is not a string"},
+		{"{type: store, roots: /r, root: /r}", scalar.ErrUnknown, `unknown key "tiers[0].roots"; did you mean "tiers[0].root"?`},
+		{"{type: other, root: /r}", scalar.ErrUnknown, `unknown key "tiers[0].root"; known here: type, name, cascade, cascade_queue, admission`},
+		{"{type: store, root: /r, root: /s}", scalar.ErrDuplicate, `duplicate key "tiers[0].root", first given in line 2`},
+		{"{type: store, root: 7}", scalar.ErrType, "tiers[0].root: the number 7 is not a string"},
+		{"{type: store, root: /r, size: 7}", scalar.ErrUnit, `tiers[0].size: "7" needs a unit`},
+		{"{type: store, root: /r, size: 7KiB}", scalar.ErrRange, "tiers[0].size: 7KiB is out of range: want at least 1MiB"},
+		{"{type: store, root: /r, hosts: [a, '']}", scalar.ErrInvalid, "tiers[0].hosts[1]: the element is empty"},
+		{"{type: store}", scalar.ErrInvalid, ":2: tiers[0]: root is missing"},
+		{"{type: other, cascade: 'on'}", scalar.ErrEnum, `tiers[0].cascade: unknown value "on"; one of async, sync, on_evict, off`},
+		{"{type: other, name: a/b}", scalar.ErrInvalid, `tiers[0].name: "a/b"`},
+		{"{type: memory, size: 1GiB}", scalar.ErrUnknown, `unknown key "tiers[0].size"; did you mean "memory.size"?`},
 
-		{"{type: other},\n{type: other}", ErrInvalid, `:3: tiers[1]: the name "other" is that of tiers[0], too`},
-		{"{type: memory},\n{type: memory}", ErrInvalid, `:3: tiers[1]: the name "memory" is that of tiers[0], too`},
-		{"{type: other, name: disk}", ErrInvalid, `tiers[0]: the name "disk" is kept for memory, disk and peers`},
-		{"{type: other, name: peer-2}", ErrInvalid, `tiers[0]: the name "peer-2" is kept for memory, disk and peers`},
-		{"{type: other},\n{type: memory}", ErrInvalid, ":3: tiers[1]: memory is the first tier: list it first, or leave it out"},
-		{"{type: peer},\n{type: other}", ErrInvalid, ":2: tiers[0]: peers are the last tier: list them last, or leave them out"},
-		{"{type: disk}", ErrInvalid, ":2: tiers[0]: it needs disk.dirs"},
-		{"{type: peer}", ErrInvalid, ":2: tiers[0]: it needs bind"},
+		{"{type: other},\n{type: other}", scalar.ErrInvalid, `:3: tiers[1]: the name "other" is that of tiers[0], too`},
+		{"{type: memory},\n{type: memory}", scalar.ErrInvalid, `:3: tiers[1]: the name "memory" is that of tiers[0], too`},
+		{"{type: other, name: disk}", scalar.ErrInvalid, `tiers[0]: the name "disk" is kept for memory, disk and peers`},
+		{"{type: other, name: peer-2}", scalar.ErrInvalid, `tiers[0]: the name "peer-2" is kept for memory, disk and peers`},
+		{"{type: other},\n{type: memory}", scalar.ErrInvalid, ":3: tiers[1]: memory is the first tier: list it first, or leave it out"},
+		{"{type: peer},\n{type: other}", scalar.ErrInvalid, ":2: tiers[0]: peers are the last tier: list them last, or leave them out"},
+		{"{type: disk}", scalar.ErrInvalid, ":2: tiers[0]: it needs disk.dirs"},
+		{"{type: peer}", scalar.ErrInvalid, ":2: tiers[0]: it needs bind"},
 	} {
 		t.Run(tc.tiers, func(t *testing.T) {
 			file := writeFile(t, "c.yaml", "tiers: [\n"+tc.tiers+"]\n")

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // validate checks settings against each other; each alone was checked when it
@@ -34,20 +36,20 @@ func (l *loader) validateMode() {
 	}
 	if c.Mode == ModeEmbedded {
 		if memory.Source != Default && c.Memory.Size == 0 && l.good("memory.size") {
-			l.fail(memory, "memory.size", violate(ErrRange, "0 is out of range: mode %s (%v) needs memory", c.Mode, mode))
-		} else if memory.Source != Default && c.Memory.Size < MiB && l.good("memory.size") {
-			l.fail(memory, "memory.size", violate(ErrRange, "%v is out of range: want at least %v", c.Memory.Size, Size(MiB)))
+			l.fail(memory, "memory.size", scalar.Violate(scalar.ErrRange, "0 is out of range: mode %s (%v) needs memory", c.Mode, mode))
+		} else if memory.Source != Default && c.Memory.Size < scalar.MiB && l.good("memory.size") {
+			l.fail(memory, "memory.size", scalar.Violate(scalar.ErrRange, "%v is out of range: want at least %v", c.Memory.Size, scalar.Size(scalar.MiB)))
 		}
 		return
 	}
 	if c.Memory.Size != 0 && l.good("memory.size") {
-		l.fail(memory, "memory.size", violate(ErrInvalid, "%v excludes mode %s (%v), which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode, mode))
+		l.fail(memory, "memory.size", scalar.Violate(scalar.ErrInvalid, "%v excludes mode %s (%v), which contributes no memory: leave it out or set 0", c.Memory.Size, c.Mode, mode))
 	}
 	if len(c.Disk.Dirs) > 0 && l.good(diskDirs) {
-		l.fail(c.Origin(diskDirs), diskDirs, violate(ErrInvalid, "a disk tier excludes mode %s (%v), which contributes no disk: leave it out", c.Mode, mode))
+		l.fail(c.Origin(diskDirs), diskDirs, scalar.Violate(scalar.ErrInvalid, "a disk tier excludes mode %s (%v), which contributes no disk: leave it out", c.Mode, mode))
 	}
 	if len(c.Tiers) > 0 && l.good("tiers") {
-		l.fail(c.Origin("tiers"), "tiers", violate(ErrInvalid, "a list of tiers excludes mode %s (%v), which has none: leave it out", c.Mode, mode))
+		l.fail(c.Origin("tiers"), "tiers", scalar.Violate(scalar.ErrInvalid, "a list of tiers excludes mode %s (%v), which has none: leave it out", c.Mode, mode))
 	}
 }
 
@@ -58,7 +60,7 @@ func (l *loader) validateMemory() {
 	if m.LowWatermark < m.HighWatermark || !l.good(low, high) {
 		return
 	}
-	l.failLatest(low, high, violate(ErrInvalid, "low_watermark %v (%v) must be below high_watermark %v (%v)",
+	l.failLatest(low, high, scalar.Violate(scalar.ErrInvalid, "low_watermark %v (%v) must be below high_watermark %v (%v)",
 		m.LowWatermark, l.cfg.Origin(low), m.HighWatermark, l.cfg.Origin(high)))
 }
 
@@ -104,7 +106,7 @@ func (l *loader) validateDisk() {
 			default:
 				continue
 			}
-			l.fail(l.cfg.Origin(at), at, violate(ErrInvalid, "%q %s %s, %q", d.Path, how, t.setting, t.path))
+			l.fail(l.cfg.Origin(at), at, scalar.Violate(scalar.ErrInvalid, "%q %s %s, %q", d.Path, how, t.setting, t.path))
 			break
 		}
 		taken = append(taken, place{at, path})
@@ -126,18 +128,18 @@ func beneath(path, dir string) bool {
 
 // minUsable is the least usable staging memory: more than any block needs that
 // is too small to be moved in place.
-const minUsable = MiB
+const minUsable = scalar.MiB
 
 // Direct I/O moves whole aligned units, and needs room around a block for where it
 // begins and ends. Source: _DIRECT_IO_ALIGNMENT and _DIRECT_IO_PADDING_BYTES of vLLM's
 // Mooncake store connector.
 const (
-	stagingAlignment = 4 * KiB
-	stagingPadding   = 8 * KiB
+	stagingAlignment = 4 * scalar.KiB
+	stagingPadding   = 8 * scalar.KiB
 )
 
 // padded returns the staging memory that a block of this size may need.
-func padded(size Size) Size {
+func padded(size scalar.Size) scalar.Size {
 	if size > math.MaxInt64-stagingAlignment-stagingPadding {
 		return math.MaxInt64 // more than there is, in any case
 	}
@@ -151,20 +153,20 @@ func padded(size Size) Size {
 func (l *loader) validateStaging() {
 	const size, ratio = "staging.size", "staging.usable_ratio"
 	st := l.cfg.Staging
-	usable := Size(float64(st.Size) * st.UsableRatio)
+	usable := scalar.Size(float64(st.Size) * st.UsableRatio)
 	if len(l.cfg.Disk.Dirs) == 0 || !l.good(size, ratio) {
 		return
 	}
 	product := fmt.Sprintf("size %v (%v) times usable_ratio %v (%v) is %v", st.Size, l.cfg.Origin(size), st.UsableRatio, l.cfg.Origin(ratio), usable)
 	if usable < minUsable {
-		l.failLatest(size, ratio, violate(ErrInvalid, "%s: want at least %v", product, minUsable))
+		l.failLatest(size, ratio, scalar.Violate(scalar.ErrInvalid, "%s: want at least %v", product, minUsable))
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.cfg.Groups)) {
 		at := join(joinName("groups", name), "block_size")
 		block := l.cfg.Groups[name].BlockSize
 		if need := padded(block); block != 0 && need > usable && l.good(at) {
-			l.failLatest(at, l.latest(size, ratio), violate(ErrInvalid, "a block of %v (%v) needs %v of staging, and %s",
+			l.failLatest(at, l.latest(size, ratio), scalar.Violate(scalar.ErrInvalid, "a block of %v (%v) needs %v of staging, and %s",
 				block, l.cfg.Origin(at), need, product))
 		}
 	}
@@ -175,7 +177,7 @@ func (l *loader) validateGroups() {
 	for _, name := range slices.Sorted(maps.Keys(l.cfg.Groups)) {
 		g, at := l.cfg.Groups[name], joinName("groups", name)
 		if strict := join(at, "strict"); g.Strict && g.BlockSize == 0 && l.good(strict, join(at, "block_size")) {
-			l.fail(l.cfg.Origin(strict), strict, violate(ErrInvalid, "strict needs block_size"))
+			l.fail(l.cfg.Origin(strict), strict, scalar.Violate(scalar.ErrInvalid, "strict needs block_size"))
 		}
 	}
 }

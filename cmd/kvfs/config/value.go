@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
 )
@@ -27,7 +28,7 @@ func (s *setting) setText(v reflect.Value, text string) error {
 	case *bool:
 		b, ok := textBools[text]
 		if !ok {
-			return violate(ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
+			return scalar.Violate(scalar.ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
 		}
 		*p = b
 		return nil
@@ -46,17 +47,17 @@ func (s *setting) setText(v reflect.Value, text string) error {
 		return nil
 	case *float64:
 		return setParsed(s, p, text, parseFloat)
-	case *Size:
-		n, err := ParseSize(text)
+	case *scalar.Size:
+		n, err := scalar.ParseSize(text)
 		if err != nil {
 			return err
 		}
 		if unit := s.unit(); n%unit != 0 {
-			return violate(ErrRange, "%v is out of range: want %s", n, s.bounds())
+			return scalar.Violate(scalar.ErrRange, "%v is out of range: want %s", n, s.bounds())
 		}
-		return setBounded(s, p, n, ParseSize)
-	case *Duration:
-		return setParsed(s, p, text, ParseDuration)
+		return setBounded(s, p, n, scalar.ParseSize)
+	case *scalar.Duration:
+		return setParsed(s, p, text, scalar.ParseDuration)
 	}
 	panic("config: no text form for " + v.Type().String())
 }
@@ -72,7 +73,7 @@ var textBools = map[string]bool{
 // named check.
 func (s *setting) setString(p *string, text string) error {
 	if s.enum != nil && !slices.Contains(s.enum, text) {
-		return violate(ErrEnum, "unknown value %q; one of %s", text, strings.Join(s.enum, ", "))
+		return scalar.Violate(scalar.ErrEnum, "unknown value %q; one of %s", text, strings.Join(s.enum, ", "))
 	}
 	if s.check != "" {
 		if err := checks[s.check](text); err != nil {
@@ -84,7 +85,7 @@ func (s *setting) setString(p *string, text string) error {
 }
 
 // setParsed sets *p to what parse makes of text, if that is in the bounds of s.
-func setParsed[T int | float64 | Size | Duration](s *setting, p *T, text string, parse func(string) (T, error)) error {
+func setParsed[T int | float64 | scalar.Size | scalar.Duration](s *setting, p *T, text string, parse func(string) (T, error)) error {
 	v, err := parse(text)
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func setParsed[T int | float64 | Size | Duration](s *setting, p *T, text string,
 }
 
 // setBounded sets *p to v if v is in the bounds of s. NaN never is.
-func setBounded[T int | float64 | Size | Duration](s *setting, p *T, v T, parse func(string) (T, error)) error {
+func setBounded[T int | float64 | scalar.Size | scalar.Duration](s *setting, p *T, v T, parse func(string) (T, error)) error {
 	within := func(bound string, ok func(limit T) bool) bool {
 		if bound == "" {
 			return true
@@ -108,18 +109,18 @@ func setBounded[T int | float64 | Size | Duration](s *setting, p *T, v T, parse 
 		!within(s.max, func(l T) bool { return v <= l }) ||
 		!within(s.above, func(l T) bool { return v > l }) ||
 		!within(s.below, func(l T) bool { return v < l }) || v != v {
-		return violate(ErrRange, "%v is out of range: want %s", v, s.bounds())
+		return scalar.Violate(scalar.ErrRange, "%v is out of range: want %s", v, s.bounds())
 	}
 	*p = v
 	return nil
 }
 
 // unit returns the size of which a setting must be a multiple.
-func (s *setting) unit() Size {
+func (s *setting) unit() scalar.Size {
 	if s.multiple == "" {
 		return 1
 	}
-	unit, err := ParseSize(s.multiple)
+	unit, err := scalar.ParseSize(s.multiple)
 	if err != nil || unit == 0 {
 		panic("config: bad multiple in the tag of " + s.path)
 	}
@@ -160,7 +161,7 @@ func (s *setting) limits() string {
 func parseInt(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {
-		return 0, violate(ErrType, "%q is not an integer", s)
+		return 0, scalar.Violate(scalar.ErrType, "%q is not an integer", s)
 	}
 	return n, nil
 }
@@ -168,7 +169,7 @@ func parseInt(s string) (int, error) {
 func parseFloat(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		return 0, violate(ErrType, "%q is not a number", s)
+		return 0, scalar.Violate(scalar.ErrType, "%q is not a number", s)
 	}
 	return f, nil
 }
@@ -182,7 +183,7 @@ func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err erro
 		return false, nil
 	}
 	if !slices.Contains(scalarTags(v.Type()), tag) {
-		return false, violate(ErrType, "%s is not %s", describe(n), s.want())
+		return false, scalar.Violate(scalar.ErrType, "%s is not %s", describe(n), s.want())
 	}
 	if v.Kind() == reflect.Bool {
 		text = strings.ToLower(text) // YAML has true, True and TRUE
@@ -195,7 +196,7 @@ func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err erro
 func scalarTags(typ reflect.Type) []string {
 	typ = scalarOf(typ)
 	switch typ {
-	case reflect.TypeFor[Size](), reflect.TypeFor[Duration]():
+	case reflect.TypeFor[scalar.Size](), reflect.TypeFor[scalar.Duration]():
 		return []string{"!!str", "!!int", "!!float"}
 	}
 	switch typ.Kind() {
@@ -216,9 +217,9 @@ func (s *setting) want() string {
 		return "one of " + strings.Join(s.enum, ", ")
 	case s.typ.Kind() == reflect.Bool:
 		return "a boolean: write true or false, without quotes"
-	case s.typ == reflect.TypeFor[Size]():
+	case s.typ == reflect.TypeFor[scalar.Size]():
 		return "a size, such as 4GiB"
-	case s.typ == reflect.TypeFor[Duration]():
+	case s.typ == reflect.TypeFor[scalar.Duration]():
 		return "a duration, such as 30s"
 	case s.scalar().Kind() == reflect.Int:
 		return "an integer: write it without quotes"
@@ -256,10 +257,10 @@ var checks = map[string]func(string) error{
 	"pattern":   checkPattern,
 	"filename":  checkFilename,
 	"fsname":    checkFSName,
-	"listen":    checkListen,
-	"address":   checkAddress,
-	"name":      checkName,
-	"word":      checkWord,
+	"listen":    scalar.CheckListen,
+	"address":   scalar.CheckAddress,
+	"name":      scalar.CheckName,
+	"word":      scalar.CheckWord,
 	"device":    checkDevice,
 	"endpoint":  checkEndpoint,
 	"socket":    checkSocket,
@@ -275,7 +276,7 @@ var numa = regexp.MustCompile(`^(bind:[0-9]+([,-][0-9]+)*|prefer:[0-9]+|interlea
 // checkNUMA wants a memory policy.
 func checkNUMA(s string) error {
 	if !numa.MatchString(s) {
-		return violate(ErrInvalid, "%q is not a memory policy: want bind:NODES, prefer:NODE, interleave, interleave:NODES or local, such as bind:0 or interleave:0-3", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not a memory policy: want bind:NODES, prefer:NODE, interleave, interleave:NODES or local, such as bind:0 or interleave:0-3", s)
 	}
 	return nil
 }
@@ -285,10 +286,10 @@ func checkNUMA(s string) error {
 func checkHostPort(s string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return violate(ErrInvalid, "%q is not host:port, such as 127.0.0.1:9100 or [::1]:9100", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not host:port, such as 127.0.0.1:9100 or [::1]:9100", s)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 || port[0] == '+' {
-		return violate(ErrRange, "%q has the port %q: want 0 to 65535", s, port)
+		return scalar.Violate(scalar.ErrRange, "%q has the port %q: want 0 to 65535", s, port)
 	}
 	return nil
 }
@@ -298,7 +299,7 @@ func checkHostPort(s string) error {
 func checkPattern(s string) error {
 	name := strings.TrimSuffix(s, "/")
 	if _, err := path.Match(name, ""); err != nil || name == "" || strings.Contains(name, "/") {
-		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.tmp, or for a directory, such as tmp/", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not a pattern for one name, such as *.tmp, or for a directory, such as tmp/", s)
 	}
 	return nil
 }
@@ -306,7 +307,7 @@ func checkPattern(s string) error {
 // checkFilename wants a pattern for the names of files.
 func checkFilename(s string) error {
 	if strings.HasSuffix(s, "/") {
-		return violate(ErrInvalid, "%q is not a pattern for one name, such as *.lock", s)
+		return scalar.Violate(scalar.ErrInvalid, "%q is not a pattern for one name, such as *.lock", s)
 	}
 	return checkPattern(s)
 }
@@ -314,7 +315,7 @@ func checkFilename(s string) error {
 // checkSocket wants the path of a unix socket.
 func checkSocket(s string) error {
 	if !isSocket(s) {
-		return violate(ErrInvalid, "%q does not name a socket: want a clean path from the root of at most %d bytes, such as /run/kvfs/0/store.sock", s, maxSocket)
+		return scalar.Violate(scalar.ErrInvalid, "%q does not name a socket: want a clean path from the root of at most %d bytes, such as /run/kvfs/0/store.sock", s, maxSocket)
 	}
 	return nil
 }
@@ -322,7 +323,7 @@ func checkSocket(s string) error {
 // checkFSName refuses what would break the mount options or mount tables.
 func checkFSName(s string) error {
 	if i := strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r == ',' || r == '\\' || r == 0x7f }); i >= 0 {
-		return violate(ErrInvalid, "%q holds %q: want no white space, comma or backslash", s, s[i])
+		return scalar.Violate(scalar.ErrInvalid, "%q holds %q: want no white space, comma or backslash", s, s[i])
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
@@ -26,7 +27,7 @@ import (
 func guestConfig(t *testing.T, owner *config.Config, timeout time.Duration) *config.Config {
 	t.Helper()
 	cfg := loadConfig(t, `{"log": {"level": "error"}, "store": {"socket": "`+owner.Store.Socket+`"}}`)
-	cfg.Mode, cfg.Memory.Size, cfg.Store.OwnerTimeout = config.ModeStandaloneStore, 0, config.Duration(timeout)
+	cfg.Mode, cfg.Memory.Size, cfg.Store.OwnerTimeout = config.ModeStandaloneStore, 0, scalar.Duration(timeout)
 	return cfg
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -45,7 +46,7 @@ func Descriptors(cfg *config.Config) uint64 {
 }
 
 // MinRoom is the least room for memory that a file system must have.
-const MinRoom = 16 * config.MiB
+const MinRoom = 16 * scalar.MiB
 
 // fitMemory returns cfg, or a copy with smaller memory.size and headroom if the memory lies in
 // a shared file system with less room. /dev/shm is one; in containers of Docker it has 64 MiB.
@@ -58,11 +59,11 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 		return cfg, nil
 	}
 	if room < int64(MinRoom) {
-		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), config.Size(room), MinRoom))
+		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), scalar.Size(room), MinRoom))
 	}
 	fit := *cfg
-	fit.Memory.Headroom = config.Size(min(Headroom(cfg), room/8))
-	fit.Memory.Size = min(cfg.Memory.Size, config.Size(room)-fit.Memory.Headroom)
+	fit.Memory.Headroom = scalar.Size(min(Headroom(cfg), room/8))
+	fit.Memory.Size = min(cfg.Memory.Size, scalar.Size(room)-fit.Memory.Headroom)
 	log.Warn("memory.size exceeds the room of the file system: using less", zap.String("dir", m.Dir()), zap.Stringer("configured", cfg.Memory.Size),
 		zap.Stringer("memory", fit.Memory.Size), zap.Stringer("headroom", fit.Memory.Headroom))
 	return &fit, nil
@@ -71,10 +72,10 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 // checkMemory fails if the machine, or the control group of this process, has less than memory.size.
 func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	if total := TotalMemory(); int64(cfg.Memory.Size) > total {
-		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, config.Size(total)))
+		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, scalar.Size(total)))
 	}
 	limit, ok := config.MemoryLimit()
-	switch all := cfg.Memory.Size + config.Size(Headroom(cfg)); {
+	switch all := cfg.Memory.Size + scalar.Size(Headroom(cfg)); {
 	case !ok:
 	case cfg.Memory.Size > limit:
 		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))

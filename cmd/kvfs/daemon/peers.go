@@ -22,6 +22,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/rdma"
@@ -159,7 +160,7 @@ const hedgeQuantile = 0.95
 
 // openTransport listens for peers that fetch blocks. names returns the nodes with an address.
 func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr string) []string, log *zap.Logger) (*tcp.Transport, error) {
-	host, _, err := config.HostPort(cfg.Bind)
+	host, _, err := scalar.HostPort(cfg.Bind)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +219,7 @@ func preferredSegment(cfg *config.Config, log *zap.Logger) string {
 	if cfg.PreferredSegment == "" {
 		return ""
 	}
-	s, err := config.ParseSegment(cfg.PreferredSegment)
+	s, err := scalar.ParseSegment(cfg.PreferredSegment)
 	if err != nil {
 		log.Warn("preferred_segment is invalid: ignoring it", zap.Error(err))
 		return ""

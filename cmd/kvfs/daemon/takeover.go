@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
@@ -348,7 +349,7 @@ func (p Program) suits(c *handoff.Conn, cfg *config.Config, m *mountinfo.Info) e
 	differ("memory.dir", cmp.Or(dir, "none"), cmp.Or(o.MemoryDir, "none"))
 	differ("mount.fs_name", cfg.Mount.FSName, o.FSName)
 	differ("mount.allow_other", onOff(allowOther(cfg)), onOff(o.AllowOther))
-	differ("mount.max_write", cfg.Mount.MaxWrite, config.Size(o.MaxWrite))
+	differ("mount.max_write", cfg.Mount.MaxWrite, scalar.Size(o.MaxWrite))
 	if cfg.Memory.Passthrough == config.Off {
 		errs = append(errs, fmt.Errorf("memory.passthrough: got %s, and a takeover cannot change it to that", config.Off))
 	}

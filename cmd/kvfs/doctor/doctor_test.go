@@ -22,6 +22,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/pki"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -61,7 +62,7 @@ func (f fixture) set(yaml string) {
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Sources{File: file, MemTotal: 4 * config.GiB, Hostname: "a"})
+	cfg, err := config.Load(config.Sources{File: file, MemTotal: 4 * scalar.GiB, Hostname: "a"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

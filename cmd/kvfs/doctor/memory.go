@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
@@ -34,7 +35,7 @@ func needMemory(run func(context.Context, *Env, *config.Config) Result) func(con
 }
 
 func checkMemorySize(_ context.Context, e *Env, cfg *config.Config) Result {
-	size, all := cfg.Memory.Size, cfg.Memory.Size+config.Size(daemon.Headroom(cfg))
+	size, all := cfg.Memory.Size, cfg.Memory.Size+scalar.Size(daemon.Headroom(cfg))
 	const less = "a smaller memory.size"
 	if int64(size) > e.RAM {
 		return fail(less, "memory.size %v exceeds the memory of this machine, %s", size, show.Bytes(e.RAM))

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 )
 
@@ -113,7 +114,7 @@ func parsePort(setting, address string, udp bool) (port, bool) {
 	if address == "" || !isTCP && strings.Contains(address, "://") {
 		return port{}, false
 	}
-	host, n, err := config.HostPort(address)
+	host, n, err := scalar.HostPort(address)
 	if err != nil { // host:port may have no host
 		var text string
 		if host, text, err = net.SplitHostPort(address); err == nil {

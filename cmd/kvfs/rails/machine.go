@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
@@ -39,7 +40,7 @@ func openTransportOf(o fabric.Options) (transport, error) {
 }
 
 // pinned is the least memory to pin beside the cache: blocks that are being read, and queues.
-const pinned = 64 * config.MiB
+const pinned = 64 * scalar.MiB
 
 // obstacles lists the reasons why this process cannot use the cards, each with a remedy.
 func (m *Machine) obstacles(r *set, cfg *config.Config) []error {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
@@ -152,7 +153,7 @@ func (r *set) options(cfg *config.Config, log *zap.Logger) fabric.Options {
 
 // host returns the address of bind if it can be that of the only rail.
 func (r *set) host(cfg *config.Config) string {
-	host, _, err := config.HostPort(cfg.Bind)
+	host, _, err := scalar.HostPort(cfg.Bind)
 	if err != nil {
 		return ""
 	}

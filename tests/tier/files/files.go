@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -21,7 +21,7 @@ import (
 // Options are the keys of an entry of tiers with this type.
 type Options struct {
 	Root     string      `kvfs:"root" required:"true" help:"Directory, made if it is absent."`
-	MaxBlock config.Size `kvfs:"max_block" default:"1GiB" help:"Largest block that is taken."`
+	MaxBlock scalar.Size `kvfs:"max_block" default:"1GiB" help:"Largest block that is taken."`
 }
 
 var _ driver.Opener = (*Options)(nil)

@@ -1,4 +1,4 @@
-package config
+package scalar
 
 import (
 	"fmt"
@@ -30,52 +30,52 @@ var sizeUnits = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1},
 }
 
-// maxNumber bounds the digits of a number in text, so that arithmetic on it is
+// MaxNumber bounds the digits of a number in text, so that arithmetic on it is
 // bounded too; 2^63 has 19.
-const maxNumber = 40
+const MaxNumber = 40
 
 // ParseSize is the inverse of String. A fraction is fine if it comes to whole
 // bytes ("1.5GiB"). It fails with ErrUnit, ErrRange or ErrType.
 func ParseSize(s string) (Size, error) {
 	text := strings.TrimSpace(s)
-	number, unit := splitNumber(text)
+	number, unit := SplitNumber(text)
 	switch {
 	case strings.HasPrefix(number, "-"):
-		return 0, violate(ErrRange, "%q is negative", s)
-	case number == "" || len(number) > maxNumber:
-		return 0, violate(ErrType, "%q is not a size: want a number and a unit, such as 4GiB", s)
+		return 0, Violate(ErrRange, "%q is negative", s)
+	case number == "" || len(number) > MaxNumber:
+		return 0, Violate(ErrType, "%q is not a size: want a number and a unit, such as 4GiB", s)
 	}
 	value, ok := new(big.Rat).SetString(number)
 	if !ok {
-		return 0, violate(ErrType, "%q is not a size: want a number and a unit, such as 4GiB", s)
+		return 0, Violate(ErrType, "%q is not a size: want a number and a unit, such as 4GiB", s)
 	}
 	if unit == "" {
 		if value.Sign() == 0 {
 			return 0, nil
 		}
-		return 0, violate(ErrUnit, "%q needs a unit: %sB, %sKiB, %sMiB, %sGiB, ...", s, number, number, number, number)
+		return 0, Violate(ErrUnit, "%q needs a unit: %sB, %sKiB, %sMiB, %sGiB, ...", s, number, number, number, number)
 	}
 	for _, u := range sizeUnits {
 		if u.name == unit {
 			return wholeBytes(s, value.Mul(value, new(big.Rat).SetInt64(int64(u.bytes))))
 		}
 	}
-	return 0, violate(ErrUnit, "%q has the unknown unit %q; one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB", s, unit)
+	return 0, Violate(ErrUnit, "%q has the unknown unit %q; one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB", s, unit)
 }
 
 // wholeBytes converts an exact number of bytes.
 func wholeBytes(s string, bytes *big.Rat) (Size, error) {
 	if !bytes.IsInt() {
-		return 0, violate(ErrType, "%q is not a whole number of bytes", s)
+		return 0, Violate(ErrType, "%q is not a whole number of bytes", s)
 	}
 	if !bytes.Num().IsInt64() {
-		return 0, violate(ErrRange, "%q is more than %d bytes", s, int64(math.MaxInt64))
+		return 0, Violate(ErrRange, "%q is more than %d bytes", s, int64(math.MaxInt64))
 	}
 	return Size(bytes.Num().Int64()), nil
 }
 
-// splitNumber cuts s after its leading sign, digits and dots.
-func splitNumber(s string) (number, unit string) {
+// SplitNumber cuts s after its leading sign, digits and dots.
+func SplitNumber(s string) (number, unit string) {
 	i := 0
 	for i < len(s) && (s[i] >= '0' && s[i] <= '9' || s[i] == '.' || i == 0 && (s[i] == '-' || s[i] == '+')) {
 		i++
@@ -116,16 +116,16 @@ type Duration time.Duration
 func ParseDuration(s string) (Duration, error) {
 	text := strings.TrimSpace(s)
 	d, err := time.ParseDuration(text)
-	number, unit := splitNumber(text)
+	number, unit := SplitNumber(text)
 	switch {
 	case err == nil && d < 0, err != nil && unit == "" && strings.HasPrefix(number, "-"):
-		return 0, violate(ErrRange, "%q is negative", s)
+		return 0, Violate(ErrRange, "%q is negative", s)
 	case err == nil:
 		return Duration(d), nil
 	case number != "" && unit == "":
-		return 0, violate(ErrUnit, "%q needs a unit: %sms, %ss, %sm, %sh", s, number, number, number, number)
+		return 0, Violate(ErrUnit, "%q needs a unit: %sms, %ss, %sm, %sh", s, number, number, number, number)
 	}
-	return 0, violate(ErrType, "%q is not a duration: want a number and a unit, such as 30s or 1m30s", s)
+	return 0, Violate(ErrType, "%q is not a duration: want a number and a unit, such as 30s or 1m30s", s)
 }
 
 // String returns the duration without trailing zero units: "1h", not "1h0m0s".

@@ -1,4 +1,4 @@
-package config
+package scalar
 
 import (
 	"net"
@@ -11,7 +11,7 @@ import (
 // DefaultPort is the port of addresses of peers that leave it out.
 const DefaultPort = 7946
 
-// HostPort splits an address of a peer, "host" or "host:port", that Load has accepted.
+// HostPort splits an address of a peer, "host" or "host:port", that CheckListen accepts.
 // IPv6 addresses may stand in brackets, and have to with a port.
 func HostPort(s string) (host string, port int, err error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
@@ -22,23 +22,23 @@ func HostPort(s string) (host string, port int, err error) {
 	if strings.ContainsAny(s, ":[]") {
 		var text string
 		if host, text, err = net.SplitHostPort(s); err != nil {
-			return "", 0, violate(ErrInvalid, "%q is not host or host:port, such as 10.0.0.1:7946, [fd00::1]:7946 or node-1", s)
+			return "", 0, Violate(ErrInvalid, "%q is not host or host:port, such as 10.0.0.1:7946, [fd00::1]:7946 or node-1", s)
 		}
-		if port, err = parsePort(s, text, 0); err != nil {
+		if port, err = ParsePort(s, text, 0); err != nil {
 			return "", 0, err
 		}
 	}
-	if err := checkHost(s, host); err != nil {
+	if err := CheckHost(s, host); err != nil {
 		return "", 0, err
 	}
 	return host, port, nil
 }
 
-// parsePort wants a number of at least least. s is the address that it is part of.
-func parsePort(s, text string, least int) (int, error) {
+// ParsePort wants a number of at least least. s is the address that it is part of.
+func ParsePort(s, text string, least int) (int, error) {
 	port, err := strconv.ParseUint(text, 10, 16) // takes no sign
 	if err != nil || int(port) < least {
-		return 0, violate(ErrRange, "%q has the port %q: want %d to 65535", s, text, least)
+		return 0, Violate(ErrRange, "%q has the port %q: want %d to 65535", s, text, least)
 	}
 	return int(port), nil
 }
@@ -50,46 +50,46 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9
 // wrong address, or a port without a host.
 var lastNumber = regexp.MustCompile(`(^|\.)[0-9]+\.?$`)
 
-// checkHost wants an IP address or a name. s is the address that it is part of.
-func checkHost(s, host string) error {
+// CheckHost wants an IP address or a name. s is the address that it is part of.
+func CheckHost(s, host string) error {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return nil
 	}
 	switch {
 	case host == "":
-		return violate(ErrInvalid, "%q has no host: for all addresses of the machine write 0.0.0.0 or [::]", s)
+		return Violate(ErrInvalid, "%q has no host: for all addresses of the machine write 0.0.0.0 or [::]", s)
 	case !hostName.MatchString(host):
-		return violate(ErrInvalid, "%q has the host %q, which is neither a name nor an IP address", s, host)
+		return Violate(ErrInvalid, "%q has the host %q, which is neither a name nor an IP address", s, host)
 	case lastNumber.MatchString(host):
-		return violate(ErrInvalid, "%q has the host %q, which is no IP address, and ends in a number as no name does", s, host)
+		return Violate(ErrInvalid, "%q has the host %q, which is no IP address, and ends in a number as no name does", s, host)
 	}
 	return nil
 }
 
-// checkListen wants an address to listen on; port 0 is a free one.
-func checkListen(s string) error {
+// CheckListen wants an address to listen on; port 0 is a free one.
+func CheckListen(s string) error {
 	_, _, err := HostPort(s)
 	return err
 }
 
-// checkAddress wants an address to connect to.
-func checkAddress(s string) error {
+// CheckAddress wants an address to connect to.
+func CheckAddress(s string) error {
 	host, port, err := HostPort(s)
 	if err != nil {
 		return err
 	}
 	if port == 0 {
-		return violate(ErrRange, "%q has the port 0: want 1 to 65535", s)
+		return Violate(ErrRange, "%q has the port 0: want 1 to 65535", s)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return violate(ErrInvalid, "%q is no address that can be reached: it stands for all of a machine", s)
+		return Violate(ErrInvalid, "%q is no address that can be reached: it stands for all of a machine", s)
 	}
 	return nil
 }
 
-// isLoopback reports whether only this machine can reach an address. A name other than
+// IsLoopback reports whether only this machine can reach an address. A name other than
 // localhost may mean any address. No host means all addresses.
-func isLoopback(s string) bool {
+func IsLoopback(s string) bool {
 	host, _, err := net.SplitHostPort(s)
 	if err != nil {
 		if host, _, err = HostPort(s); err != nil {
@@ -106,10 +106,10 @@ func isLoopback(s string) bool {
 // nodeName matches the names of peers and zones.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// checkName wants the name of a peer or a zone.
-func checkName(s string) error {
+// CheckName wants the name of a peer or a zone.
+func CheckName(s string) error {
 	if !nodeName.MatchString(s) {
-		return violate(ErrInvalid, "%q is not a name: want 1 to 64 letters, digits, dots, dashes and underscores", s)
+		return Violate(ErrInvalid, "%q is not a name: want 1 to 64 letters, digits, dots, dashes and underscores", s)
 	}
 	return nil
 }
@@ -117,10 +117,10 @@ func checkName(s string) error {
 // word matches the names of congestion controls, at most 15 characters in Linux.
 var word = regexp.MustCompile(`^[A-Za-z0-9_]{1,15}$`)
 
-// checkWord wants the name of a congestion control.
-func checkWord(s string) error {
+// CheckWord wants the name of a congestion control.
+func CheckWord(s string) error {
 	if !word.MatchString(s) {
-		return violate(ErrInvalid, "%q is not a name: want 1 to 15 letters, digits and underscores", s)
+		return Violate(ErrInvalid, "%q is not a name: want 1 to 15 letters, digits and underscores", s)
 	}
 	return nil
 }
@@ -137,21 +137,21 @@ type Segment struct {
 // any text for it, because a bad one is a warning and no preference, never a failed
 // start.
 func ParseSegment(s string) (Segment, error) {
-	s, given := normalizeStringOverride(s)
+	s = strings.TrimSpace(s)
 	switch {
-	case !given:
+	case s == "":
 		return Segment{}, nil
 	case nodeName.MatchString(s):
 		return Segment{Name: s}, nil
 	}
 	host, text, err := net.SplitHostPort(s)
 	if err != nil {
-		return Segment{}, violate(ErrInvalid, "%q is neither the name of a peer nor host:port, such as 10.0.0.2:7946 or [fd00::2]:7946", s)
+		return Segment{}, Violate(ErrInvalid, "%q is neither the name of a peer nor host:port, such as 10.0.0.2:7946 or [fd00::2]:7946", s)
 	}
-	if err := checkHost(s, host); err != nil {
+	if err := CheckHost(s, host); err != nil {
 		return Segment{}, err
 	}
-	port, err := parsePort(s, text, 1)
+	port, err := ParsePort(s, text, 1)
 	if err != nil {
 		return Segment{}, err
 	}
