@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 			if want := d.Status().Mount.ReadPath != "passthrough"; slow != want {
 				t.Errorf("no passthrough: %v, want %v", slow, want)
 			}
-			if now["kvfs_daemon_ready"] != 1 || now[`kvfs_mount_count{state="serving"}`] != 1 || now[`kvfs_tier_state{state="online",tier="disk"}`] != 1 {
+			if now["kvfs_daemon_ready"] != 1 || now[`kvfs_daemon_mounts{state="serving"}`] != 1 || now[`kvfs_tier_state{state="online",tier="disk"}`] != 1 {
 				t.Error("a mount that works is not ready")
 			}
 			code, text := get(t, &http.Client{Timeout: harness.Deadline}, address, "/metrics")

@@ -144,7 +144,7 @@ var daemonFamilies = []family{
 		o.put(sample("/gc/heap/live:bytes"))
 	}},
 	{"kvfs_daemon_goroutines", gauge, "", "Goroutines of the daemon.", func(_ *Snapshot, o *output) { o.put(sample("/sched/goroutines:goroutines")) }},
-	{"kvfs_mount_count", gauge, "state", "Mounts that the daemon answers.", func(s *Snapshot, o *output) {
+	{"kvfs_daemon_mounts", gauge, "state", "Mounts that the daemon answers.", func(s *Snapshot, o *output) {
 		n := map[string]int{"serving": 0, "attaching": 0}
 		for i := range s.Mounts {
 			n[s.Mounts[i].State]++

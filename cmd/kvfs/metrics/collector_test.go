@@ -84,7 +84,7 @@ func TestValues(t *testing.T) {
 		`kvfs_fuse_request_duration_seconds_bucket{op="OPEN",le="34.359738368"} 1`, `kvfs_fuse_request_duration_seconds_bucket{op="OPEN",le="+Inf"} 2`,
 		`kvfs_daemon_fallback_active{fallback="no_io_uring"} 1`, `kvfs_daemon_fallback_active{fallback="no_direct_io"} 0`,
 		`kvfs_daemon_fallback_active{fallback="no_passthrough"} 0`, `kvfs_daemon_fallback_active{fallback="no_rdma"} 1`, `kvfs_daemon_fallback_active{fallback="no_adoption"} 1`,
-		`kvfs_mount_count{state="attaching"} 1`, `kvfs_mount_backing_files 2`, `kvfs_events_total 10`, `kvfs_zmq_dropped_messages_total 5`,
+		`kvfs_daemon_mounts{state="attaching"} 1`, `kvfs_mount_backing_files 2`, `kvfs_events_total 10`, `kvfs_zmq_dropped_messages_total 5`,
 		`kvfs_cluster_peers{state="alive"} 2`, `kvfs_cluster_peers{state="failed"} 0`, `kvfs_cluster_breakers{state="open"} 1`, `kvfs_cluster_feeds{state="waiting"} 0`,
 		`kvfs_reuse_lifetime_seconds_bucket{end="evicted",le="68.719476736"} 1`, `kvfs_reuse_lifetime_seconds_count{end="removed"} 0`,
 		`kvfs_reuse_idle_before_eviction_seconds_bucket{le="562949.953421312"} 0`, `kvfs_reuse_idle_before_eviction_seconds_bucket{le="+Inf"} 1`,
@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	got, seen := text(t, full()), map[string]bool{}
 	for _, f := range families {
 		switch {
-		case !name.MatchString(f.name), f.kind == counter != strings.HasSuffix(f.name, "_total"), f.kind == histogram && !strings.HasSuffix(f.name, "_seconds"):
+		case !name.MatchString(f.name), strings.HasSuffix(f.name, "_count"), f.kind == counter != strings.HasSuffix(f.name, "_total"), f.kind == histogram && !strings.HasSuffix(f.name, "_seconds"):
 			t.Errorf("%s is no good name of a %s", f.name, f.kind)
 		case seen[f.name]:
 			t.Errorf("%s is there twice", f.name)
