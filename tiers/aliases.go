@@ -19,6 +19,8 @@ type (
 	Presence = driver.Presence
 	// SecondaryStats is part of Stats.
 	SecondaryStats = lane.Stats
+	// Batch is what a load job came to.
+	Batch = lane.Batch
 	// LoadJob is what Jobs returns.
 	LoadJob = lane.LoadJob
 	// StoreJob is what StoreJobs returns.

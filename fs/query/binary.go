@@ -26,8 +26,8 @@ const (
 	binaryNoDeadline = 0xffffffff
 )
 
-// binary answers a request in binary form.
-func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answer io.Writer) {
+// binary answers a request in binary form, and returns what is wrong with it.
+func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answer io.Writer) *requestError {
 	err := sc.q.readBinary(request)
 	if err == nil && request[4] == binaryExists {
 		err = s.binaryExists(ctx, sc)
@@ -41,6 +41,7 @@ func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answe
 		sc.out = append(sc.out, text...)
 	}
 	finish(sc, answer, nil)
+	return err
 }
 
 // checkHeader refuses a request that does not begin with a header of the binary form.
@@ -63,8 +64,12 @@ func (q *query) readBinary(request []byte) *requestError {
 	if err := checkHeader(request); err != nil {
 		return err
 	}
+	op := opExists
+	if request[4] == binaryLongestHit {
+		op = opLongestHit
+	}
 	u16, u32, flags := binary.LittleEndian.Uint16, binary.LittleEndian.Uint32, request[5]
-	*q = query{has: hasHashes, lease: flags&binaryNoLease == 0, promote: flags&binaryPromote != 0, promptTokens: -1}
+	*q = query{op: op, has: hasHashes, lease: flags&binaryNoLease == 0, promote: flags&binaryPromote != 0, promptTokens: -1}
 	n := &q.names
 	n.list, n.hex, n.ranks = "/hashes", flags&binaryText == 0, max(1, int(u16(request[22:])))
 	n.size, n.count = int(u16(request[6:])), int(u32(request[8:]))

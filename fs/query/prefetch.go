@@ -22,6 +22,7 @@ const maxPrefetchErrors = 100
 func (s *Service) Prefetch(ctx context.Context, as *event.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
+	start := s.begun()
 	err := sc.parse(request, prefetchMembers)
 	if err == nil {
 		err = sc.q.listed()
@@ -34,6 +35,8 @@ func (s *Service) Prefetch(ctx context.Context, as *event.Viewer, request []byte
 		s.load(ctx, sc, l, answer)
 	}
 	finish(sc, answer, err)
+	sc.q.op = opPrefetch
+	s.ended(sc, start, err)
 }
 
 // load promotes the blocks and leaves the answer in sc.out.

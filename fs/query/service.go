@@ -33,6 +33,7 @@ type Options struct {
 	Engine Engine                 // required
 	Tiers  []string               // names of the engine's tiers, memory first: "memory", "disk", "peer"
 	Specs  map[string]hybrid.Spec // at the start; New checks all of them
+	Traced func(Traced)           // called after the answer to a request whose name is a traceparent. It must not block. Nil: nobody
 }
 
 // Service answers requests. All methods may be called in parallel.
@@ -44,6 +45,7 @@ type Service struct {
 	engine Engine
 	chars  [codes]byte      // what stands in states for each code
 	now    func() time.Time // for the ages of verdicts
+	traced func(Traced)
 
 	pool sync.Pool // of *scratch
 
@@ -55,7 +57,7 @@ type Service struct {
 
 // New makes a Service. It fails with the reasons against all specs.
 func New(o Options) (*Service, error) {
-	s := &Service{engine: o.Engine, now: time.Now}
+	s := &Service{engine: o.Engine, now: time.Now, traced: o.Traced}
 	for code := range s.chars {
 		s.chars[code] = '.'
 	}
@@ -93,8 +95,9 @@ func New(o Options) (*Service, error) {
 func (s *Service) Query(ctx context.Context, as *event.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
+	start := s.begun()
 	if bytes.HasPrefix(request, []byte(binaryPrefix)) {
-		s.binary(ctx, sc, request, answer)
+		s.ended(sc, start, s.binary(ctx, sc, request, answer))
 		return
 	}
 	err := sc.parse(request, queryMembers)
@@ -102,6 +105,7 @@ func (s *Service) Query(ctx context.Context, as *event.Viewer, request []byte, a
 		err = s.query(ctx, sc, answer)
 	}
 	finish(sc, answer, err)
+	s.ended(sc, start, err)
 }
 
 // query executes a request. Most operations leave the answer in sc.out.

@@ -236,6 +236,9 @@ func (s *owner) Loaded(b *lane.Batch) {
 	line := s.e.SummarizeLocked(b)
 	s.e.Mu.Unlock()
 	s.e.LogSummary(line)
+	if told := s.e.Opts.Loaded; told != nil {
+		told(b)
+	}
 }
 
 // leftLocked evicts a block after the copy that leaveLocked queued, unless the block was used meanwhile.

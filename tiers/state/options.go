@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/pattern"
 )
 
@@ -93,6 +94,10 @@ type Options struct {
 	// in place. No other file can have the numbers before it returns. Code that has mapped or registered the file
 	// lets go of the pages now. It must not block; no lock is held. Nil: no code has.
 	Freed func(dev, ino uint64)
+
+	// Loaded is called after each load job, when the readers have been told. It must not block; no lock is held. Nil:
+	// nobody is told.
+	Loaded func(*lane.Batch)
 
 	Now    func() time.Time // nil means time.Now
 	Logger *zap.Logger      // nil means none

@@ -37,6 +37,7 @@ type Config struct {
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 
 	HTTP string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /metrics, /healthz, /readyz and /status over HTTP, host:port. Empty means off."`
+	OTLP string `kvfs:"otlp" check:"url" example:"http://127.0.0.1:4318" help:"URL of an OpenTelemetry collector that takes OTLP over HTTP. kvfs sends it spans of the requests whose name is a traceparent. Empty means off."`
 	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
 
 	// Warnings are lines for the log: about variables of other programs that were taken

@@ -116,7 +116,7 @@ func candidates(s *setting) []value {
 		text(hybrid.Full, "full")
 		text(hybrid.Kind("other"), "other")
 	case reflect.TypeFor[string]():
-		for _, s := range append(slices.Clone(s.enum), "sample", "other", "[::1]:9100", "[::1]:9101", "tcp://[::1]:5557", "ipc:///a/b", "/run/a.sock", "/b", "bind:0", "interleave:0-3,7") {
+		for _, s := range append(slices.Clone(s.enum), "sample", "other", "[::1]:9100", "[::1]:9101", "tcp://[::1]:5557", "ipc:///a/b", "/run/a.sock", "/b", "bind:0", "interleave:0-3,7", "http://a:1", "https://b/c") {
 			text(s, s)
 		}
 	case reflect.TypeFor[[]string]():

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"path"
 	"reflect"
 	"regexp"
@@ -255,6 +256,7 @@ func describe(n *yaml.Node) string {
 var checks = map[string]func(string) error{
 	"hostport":  checkHostPort,
 	"pattern":   checkPattern,
+	"url":       checkURL,
 	"filename":  checkFilename,
 	"fsname":    checkFSName,
 	"listen":    scalar.CheckListen,
@@ -290,6 +292,15 @@ func checkHostPort(s string) error {
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 || port[0] == '+' {
 		return scalar.Violate(scalar.ErrRange, "%q has the port %q: want 0 to 65535", s, port)
+	}
+	return nil
+}
+
+// checkURL wants the URL of an HTTP server, which may have a path.
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return scalar.Violate(scalar.ErrInvalid, "%q is not http://host:port or https://host:port, with or without a path", s)
 	}
 	return nil
 }

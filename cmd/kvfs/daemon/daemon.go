@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
+	"github.com/kvfs/kvfs/cmd/kvfs/otlp"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/device"
@@ -34,6 +35,7 @@ type daemon struct {
 	owner   *owner                    // nil unless it serves the mounts of others
 
 	page      *metrics.Page
+	traces    *otlp.Exporter   // nil: off
 	latencies device.Latencies // of all mounts
 	web       *web
 

@@ -1,13 +1,26 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
+	"github.com/kvfs/kvfs/cmd/kvfs/otlp"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/tiers"
 )
+
+// openTraces begins to send spans, if the configuration says to where.
+func (p Program) openTraces(ctx context.Context, cfg *config.Config, log *zap.Logger) (*otlp.Exporter, error) {
+	if cfg.OTLP == "" {
+		return nil, nil
+	}
+	return otlp.Open(ctx, otlp.Options{Endpoint: cfg.OTLP, Node: cfg.NodeName, Version: p.Version, Log: log})
+}
 
 // snapshot collects what the metrics tell. No part of it waits for I/O or walks over blocks.
 func (d *daemon) snapshot() *metrics.Snapshot {

@@ -50,6 +50,9 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		return nil, exit.With(exit.Config, err)
 	}
 	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now(), web: web}
+	if d.traces, err = p.openTraces(ctx, cfg, log); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
 	d.page = metrics.NewPage(d.snapshot)
 	web.at("tier memory: opening")
 	d.memory, err = onceFree(ctx, log, func() (*mem.Store, error) { return openMemory(ctx, cfg, at, log) })
@@ -80,13 +83,14 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		options.Secondaries = append(options.Secondaries, d.peers.secondary(cfg))
 	}
 	options.Freed = d.peers.freed()
+	options.Loaded = d.traces.Load
 	web.at("tier memory: adopting blocks of an earlier process")
 	d.engine, err = tiers.Open(ctx, options)
 	if err != nil {
 		d.peers.close()
 		return nil, errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), d.closeMemory())
 	}
-	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, log)
+	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, d.traces, log)
 	if err != nil {
 		return nil, errors.Join(err, d.closeUnused(at.memory != ""))
 	}
@@ -178,6 +182,7 @@ func (d *daemon) closeTiers(keep bool) error {
 	defer cancel()
 	err := d.engine.Close(ctx, keep)
 	d.peers.close()
+	d.traces.Close()
 	return errors.Join(err, d.surface.close(ctx))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/otlp"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/query"
@@ -32,9 +33,12 @@ type surface struct {
 }
 
 // openSurface opens the surface over an engine with the given secondary tiers.
-func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, log *zap.Logger) (*surface, error) {
+func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, traces *otlp.Exporter, log *zap.Logger) (*surface, error) {
 	s := &surface{engine: engine}
 	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
+	if traces != nil {
+		o.Traced = traces.Query
+	}
 	for _, b := range below {
 		o.Tiers = append(o.Tiers, b.Name)
 	}
