@@ -48,7 +48,7 @@ func (m *Meter) Asked(hash uint32) bool {
 // each calls use for the samples that a name is in. Before, there is room in them for one more.
 func (m *Meter) each(n Name, use func(s *sample)) {
 	for _, s := range m.samples {
-		if len(s.at) >= maxBlocks {
+		if len(s.at) >= s.most() {
 			s.shrink()
 		}
 		if uint64(n.Hash) < s.limit() {

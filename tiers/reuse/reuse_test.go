@@ -106,7 +106,7 @@ func replay(m *Meter, capacity int64, asks, skip int, next func() int) (exact, s
 
 // TestReplay shows that the estimates are near the hit ratios of exact caches, for a Zipf trace and for scans.
 func TestReplay(t *testing.T) {
-	const keys, asks, skip = 60_000, 400_000, 200_000
+	const keys, few, asks, skip = 60_000, 6000, 400_000, 200_000
 	mean := int64(17) << 15 // bytes of a block
 	for name, c := range map[string]struct {
 		blocks int64 // that the node has room for
@@ -114,6 +114,10 @@ func TestReplay(t *testing.T) {
 	}{
 		"zipf": {keys / 10, func(r *rand.Rand) func() int {
 			z := rand.NewZipf(r, 1.1, 8, keys-1)
+			return func() int { return int(z.Uint64()) }
+		}},
+		"few": {few / 10, func(r *rand.Rand) func() int {
+			z := rand.NewZipf(r, 1.1, 8, few-1)
 			return func() int { return int(z.Uint64()) }
 		}},
 		// Half of the asks go round in circles of 1.5 times the room, so a cache as small as the node has none of them.
@@ -263,6 +267,7 @@ func BenchmarkRead(b *testing.B) {
 		m.limit = 0
 		run(b, m, names(4096))
 	})
-	b.Run("all sampled", func(b *testing.B) { run(b, New(1<<40, 1<<42, 0), names(4096)) })
+	b.Run("all sampled", func(b *testing.B) { run(b, New(1<<40, 1<<42, 0), names(wholeBlocks)) })
+	b.Run("8K names", func(b *testing.B) { run(b, New(1<<40, 1<<42, 0), names(8192)) })
 	b.Run("1M names", func(b *testing.B) { run(b, New(1<<40, 1<<42, 0), names(1<<20)) })
 }

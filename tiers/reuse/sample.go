@@ -7,6 +7,9 @@ const (
 	// maxBlocks bounds a sample. Source: FAST 2015, figure 6: with 8192 names the mean error of the ratio is below 0.01.
 	maxBlocks = 8192
 
+	// wholeBlocks bounds a sample of all names: the reads of a node with more names cost half as much.
+	wholeBlocks = 2048
+
 	// window is the number of sampled asks after which older ones count half as much in Ratio.
 	window = 8192
 
@@ -63,6 +66,14 @@ func newSample(capacity int64, reads *uint64) *sample {
 
 // limit is the bound of the hashes of the sample.
 func (s *sample) limit() uint64 { return allHashes >> s.shift }
+
+// most is how many names the sample may have.
+func (s *sample) most() int {
+	if s.shift == 0 {
+		return wholeBlocks
+	}
+	return maxBlocks
+}
 
 // share is the share of names in the sample.
 func (s *sample) share() float64 { return 1 / float64(uint64(1)<<s.shift) }
@@ -217,7 +228,7 @@ func (s *sample) shrink() {
 			s.forget(i)
 		}
 	}
-	for len(s.at) > maxBlocks*3/4 {
+	for len(s.at) > s.most()*3/4 {
 		s.expect()
 		s.shift++
 		for _, i := range s.order[:s.next] {
