@@ -48,8 +48,8 @@ func TestGravesKept(t *testing.T) {
 			if got := next.index.Stats().Graves; got != removed {
 				t.Errorf("%d graves, want %d", got, removed)
 			}
-			if next.buriedSeq("g/7") != seq+1 || next.observed != seq+1 {
-				t.Errorf("the backend was told of %d, and of version %d, want %d", next.buriedSeq("g/7"), next.observed, seq+1)
+			if next.buriedSeq("g/7") != seq+1 || next.observedSeq() != seq+1 {
+				t.Errorf("the backend was told of %d, and of version %d, want %d", next.buriedSeq("g/7"), next.observedSeq(), seq+1)
 			}
 			eventually(t, "the other one drops them", func() bool {
 				return c.buriedSeq("g/0") == seq+1 && c.buriedSeq(fmt.Sprintf("g/%d", removed-1)) == seq+1

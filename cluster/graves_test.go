@@ -36,9 +36,7 @@ func TestRemoval(t *testing.T) {
 	b.put("g/x", 21, pattern(2, 100))
 	c.located(t, "g/x", 1)
 	eventually(t, "c has seen the version", func() bool {
-		c.fakeBackend.mu.Lock()
-		defer c.fakeBackend.mu.Unlock()
-		return c.observed == 21
+		return c.observedSeq() == 21
 	})
 }
 
@@ -137,8 +135,8 @@ func TestObserve(t *testing.T) {
 	a := start(t, "a", nil)
 	a.graves.Taken("g/near", false, 5)
 	a.observe(uint64(time.Now().Add(48 * time.Hour).UnixNano()))
-	if a.observed != 5 || a.Stats().FarVersion != 1 {
-		t.Errorf("observed %d, %d too far", a.observed, a.Stats().FarVersion)
+	if a.observedSeq() != 5 || a.Stats().FarVersion != 1 {
+		t.Errorf("observed %d, %d too far", a.observedSeq(), a.Stats().FarVersion)
 	}
 	a.graves.Bad(true)
 	a.graves.Bad(false)

@@ -240,6 +240,12 @@ func (b *fakeBackend) Observe(seq uint64) {
 	b.observed = max(b.observed, seq)
 }
 
+func (b *fakeBackend) observedSeq() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.observed
+}
+
 func (b *fakeBackend) buriedSeq(path string) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
