@@ -42,15 +42,15 @@ func TestParseSize(t *testing.T) {
 
 // Every goal of the table is reachable under the keys that the rows use.
 func TestThroughputGoals(t *testing.T) {
-	for _, topic := range []string{"read", "write"} {
-		for _, size := range []int{64 * kib, mib, 4 * mib, 16 * mib} {
+	for topic, sizes := range map[string][]int{"read": {64 * kib, 256 * kib, mib, 4 * mib, 16 * mib}, "fresh": {64 * kib, mib, 4 * mib}} {
+		for _, size := range sizes {
 			if throughputGoal(topic, 1, size) == 0 {
 				t.Errorf("%s, 1 thread, %s: no goal", topic, sizeText(size))
 			}
 		}
 	}
-	if got := throughputGoal("read", 2, 4*mib); got != 0.90 {
-		t.Errorf("read, 2 threads, 4 MiB: got %v, want 0.9", got)
+	if got := throughputGoal("read", 4, 4*mib); got != 1 {
+		t.Errorf("read, 4 threads, 4 MiB: got %v, want 1", got)
 	}
 }
 

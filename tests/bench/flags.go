@@ -58,11 +58,11 @@ func parseFlags(args []string) (*config, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&c.kvfs, "kvfs", "", "kvfs `binary`; empty: build ./cmd/kvfs")
 	kvfsArgs := f.String("kvfs-args", "", "further `flags` of 'kvfs mount', separated by spaces")
-	targets := f.String("targets", "shm,kvfs,loopback,disk",
-		"what to measure; shm, the base line, always is")
-	f.StringVar(&c.shmDir, "shm", "/dev/shm", "the tmpfs `directory` that is the base line")
+	targets := f.String("targets", "shm,huge,disk,kvfs,loopback",
+		"what to measure; shm always is")
+	f.StringVar(&c.shmDir, "shm", "/dev/shm", "the tmpfs `directory` of target shm")
 	f.StringVar(&c.diskDir, "disk", "", "`directory` on a disk; empty: the user's cache, else TMPDIR")
-	sizes := f.String("sizes", "64KiB,1MiB,4MiB,16MiB", "block sizes")
+	sizes := f.String("sizes", "64KiB,256KiB,1MiB,2MiB,4MiB,16MiB", "block sizes")
 	threads := f.String("threads", "1,2", "client threads")
 	f.IntVar(&c.rounds, "rounds", 5, "rounds over all targets; figures are their medians")
 	f.DurationVar(&c.passTime, "time", 300*time.Millisecond, "length of one pass")
@@ -81,7 +81,7 @@ func parseFlags(args []string) (*config, error) {
 		return nil, err
 	}
 	if c.quick {
-		quicken(f, c, memory, diskBytes)
+		quicken(f, c, sizes, memory, diskBytes)
 	}
 	c.kvfsArgs = strings.Fields(*kvfsArgs)
 	c.targets, c.only = list(*targets), list(*only)
@@ -89,7 +89,7 @@ func parseFlags(args []string) (*config, error) {
 }
 
 // quicken sets values that were not given to those of a smoke test.
-func quicken(f *flag.FlagSet, c *config, memory, diskBytes *string) {
+func quicken(f *flag.FlagSet, c *config, sizes, memory, diskBytes *string) {
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	set := func(name string, apply func()) {
@@ -97,6 +97,7 @@ func quicken(f *flag.FlagSet, c *config, memory, diskBytes *string) {
 			apply()
 		}
 	}
+	set("sizes", func() { *sizes = "64KiB,1MiB,4MiB,16MiB" })
 	set("rounds", func() { c.rounds = 1 })
 	set("time", func() { c.passTime = 20 * time.Millisecond })
 	set("entries", func() { c.entries = 2000 })
@@ -137,7 +138,7 @@ func (c *config) finish(sizes, threads, memory, diskBytes string) error {
 	if !slices.Contains(c.targets, shmName) {
 		c.targets = append([]string{shmName}, c.targets...)
 	}
-	all := []string{shmName, kvfsName, loopbackName, diskName}
+	all := append(references(), kvfsName, loopbackName)
 	if err := known("-targets", c.targets, all); err != nil {
 		return err
 	}

@@ -1,5 +1,6 @@
-// Bench measures kvfs against a plain tmpfs. It prints the alternatives beside it: go-fuse's
-// loopback file system over tmpfs, and a directory on the disk with its page cache hot.
+// Bench measures kvfs against what a user would have without it: a tmpfs with huge pages, a
+// directory on the disk with its page cache hot, and a plain tmpfs. Ratios of blocks in memory are to
+// the best of these. go-fuse's loopback file system over tmpfs stands beside them.
 //
 // All targets are measured in the same run, in turns, by the same client: bare system calls from
 // separate threads (client.go). A figure is the median of the rounds; a ratio is a ratio of
@@ -64,10 +65,10 @@ type bench struct {
 	report *report
 	pool   *pool
 
-	workDir, shmDir, diskDir, tierDir string // ours, removed at the end; empty: not made
-	kvfsPath                          string
-	targets                           []*target
-	closing                           chan struct{} // closed when close begins
+	workDir, shmDir, hugeDir, diskDir, tierDir string // ours, removed at the end; empty: not made
+	kvfsPath                                   string
+	targets                                    []*target
+	closing                                    chan struct{} // closed when close begins
 
 	mu struct {
 		sync.Mutex

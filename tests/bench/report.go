@@ -25,8 +25,8 @@ type row struct {
 	Threads    int                `json:"threads,omitempty"`
 	Value      float64            `json:"value"`
 	Unit       string             `json:"unit"`
-	Ratio      float64            `json:"ratio_to_tmpfs,omitempty"`
-	RatioTo    map[string]float64 `json:"ratio_to,omitempty"` // others, by name
+	Ratio      float64            `json:"ratio_to_best,omitempty"` // reference
+	RatioTo    map[string]float64 `json:"ratio_to,omitempty"`      // others, by name
 	Goal       *float64           `json:"goal,omitempty"`
 	Met        *bool              `json:"met,omitempty"`
 	Samples    []float64          `json:"samples,omitempty"`

@@ -48,7 +48,7 @@ func (b *bench) opens(ctx context.Context, size int, sets blockSets) error {
 		return err
 	}
 	table := b.report.table("open", "Open and close of a hot block, without a read", "(1 thread)",
-		"target", "us", "times tmpfs")
+		"target", "us", "times the best")
 	for _, t := range b.targets {
 		r := row{Topic: "open", Target: t.name, BlockBytes: size, Threads: 1, Unit: "us",
 			Ratio: 1 / figures.ratio(t.name)}
@@ -70,7 +70,7 @@ func (b *bench) stats(ctx context.Context, size int, sets blockSets) error {
 		return err
 	}
 	table := b.report.table("stat", "Stat of a hot block's name", "(1 thread)",
-		"target", "stat/s", "ratio")
+		"target", "stat/s", "to the best")
 	for _, t := range b.targets {
 		r := row{Topic: "stat", Target: t.name, BlockBytes: size, Threads: 1, Unit: "stat/s",
 			Ratio: figures.ratio(t.name), Value: median(figures[t.name]), Samples: figures[t.name]}

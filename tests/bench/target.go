@@ -14,10 +14,15 @@ import (
 // Names of the targets, as in -targets.
 const (
 	shmName      = "shm"
+	hugeName     = "huge"
 	kvfsName     = "kvfs"
 	loopbackName = "loopback"
 	diskName     = "disk"
 )
+
+// references are what a user would have without kvfs: a plain tmpfs, one with huge pages, and files in the page cache of
+// a disk.
+func references() []string { return []string{shmName, hugeName, diskName} }
 
 // target is a directory to measure.
 type target struct {
@@ -28,8 +33,13 @@ type target struct {
 
 // title is the target's column heading.
 func (t *target) title() string {
-	if t.name == shmName {
+	switch t.name {
+	case shmName:
 		return "tmpfs"
+	case hugeName:
+		return "huge tmpfs"
+	case diskName:
+		return "page cache"
 	}
 	return t.name
 }
@@ -64,9 +74,9 @@ func (b *bench) setup(ctx context.Context) error {
 			break // The topics of the disk tier start their own.
 		}
 		t, err := b.newTarget(ctx, name)
-		if name == loopbackName && err != nil {
+		if (name == loopbackName || name == hugeName) && err != nil {
 			// Only for comparison: kvfs can be measured without it.
-			b.say("no loopback: %v", err)
+			b.say("no %s: %v", name, err)
 			continue
 		}
 		if err != nil {
@@ -84,6 +94,8 @@ func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
 	case shmName:
 		t.dir = filepath.Join(b.shmDir, "plain")
 		err = os.Mkdir(t.dir, 0o755)
+	case hugeName:
+		t.dir, err = b.hugeTmpfs()
 	case diskName:
 		b.diskDir, err = os.MkdirTemp(b.config.diskDir, "kvfs-bench-")
 		t.dir = b.diskDir
@@ -100,6 +112,19 @@ func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
 		err = b.start(ctx, t.server)
 	}
 	return t, err
+}
+
+// hugeTmpfs mounts a tmpfs with huge pages where files are large enough. That needs root.
+func (b *bench) hugeTmpfs() (string, error) {
+	dir, err := b.mountPoint(hugeName)
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Mount("kvfs-bench", dir, "tmpfs", 0, "huge=within_size"); err != nil {
+		return "", fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	b.hugeDir = dir
+	return dir, nil
 }
 
 // start starts s. b.close stops it.
@@ -169,6 +194,9 @@ func (b *bench) close() error {
 	var errs []error
 	for _, s := range servers {
 		errs = append(errs, s.stop())
+	}
+	if b.hugeDir != "" {
+		errs = append(errs, unix.Unmount(b.hugeDir, unix.MNT_DETACH))
 	}
 	for _, dir := range []string{b.shmDir, b.diskDir, b.tierDir} {
 		if dir != "" {

@@ -11,8 +11,16 @@ import (
 // series holds one figure a round for each target, by its name.
 type series map[string][]float64
 
-// ratio is the ratio of the medians of a target and of the baseline.
-func (s series) ratio(name string) float64 { return median(s[name]) / median(s[shmName]) }
+// ratio is the ratio of the medians of a target and of the best reference.
+func (s series) ratio(name string) float64 {
+	best := 0.0
+	for _, r := range references() {
+		if len(s[r]) > 0 {
+			best = max(best, median(s[r]))
+		}
+	}
+	return median(s[name]) / best
+}
 
 // contest measures one operation on all targets in turn, as rates a second.
 // prepare makes each target's work; settle runs untimed after every pass.
@@ -173,10 +181,11 @@ func (b *bench) throughputTable(topic, title, note string) *table {
 	head := []string{"block", "threads"}
 	for _, t := range b.targets {
 		head = append(head, t.title()+" GB/s")
-		if t.name == shmName {
+		switch {
+		case t.name == shmName:
 			head = append(head, "max/min")
-		} else {
-			head = append(head, "ratio")
+		case !slices.Contains(references(), t.name):
+			head = append(head, "to the best")
 		}
 		if t.name == kvfsName {
 			head = append(head, "goal", "")
@@ -195,9 +204,10 @@ func (b *bench) throughputRow(table *table, topic string, size, threads int, per
 		}
 		r.Value = median(r.Samples)
 		cells = append(cells, fmt.Sprintf("%.2f", r.Value))
-		if t.name == shmName { // the spread of the baseline shows how calm the machine was
+		switch {
+		case t.name == shmName: // its spread shows how calm the machine was
 			cells = append(cells, fmt.Sprintf("%.2f", slices.Max(r.Samples)/slices.Min(r.Samples)))
-		} else {
+		case !slices.Contains(references(), t.name):
 			cells = append(cells, fmt.Sprintf("%.2f", r.Ratio))
 		}
 		if t.name == kvfsName {
@@ -217,30 +227,25 @@ func (b *bench) throughputVerdict(r *row) []string {
 	return []string{fmt.Sprintf("%.2f", want), b.report.judge(r, want, r.Ratio >= want)}
 }
 
-// throughputGoal is the goal as a share of the speed of a plain tmpfs with 4 KiB pages; 0: no goal.
-// Above 1 it needs huge pages.
+// throughputGoal is the goal as a share of the best reference; 0: no goal.
 func throughputGoal(topic string, threads, size int) float64 {
 	switch fmt.Sprintf("%s %d %s", topic, threads, sizeText(size)) {
-	case "read 1 16 MiB":
-		return 1.15
-	case "read 1 4 MiB", "read 2 16 MiB":
-		return 1.05
+	case "read 1 16 MiB", "read 4 4 MiB":
+		return 1
+	case "read 1 4 MiB":
+		return 0.95
 	case "read 1 1 MiB":
 		return 0.85
-	case "read 2 4 MiB":
-		return 0.90
-	case "read 2 1 MiB":
-		return 0.70
-	case "read 1 64 KiB", "read 2 64 KiB":
-		return 0.35
-	case "write 1 16 MiB":
-		return 1.10
-	case "write 1 4 MiB":
-		return 0.95
-	case "write 1 1 MiB":
-		return 0.75
-	case "write 1 64 KiB":
-		return 0.30
+	case "read 1 256 KiB":
+		return 0.65
+	case "read 1 64 KiB":
+		return 0.45
+	case "fresh 1 4 MiB":
+		return 0.80
+	case "fresh 1 1 MiB":
+		return 0.60
+	case "fresh 1 64 KiB":
+		return 0.40
 	}
 	return 0
 }
