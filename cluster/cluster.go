@@ -41,6 +41,7 @@ type Options struct {
 	Zone     string
 	Capacity func() (total, free int64) // bytes that this node contributes; called every few seconds
 	Version  string                     // of the program; for messages
+	Settings uint32                     // sum of the settings that all nodes should share; 0: not told
 	Require  []string                   // names of features (see meta.FeatureNames) that every peer must have; a peer without one is refused
 	NoCopies bool                       // this node takes no copies at present, so peers offer it none
 
@@ -151,6 +152,13 @@ type Member struct {
 	TotalBytes  int64     `json:"total_bytes"`
 	FreeBytes   int64     `json:"free_bytes"`
 	Since       time.Time `json:"since"` // of State
+
+	// SettingsDiffer says that the settings which all nodes should share are not those of this node.
+	SettingsDiffer bool `json:"settings_differ,omitempty"`
+	// ClockAhead is by how much its clock is ahead of this node's, as the last exchange of removals found it. It is
+	// within ClockError. Both are 0 for a node that has not told its time.
+	ClockAhead float64 `json:"clock_ahead_seconds,omitempty"`
+	ClockError float64 `json:"clock_error_seconds,omitempty"`
 
 	Path       string `json:"path"`                  // how this node fetches from it: "rdma" or "tcp"; "" for none at present, and for this node itself
 	PathReason string `json:"path_reason,omitempty"` // why it is not read by RDMA, if this node has or should have RDMA; for "rdma": which devices do not reach it

@@ -257,10 +257,16 @@ func (p *Peer) Member() Member {
 	blocks, followed := p.feed.blocks(), p.feed.follower.Stats()
 	state := p.feed.state()
 	path, reason := p.links.path()
+	var ahead, within float64
+	if c := p.marks.Clock(); c != nil {
+		ahead, within = c.Ahead.Seconds(), c.Error.Seconds()
+	}
+	ours := p.n.self.Settings
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.mu.meta
 	return Member{
+		SettingsDiffer: ours != 0 && s.Settings != 0 && s.Settings != ours, ClockAhead: ahead, ClockError: within,
 		Name: p.name, State: p.mu.state, Reason: p.mu.reason, GossipAddr: p.mu.gossipAddr,
 		ControlAddr: s.Control, BulkAddr: s.Bulk, Zone: s.Zone, Version: s.Version, Protocol: int(s.Protocol),
 		Features: meta.FeatureNames(s.Offered()), Missing: meta.FeatureNames(p.n.wanted() &^ s.Features),

@@ -102,8 +102,12 @@ func (n *Node) openIndex() {
 	n.graveFile = grave.NewFile(n.o.GraveFile)
 	n.o.Location.Buried = n.graveFile.Told
 	n.index = location.New(n.o.Location)
+	now := n.o.Location.Now
+	if now == nil {
+		now = time.Now
+	}
 	n.graves = grave.Exchange{
-		Index: n.index, Epoch: n.epoch,
+		Index: n.index, Epoch: n.epoch, Now: now,
 		Sent: func(count int) { n.counters.gravesSent.Add(uint64(count)) },
 		Taken: func(path string, dir bool, seq uint64) {
 			n.counters.gravesTaken.Add(1)
@@ -170,7 +174,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	n.self = meta.Meta{
 		Protocol: t.protocol, MinProtocol: t.minProtocol, Features: features,
 		Control: advertised(control, g.Bind, at), Bulk: advertised(bulk, g.Bind, at), BulkProto: caps.Proto,
-		Zone: n.o.Zone, Version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), meta.MaxText)], ""),
+		Zone: n.o.Zone, Version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), meta.MaxText)], ""), Settings: n.o.Settings,
 	}
 	if err := n.announce(n.o.Capacity()); err != nil {
 		return err

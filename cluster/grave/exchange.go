@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/control"
@@ -25,6 +26,7 @@ const maxTime = time.Minute
 type Exchange struct {
 	Index *location.Index
 	Epoch uint64 // incarnation of this node, not 0
+	Now   func() time.Time
 
 	Sent  func(n int)                             // n graves were sent
 	Taken func(path string, dir bool, seq uint64) // a grave came that the index did not have
@@ -38,6 +40,23 @@ type Marks struct {
 	epoch  uint64        // incarnation of the peer to which the marks belong
 	pulled int64         // the peer's mark: what the peer learned before it is here
 	pushed int64         // what this node learned before it is at the peer
+
+	clock atomic.Pointer[Clock]
+}
+
+// Clock is the difference of two clocks.
+type Clock struct {
+	Ahead time.Duration // by which the clock of the peer is ahead of this node's
+	Error time.Duration // at most, half of the time that the measurement took
+}
+
+// Clock returns the clock of the peer as the last exchange found it, nil if the peer did not tell.
+func (m *Marks) Clock() *Clock { return m.clock.Load() }
+
+// compare follows that the peer told its time, in nanoseconds since the epoch, after sent and before now.
+func (m *Marks) compare(told int64, sent, now time.Time) {
+	took := now.Sub(sent)
+	m.clock.Store(&Clock{Ahead: time.Unix(0, told).Sub(sent.Add(took / 2)), Error: took / 2})
 }
 
 // NewMarks returns the marks of a peer with which there was no exchange.
@@ -66,6 +85,7 @@ func (x *Exchange) With(ctx context.Context, peer wire.ControlClient, m *Marks) 
 func (x *Exchange) once(of context.Context, peer wire.ControlClient, m *Marks) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(of, maxTime)
 	defer cancel()
+	begin := x.Now()
 	stream, err := peer.Remove(ctx)
 	if err != nil {
 		return false, control.Error(of, err)
@@ -81,7 +101,7 @@ func (x *Exchange) once(of context.Context, peer wire.ControlClient, m *Marks) (
 		err := x.send(m.pushed, &pushed, stream.Send)
 		sent <- errors.Join(err, stream.CloseSend())
 	}()
-	epoch, pulled, err := x.receive(stream)
+	epoch, pulled, err := x.receive(stream, func(told int64) { m.compare(told, begin, x.Now()) })
 	if err != nil {
 		cancel()
 	}
@@ -99,8 +119,8 @@ func (x *Exchange) once(of context.Context, peer wire.ControlClient, m *Marks) (
 	return again, nil
 }
 
-// receive takes all that the peer sends.
-func (x *Exchange) receive(stream wire.Control_RemoveClient) (epoch uint64, mark int64, err error) {
+// receive takes all that the peer sends. It calls clock with the time that the peer tells.
+func (x *Exchange) receive(stream wire.Control_RemoveClient, clock func(told int64)) (epoch uint64, mark int64, err error) {
 	for {
 		g, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -111,6 +131,9 @@ func (x *Exchange) receive(stream wire.Control_RemoveClient) (epoch uint64, mark
 		}
 		if err != nil {
 			return 0, 0, err
+		}
+		if now := g.GetNow(); now != 0 {
+			clock(now)
 		}
 		x.take(g)
 		if g.GetEpoch() != 0 {
@@ -177,7 +200,7 @@ func (x *Exchange) Serve(stream wire.Control_RemoveServer) error {
 	if err := x.send(since, &mark, stream.Send); err != nil {
 		return err
 	}
-	if err := stream.Send(&wire.Graves{Epoch: x.Epoch, Mark: mark}); err != nil {
+	if err := stream.Send(&wire.Graves{Epoch: x.Epoch, Mark: mark, Now: x.Now().UnixNano()}); err != nil {
 		return err
 	}
 	for msg := first; ; {

@@ -38,6 +38,7 @@ type Meta struct {
 	BulkProto             string
 	Zone, Version         string
 	Total, Free           int64
+	Settings              uint32 // sum of the settings that all nodes should share; 0: not told
 }
 
 // ErrNone says that a node has not told its meta yet.
@@ -51,7 +52,7 @@ func (m *Meta) Encode() ([]byte, error) {
 	b, err := proto.Marshal(&wire.Meta{
 		Protocol: m.Protocol, MinProtocol: m.MinProtocol, Features: uint64(m.Features),
 		Control: m.Control, Bulk: m.Bulk, BulkProto: m.BulkProto,
-		Zone: m.Zone, Version: m.Version, TotalBytes: m.Total, FreeBytes: m.Free,
+		Zone: m.Zone, Version: m.Version, TotalBytes: m.Total, FreeBytes: m.Free, Settings: m.Settings,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("meta: %w", err)
@@ -78,7 +79,7 @@ func Decode(b []byte) (Meta, error) {
 	m := Meta{
 		Protocol: w.GetProtocol(), MinProtocol: w.GetMinProtocol(), Features: Feature(w.GetFeatures()),
 		Control: w.GetControl(), Bulk: w.GetBulk(), BulkProto: w.GetBulkProto(),
-		Zone: w.GetZone(), Version: w.GetVersion(), Total: w.GetTotalBytes(), Free: w.GetFreeBytes(),
+		Zone: w.GetZone(), Version: w.GetVersion(), Total: w.GetTotalBytes(), Free: w.GetFreeBytes(), Settings: w.GetSettings(),
 	}
 	if m.Protocol == 0 || m.MinProtocol > m.Protocol {
 		return Meta{}, fmt.Errorf("meta: protocol %d, at least %d", m.Protocol, m.MinProtocol)

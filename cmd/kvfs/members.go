@@ -86,6 +86,12 @@ func memberNote(m *cluster.Member) string {
 	if m.PathReason != "" {
 		notes = append(notes, map[bool]string{true: "in part: ", false: "not by RDMA: "}[m.Path == status.PathRDMA]+m.PathReason)
 	}
+	if m.SettingsDiffer {
+		notes = append(notes, "other settings than this node")
+	}
+	if time.Duration(m.ClockAhead*float64(time.Second)).Abs() > status.ClockLimit {
+		notes = append(notes, fmt.Sprintf("clock %+.1fs", m.ClockAhead))
+	}
 	if m.Breaker != "" && m.Breaker != "closed" {
 		notes = append(notes, "breaker "+m.Breaker)
 	}

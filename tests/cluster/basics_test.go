@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -297,6 +298,10 @@ func TestMembers(t *testing.T) {
 		if m.Version == "" || m.ControlAddr == "" || m.BulkAddr == "" || len(m.Features) == 0 || len(m.Missing) != 0 || m.Breaker != "closed" {
 			t.Errorf("member: %+v", m)
 		}
+		harness.Poll(t, m.Name+" has told its clock", func() bool { return member(a, m.Name).ClockError != 0 })
+		if m := member(a, m.Name); m.SettingsDiffer || math.Abs(m.ClockAhead) > m.ClockError { // one machine, one clock
+			t.Errorf("member: %+v", m)
+		}
 	}
 	if code := b.Stop(); code != 0 {
 		t.Errorf("stop: exit code %d", code)
@@ -316,4 +321,14 @@ func TestMembers(t *testing.T) {
 			t.Errorf("kvfs members: no line with %s and alive:\n%s", n.Name, out)
 		}
 	}
+}
+
+// member returns what a node knows of another one; the zero Member if that is nothing.
+func member(n *harness.Node, name string) harness.Member {
+	for _, m := range n.Members() {
+		if m.Name == name {
+			return m
+		}
+	}
+	return harness.Member{}
 }

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"math"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -133,7 +135,8 @@ func TestLostMemory(t *testing.T) {
 }
 
 // TestClock runs a node whose clock is an hour fast or slow. Of two versions all nodes read the
-// later one, from any writer, and removals are obeyed in both directions.
+// later one, from any writer, and removals are obeyed in both directions. The others know how far its clock is off, and
+// that it has other settings.
 func TestClock(t *testing.T) {
 	for _, offset := range []string{"1h", "-1h"} {
 		t.Run(offset, func(t *testing.T) {
@@ -143,7 +146,21 @@ func TestClock(t *testing.T) {
 					return wrong
 				}
 				return ""
+			}, Flags: func(node int) []string {
+				if node == 1 {
+					return []string{"--mount-plain-patterns", "*.mine"}
+				}
+				return nil
 			}})
+			ahead, err := time.ParseDuration(offset)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := w.Nodes[0], w.Nodes[1]
+			harness.Poll(t, "node 1 has told its clock", func() bool { return member(a, b.Name).ClockError != 0 })
+			if m := member(a, b.Name); !m.SettingsDiffer || math.Abs(m.ClockAhead-ahead.Seconds()) > m.ClockError {
+				t.Errorf("%+v, want a clock that is %v ahead, and other settings", m, ahead)
+			}
 			name := block("clock")
 			for i := range 9 {
 				n := w.Nodes[(i+1)%3]

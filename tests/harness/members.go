@@ -58,6 +58,10 @@ type Member struct {
 	LastError   string   `json:"last_error"`
 	FetchedKeys uint64   `json:"fetched_blocks"`
 	FetchedSize uint64   `json:"fetched_bytes"`
+
+	SettingsDiffer bool    `json:"settings_differ"`
+	ClockAhead     float64 `json:"clock_ahead_seconds"`
+	ClockError     float64 `json:"clock_error_seconds"`
 }
 
 // Cluster reads the entry of the cluster in the node's status.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"path/filepath"
 	"slices"
@@ -80,7 +82,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		},
 		ControlBind: cfg.Peer.Control, TLS: certificates, Insecure: cfg.Insecure, Transport: p.transport,
 		Fabric: p.memory.Fabric(), FabricLocal: p.memory.Local, FabricBytes: p.memory.Bytes, Path: paths[cfg.Peer.Transport],
-		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Require: cfg.Peer.Require,
+		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Settings: sharedSettings(cfg), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Lost: lost.Tell, Now: program.Clock},
 		GraveFile:   graves,
@@ -101,6 +103,16 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		return nil, errors.Join(err, p.node.Close())
 	}
 	return p, nil
+}
+
+// sharedSettings is a sum of the settings that all nodes of a cluster should share: with other ones a block that one node
+// takes is refused, evicted or not found by another.
+func sharedSettings(cfg *config.Config) uint32 {
+	text, err := json.Marshal([]any{cfg.Groups, cfg.Specs, cfg.Mount.TempPatterns, cfg.Mount.PlainPatterns, cfg.Replicas})
+	if err != nil {
+		panic(err) // all of it is plain data
+	}
+	return crc32.ChecksumIEEE(text)
 }
 
 // gravePath returns the file of removals. It lies beside the blocks that would come back without it.

@@ -314,7 +314,18 @@ var cases = []struct {
 	{"versions of peers", func(f fixture) { f.Status.Cluster.Members[1].Version = "v2" }, Warn, "2 versions"},
 	{"versions of peers", func(f fixture) { f.Status.Cluster.Members[1].Missing = []string{"store"} }, Warn, "b lacks store"},
 
-	{"settings of peers", func(fixture) {}, Skip, "do not tell"},
+	{"settings of peers", func(fixture) {}, OK, "all nodes"},
+	{"settings of peers", func(f fixture) { f.Status.Cluster.Members[1].SettingsDiffer = true }, Warn, "this node: b"},
+
+	{"clocks of peers", func(fixture) {}, OK, "within 0.1 s"},
+	{"clocks of peers", func(f fixture) {
+		m := &f.Status.Cluster.Members[1]
+		m.ClockAhead, m.ClockError = -3, 1
+	}, Warn, "b -3.0 s"},
+	{"clocks of peers", func(f fixture) {
+		m := &f.Status.Cluster.Members[1]
+		m.ClockAhead, m.ClockError = 3, 2.5
+	}, OK, "within 0.5 s"},
 
 	{"reuse", func(fixture) {}, OK, "5000 blocks"},
 	{"reuse", func(f fixture) { f.Status.Reads.MemoryKeys = 0 }, Warn, "PYTHONHASHSEED"},

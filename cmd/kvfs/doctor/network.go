@@ -61,7 +61,7 @@ func checkClock(_ context.Context, e *Env, cfg *config.Config) Result {
 	case err != nil:
 		return skip("the kernel does not tell: %v", err)
 	case !synced:
-		return warn("run chronyd or another client of NTP", "nothing sets the clock of this machine; peers do not tell theirs, so the difference is not known")
+		return warn("run chronyd or another client of NTP", "nothing sets the clock of this machine")
 	}
 	return ok("the clock of this machine is set by another one")
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -18,9 +19,8 @@ func peerChecks() []Check {
 	return []Check{
 		{"peers", needCluster(checkPeers)},
 		{"versions of peers", needCluster(checkVersions)},
-		{"settings of peers", needCluster(func(context.Context, *Env, *status.Cluster) Result {
-			return skip("nodes do not tell each other their settings: compare kvfs config print")
-		})},
+		{"settings of peers", needCluster(checkSettings)},
+		{"clocks of peers", needCluster(checkClocks)},
 		{"reuse", needStatus(checkReuse)},
 	}
 }
@@ -104,6 +104,39 @@ func checkVersions(_ context.Context, _ *Env, c *status.Cluster) Result {
 		return warn("the same version on all nodes", "the nodes have %d versions of kvfs", len(versions))
 	}
 	return ok("all nodes have one version of kvfs")
+}
+
+func checkSettings(_ context.Context, _ *Env, c *status.Cluster) Result {
+	var differ []string
+	for i := range c.Members {
+		if m := &c.Members[i]; m.SettingsDiffer && m.State == "alive" {
+			differ = append(differ, m.Name)
+		}
+	}
+	if len(differ) > 0 {
+		return warn("kvfs config print, on both nodes", "other groups, specs, mount.temp_patterns, mount.plain_patterns or replicas than on this node: %s", strings.Join(differ, ", "))
+	}
+	return ok("all nodes have the groups, specs, patterns and replicas of this one")
+}
+
+func checkClocks(_ context.Context, _ *Env, c *status.Cluster) Result {
+	var wrong []string
+	worst := 0.0
+	for i := range c.Members {
+		m := &c.Members[i]
+		if m.Self || m.State != "alive" {
+			continue
+		}
+		off := max(0, math.Abs(m.ClockAhead)-m.ClockError) // that is certain
+		worst = max(worst, off)
+		if off > status.ClockLimit.Seconds() {
+			wrong = append(wrong, fmt.Sprintf("%s %+.1f s", m.Name, m.ClockAhead))
+		}
+	}
+	if len(wrong) > 0 {
+		return warn("chronyc tracking, on both nodes", "clocks are ahead of (+) or behind (-) this node's: %s; times to live end that much early or late", strings.Join(wrong, ", "))
+	}
+	return ok("the clocks of peers are within %.1f s of this node's", max(worst, 0.1))
 }
 
 // manyStored is the number of blocks after which at least one hit is expected.

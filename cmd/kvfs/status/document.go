@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -177,6 +178,10 @@ func Parse(text []byte) (*Document, error) {
 	}
 	return doc, nil
 }
+
+// ClockLimit is how far the clocks of two nodes may differ before kvfs says so. The end of a block's time to live is a
+// time of the node that set it.
+const ClockLimit = time.Second
 
 // PathRDMA is Member.Path of a peer whose memory is read by RDMA.
 const PathRDMA = "rdma"
