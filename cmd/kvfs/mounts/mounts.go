@@ -83,7 +83,10 @@ func Dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(er
 // Timeout bounds the wait for a daemon that does not answer.
 const Timeout = 10 * time.Second
 
-// Within makes calls, all at a time. It returns their results when all have returned, or soon after the deadline, at
+// lastWords is the time that a call which heeds its context has to say why it ends.
+const lastWords = 5 * time.Second
+
+// Within makes calls, all at a time. It returns their results when all have returned, or lastWords after the deadline, at
 // which their context ends. The result of a call that hangs, as one on a dead mount may, is nil; its goroutine ends with
 // the process.
 func Within[T any](ctx context.Context, deadline time.Duration, calls []func(context.Context) T) []*T {
@@ -98,7 +101,7 @@ func Within[T any](ctx context.Context, deadline time.Duration, calls []func(con
 		go func() { done <- result{i, call(ctx)} }()
 	}
 	results := make([]*T, len(calls))
-	late := time.NewTimer(deadline + deadline/4) // a call that heeds its context gets time to say why
+	late := time.NewTimer(deadline + lastWords)
 	defer late.Stop()
 	for range calls {
 		select {
