@@ -27,11 +27,11 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	k := state.NameKey{Parent: parent, Name: name}
 	if why.Reason == fate.ReasonReplaced {
 		limbo = e.writing.LimboLocked(id, en, k, g)
-		if en.Lookups > 0 {
-			e.Mu.Formerly[id] = k
-		}
 	} else {
 		e.writing.LeaveLimboNamedLocked(k, g)
+	}
+	if en.Lookups > 0 && (why.Reason == fate.ReasonReplaced || e.Opts.Kernels) { // of several kernels one may not know yet
+		e.Mu.Formerly[id] = k
 	}
 	if en.Mode&state.ModeType != state.ModeDir {
 		e.tellDroppedLocked(id, en, kind, why)

@@ -53,7 +53,7 @@ type State struct {
 
 		Files    map[index.ID]WriteSide
 		Waiting  map[NameKey][]index.ID // versions that wait to take a name
-		Formerly map[index.ID]NameKey   // names of replaced files to which kernels refer
+		Formerly map[index.ID]NameKey   // names that files had to which kernels refer
 
 		Blocks   int64 // committed files in memory
 		Hollow   int64 // committed files in secondary tiers only
