@@ -20,9 +20,9 @@ const patience = 2 * time.Second
 // share times as long after the last one.
 const share = 10
 
-// Page is the metrics as text. A hanging tier delays a reader by patience at most. Methods may be called in parallel.
+// Page is a text that a daemon collects when somebody reads it. A hanging tier delays a reader by patience at most. Methods may be called in parallel.
 type Page struct {
-	registry *prometheus.Registry
+	make     func() []byte
 	patience time.Duration
 
 	mu struct {
@@ -34,15 +34,18 @@ type Page struct {
 	}
 }
 
-// NewPage returns the page of what source returns, and of the process. Page calls source from one goroutine at a
-// time, until Close.
+// NewPage returns the page of the metrics of what source returns, and of the process. Page calls source from one
+// goroutine at a time, until Close.
 func NewPage(source func() *Snapshot) *Page {
-	p := &Page{registry: prometheus.NewRegistry(), patience: patience}
-	p.registry.MustRegister(New(source), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return p
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(New(source), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return PageOf(func() []byte { return encode(registry) })
 }
 
-// Text returns the metrics. If a collection is under way, or another one would cost too much, they are those of the
+// PageOf returns the page of what make returns, which Page calls as NewPage does source.
+func PageOf(make func() []byte) *Page { return &Page{make: make, patience: patience} }
+
+// Text returns the text. If a collection is under way, or another one would cost too much, it is that of the
 // last one. Text is empty if there is none yet and the first one hangs.
 func (p *Page) Text() []byte {
 	p.mu.Lock()
@@ -75,7 +78,7 @@ func await(running <-chan struct{}, most time.Duration) {
 // collect makes the next text.
 func (p *Page) collect(running chan struct{}) {
 	begun := time.Now()
-	text := encode(p.registry)
+	text := p.make()
 	took := time.Since(begun)
 	p.mu.Lock()
 	defer p.mu.Unlock()
