@@ -109,6 +109,7 @@ var table = map[string]row{
 	"cmd/kvfs/status":        {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
 	"cmd/kvfs/otlp":          {10, []string{"tiers", "fs/query"}},
 	"cmd/kvfs/metrics":       {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "tiers/reuse", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
+	"cmd/kvfs/page":          {10, []string{"tiers", "tiers/event", "tiers/reuse", "cmd/kvfs/config", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/client":        {10, []string{"tiers/block", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
 	"cmd/kvfs/top":           {12, []string{"tiers/latency", "cluster", "cmd/kvfs/blocks", "cmd/kvfs/client", "cmd/kvfs/metrics", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status", "cmd/kvfs/watch"}},
 	"cmd/kvfs/watch":         {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},

@@ -5,8 +5,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Config is the whole configuration. Load makes it; it is not changed after
-// that and may be read from any goroutine.
+// Config is the whole configuration. Load makes it; it is not changed after that and may be read from any goroutine.
 type Config struct {
 	Mode         string                 `kvfs:"mode" short:"Tiers" enum:"embedded|standalone-store" default:"embedded" help:"Mode of the process. embedded: it has its own memory, and mounts. standalone-store: it has no memory of its own and uses the owner on its machine."`
 	Memory       Memory                 `kvfs:"memory" help:"The primary tier: host memory."`
@@ -36,9 +35,10 @@ type Config struct {
 	TLS              TLS      `kvfs:"tls" help:"Certificates with which peers identify themselves, in PEM: all three files or none. kvfs uses changed files without a restart. kvfs certs init makes them."`
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 
-	HTTP string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /metrics, /healthz, /readyz and /status over HTTP, host:port. Empty means off."`
-	OTLP string `kvfs:"otlp" check:"url" example:"http://127.0.0.1:4318" help:"URL of an OpenTelemetry collector that takes OTLP over HTTP. kvfs sends it spans of the requests whose name is a traceparent. Empty means off."`
-	Log  Log    `kvfs:"log" help:"Logging, to standard error."`
+	HTTP          string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /metrics, /healthz, /readyz and /status over HTTP, host:port. Empty means off."`
+	HTTPTokenFile string `kvfs:"http_token_file" example:"/etc/kvfs/http.token" help:"File with the token that opens the web page at / of http. Only root or the user of the daemon, and its group, may read it. kvfs makes an absent file with a random token. Empty means no page."`
+	OTLP          string `kvfs:"otlp" check:"url" example:"http://127.0.0.1:4318" help:"URL of an OpenTelemetry collector that takes OTLP over HTTP. kvfs sends it spans of the requests whose name is a traceparent. Empty means off."`
+	Log           Log    `kvfs:"log" help:"Logging, to standard error."`
 
 	// Warnings are lines for the log: about variables of other programs that were taken
 	// for settings, or that were not, and about settings without effect.

@@ -116,7 +116,7 @@ func (p *printer) element(v reflect.Value, s *setting, path, indent string) {
 
 var (
 	secretName = regexp.MustCompile(`(?i)(^|_)(keys?|tokens?|passw(or)?d|passphrase|secrets?|credentials?|auth(orization)?)($|_)`)
-	noSecrets  = []string{"tls.key", "peer.gossip_keys"} // names of files
+	noSecrets  = []string{"tls.key", "peer.gossip_keys", "http_token_file"} // names of files
 	userOfURL  = regexp.MustCompile(`(://)[^/@\s"]*@`)
 )
 

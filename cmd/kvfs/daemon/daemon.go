@@ -34,8 +34,9 @@ type daemon struct {
 	serving atomic.Pointer[fs.Server] // server, for requests before it is set
 	owner   *owner                    // nil unless it serves the mounts of others
 
-	page      *metrics.Page
 	traces    *otlp.Exporter   // nil: off
+	page      *metrics.Page    // for Prometheus
+	view      *metrics.Page    // for the web page
 	latencies device.Latencies // of all mounts
 	web       *web
 

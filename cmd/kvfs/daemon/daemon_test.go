@@ -16,9 +16,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
+	"github.com/kvfs/kvfs/cmd/kvfs/page"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
@@ -32,6 +35,9 @@ func newTestDaemon(t *testing.T) *daemon {
 	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"pool": {"pinned": true, "quota": "1MiB"}}}`)
 	d := &daemon{program: Program{Version: "v0.0.1"}, dir: "/mnt/kv", cfg: cfg, started: time.Now()}
 	d.page = metrics.NewPage(d.snapshot)
+	d.view = metrics.PageOf(func() []byte {
+		return (&page.Source{Config: cfg, Engine: d.engine, Log: &page.Log{}, Status: d.status}).JSON()
+	})
 	o := memoryOptions(cfg, d.dir, zap.NewNop())
 	o.Dir, o.NoMount = filepath.Join(t.TempDir(), "memory"), true
 	var err error
@@ -98,16 +104,16 @@ func TestStatusDocument(t *testing.T) {
 // ready; and that it is off by default, refuses an address in use, and ends.
 func TestServeHTTP(t *testing.T) {
 	d := newTestDaemon(t)
-	off, err := openWeb("", zap.NewNop())
+	off, err := openWeb("", "", zap.NewNop())
 	if err != nil || off.close() != nil {
 		t.Errorf("off: %v", err)
 	}
-	w, err := openWeb("127.0.0.1:0", zap.NewNop())
+	w, err := openWeb("127.0.0.1:0", "", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	addr := w.l.Addr().String()
-	if _, err := openWeb(addr, zap.NewNop()); !errors.Is(err, unix.EADDRINUSE) {
+	if _, err := openWeb(addr, "", zap.NewNop()); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("an address in use: %v", err)
 	}
 	client := &http.Client{Timeout: time.Minute}
@@ -153,6 +159,66 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
+// TestServePage shows that the numbers of the page come with the token, once there is a daemon, and that the settings of the page
+// are checked at the start.
+func TestServePage(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := os.WriteFile(open, []byte("0123456789abcdef"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ addr, file, want string }{
+		{"", filepath.Join(dir, "token"), "http_token_file: it needs http"},
+		{"127.0.0.1:0", open, "http_token_file: " + open + ": mode -rw-r--r--"},
+	} {
+		if _, err := openWeb(c.addr, c.file, zap.NewNop()); exit.Code(err) != exit.Config || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: got %v, want %q", c.addr, err, c.want)
+		}
+	}
+	d := newTestDaemon(t)
+	core, logged := observer.New(zap.InfoLevel)
+	w, err := openWeb("127.0.0.1:0", filepath.Join(dir, "token"), zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	get := func(token string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+w.l.Addr().String()+"/page.json", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		reply, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reply.Body.Close()
+		body, err := io.ReadAll(reply.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply.StatusCode, string(body)
+	}
+	if code, body := get(w.page.Token); code != 503 || body != "not ready\n" {
+		t.Errorf("starting: %d, %q", code, body)
+	}
+	w.works(d)
+	var got struct {
+		Status struct{ Schema int }
+		Memory struct{ Scales []float64 }
+	}
+	if code, body := get(w.page.Token); code != 200 || json.Unmarshal([]byte(body), &got) != nil || got.Status.Schema != status.Schema || len(got.Memory.Scales) != 4 {
+		t.Errorf("ready: %d, %.300s", code, body)
+	}
+	if code, body := get("x"); code != 401 || strings.Contains(body, "{") {
+		t.Errorf("without the token: %d, %q", code, body)
+	}
+	if n := logged.FilterMessage("page").Len(); n != 1 || logged.Len() != 1 || strings.Contains(fmt.Sprint(logged.All()), w.page.Token) {
+		t.Errorf("logged: %v", logged.All())
+	}
+}
+
 // TestUnready shows the line about each thing that a daemon lacks.
 func TestUnready(t *testing.T) {
 	d := newTestDaemon(t)
@@ -171,7 +237,7 @@ func TestUnready(t *testing.T) {
 // TestHTTPBounded shows that idle connections do not stay, neither before nor after a request,
 // and that there are only so many: no descriptors are left to them that opens of blocks need.
 func TestHTTPBounded(t *testing.T) {
-	w, err := openWeb("127.0.0.1:0", zap.NewNop())
+	w, err := openWeb("127.0.0.1:0", "", zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

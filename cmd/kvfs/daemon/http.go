@@ -11,7 +11,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
+	"github.com/kvfs/kvfs/cmd/kvfs/page"
 )
 
 // Limits of the HTTP server, to which any reachable client may connect.
@@ -24,22 +26,31 @@ const (
 // web is the HTTP server of a process, from its start to its end.
 type web struct {
 	health
+	page page.Handler
 	l    net.Listener // nil: there is none
 	srv  *http.Server
 	done chan struct{} // closed when srv has ended
 }
 
-// openWeb listens at addr and answers. Without an address it does nothing.
-func openWeb(addr string, log *zap.Logger) (*web, error) {
+// openWeb listens at addr and answers. With a file for the token it has the page. Without an address it does nothing.
+func openWeb(addr, tokenFile string, log *zap.Logger) (*web, error) {
 	w := &web{done: make(chan struct{})}
-	if addr == "" {
+	if addr == "" && tokenFile == "" {
 		return w, nil
+	} else if addr == "" {
+		return nil, exit.With(exit.Config, errors.New("http_token_file: it needs http"))
 	}
 	var err error
+	if w.page.Token, err = page.Token(tokenFile); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	w.page.Host, _, _ = net.SplitHostPort(addr) // of an address without a host: empty
+	w.page.Data = w.numbers
 	if w.l, err = net.Listen("tcp", addr); err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}
 	log = log.Named("http")
+	w.tell(tokenFile, log)
 	var conns atomic.Int64
 	w.srv = &http.Server{
 		Handler: w.handler(), ReadHeaderTimeout: httpIdle, IdleTimeout: httpIdle, ReadTimeout: httpReply, WriteTimeout: httpReply,
@@ -76,11 +87,12 @@ func (w *web) handler() http.Handler {
 		}
 		http.Error(to, strings.Join(lines, "\n"), http.StatusServiceUnavailable)
 	})
-	page := func(path, form string, text func(d *daemon) []byte) {
+	w.page.Register(mux)
+	text := func(path, form string, collect func(d *daemon) []byte) {
 		mux.HandleFunc("GET "+path, func(to http.ResponseWriter, _ *http.Request) {
 			var body []byte
 			if d := w.daemon.Load(); d != nil {
-				body = text(d)
+				body = collect(d)
 			}
 			if body == nil {
 				http.Error(to, "not ready", http.StatusServiceUnavailable)
@@ -90,9 +102,28 @@ func (w *web) handler() http.Handler {
 			to.Write(body)
 		})
 	}
-	page("/status", "application/json", (*daemon).status)
-	page("/metrics", metrics.ContentType, func(d *daemon) []byte { return d.page.Text() })
+	text("/status", "application/json", (*daemon).status)
+	text("/metrics", metrics.ContentType, func(d *daemon) []byte { return d.page.Text() })
 	return mux
+}
+
+// numbers returns what the page shows; nil: there is no daemon yet.
+func (w *web) numbers() []byte {
+	if d := w.daemon.Load(); d != nil {
+		return d.view.Text()
+	}
+	return nil
+}
+
+// tell logs where the page is.
+func (w *web) tell(tokenFile string, log *zap.Logger) {
+	if tokenFile == "" {
+		return
+	}
+	log.Info("page", zap.String("url", "http://"+w.l.Addr().String()+"/"), zap.String("token_file", tokenFile))
+	if at, ok := w.l.Addr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
+		log.Warn("the page is on an address that is not loopback, and HTTP is not encrypted: everyone who reads the network learns the token. Use a loopback address and ssh -L", zap.Stringer("address", at))
+	}
 }
 
 // close ends the server and all of its connections.

@@ -69,7 +69,7 @@ type embedded struct {
 // start opens the tiers and answers the mount, which it makes if there is none. It answers
 // last: if start fails, the kernel has got no answer, and memory stays with an existing mount.
 func (m *embedded) start(ctx context.Context) (*daemon, error) {
-	web, err := openWeb(m.cfg.HTTP, m.log) // first, because it fails most often and costs nothing
+	web, err := openWeb(m.cfg.HTTP, m.cfg.HTTPTokenFile, m.log) // first, because it fails most often and costs nothing
 	if err != nil {
 		return nil, err
 	}

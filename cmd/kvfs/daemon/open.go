@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
+	"github.com/kvfs/kvfs/cmd/kvfs/page"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -43,6 +44,8 @@ type site struct {
 // openDaemon opens the tiers from the bottom up, then the engine, then the surface. It does not
 // serve peers yet, and mounts nothing. It tells web how far it is.
 func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, hooks callbacks, web *web, log *zap.Logger) (d *daemon, err error) {
+	asked, recent := cfg, &page.Log{} // before memory is fitted
+	log = recent.Watch(log)
 	if err := checkMemory(cfg, log); err != nil {
 		return nil, err
 	}
@@ -90,6 +93,7 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		d.peers.close()
 		return nil, errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), d.closeMemory())
 	}
+	d.view = metrics.PageOf((&page.Source{Config: asked, Engine: d.engine, Log: recent, Status: d.status}).JSON)
 	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, d.traces, log)
 	if err != nil {
 		return nil, errors.Join(err, d.closeUnused(at.memory != ""))
@@ -178,6 +182,7 @@ func (d *daemon) closeTiers(keep bool) error {
 		d.asleep()
 	}
 	d.page.Close()
+	d.view.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	err := d.engine.Close(ctx, keep)

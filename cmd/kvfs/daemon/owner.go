@@ -37,7 +37,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	if err != nil {
 		return err
 	}
-	web, err := openWeb(cfg.HTTP, log)
+	web, err := openWeb(cfg.HTTP, cfg.HTTPTokenFile, log)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

@@ -1,0 +1,156 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/reuse"
+)
+
+// Limits of the evictions that a Source tells one by one.
+const (
+	maxRecent = 40
+	chunk     = 256 // events that it copies at a time while it holds up the writer of the log
+)
+
+// Source is what the numbers come from.
+type Source struct {
+	Config *config.Config // as requested
+	Engine *tiers.Engine
+	Log    *Log
+	Status func() []byte // the status document
+
+	next   uint64    // number of the first event that was not read yet; 0: none was
+	recent []removal // newest last
+}
+
+// numbers are what the page shows.
+type numbers struct {
+	Time      time.Time       `json:"time"`
+	Node      string          `json:"node"`
+	Status    json.RawMessage `json:"status"`
+	Memory    *estimate       `json:"memory"` // hit ratios of other sizes of memory
+	SSD       *estimate       `json:"ssd"`    // of memory and SSD together
+	Evictions []evictions     `json:"evictions"`
+	Recent    []removal       `json:"recent"` // newest first
+	Log       []string        `json:"log"`    // newest first
+	Settings  []setting       `json:"settings"`
+}
+
+// estimate has the hit ratios of caches of Scales times the present size.
+type estimate struct {
+	Scales []float64 `json:"scales"`
+	Ratios []float64 `json:"ratios"` // nil: not known yet
+	Asks   uint64    `json:"asks"`   // that it rests on
+}
+
+// evictions are how many blocks left a tier for one reason.
+type evictions struct {
+	Tier   string `json:"tier"`
+	Rule   string `json:"rule"`
+	Blocks uint64 `json:"blocks"`
+}
+
+// removal is one block that left a tier.
+type removal struct {
+	Time  time.Time `json:"time"`
+	Name  string    `json:"name"` // escaped
+	Tier  string    `json:"tier"`
+	Rule  string    `json:"rule"`
+	Bytes int64     `json:"bytes"`
+}
+
+// JSON returns the numbers. No two calls may run in parallel. It takes no I/O.
+func (s *Source) JSON() []byte {
+	st := s.Engine.Stats()
+	n := numbers{
+		Time: time.Now(), Node: show.Text(s.Config.NodeName), Status: s.Status(), Memory: estimateOf(&st.Reuse.Memory), SSD: estimateOf(st.Reuse.SSD),
+		Settings: settings(s.Config),
+	}
+	for of, blocks := range s.Engine.Events().Evictions() {
+		n.Evictions = append(n.Evictions, evictions{of.Tier, of.Rule.String(), blocks})
+	}
+	slices.SortFunc(n.Evictions, func(a, b evictions) int {
+		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(b.Blocks, a.Blocks), cmp.Compare(a.Rule, b.Rule))
+	})
+	s.follow(s.Engine.Events())
+	n.Recent = slices.Clone(s.recent)
+	slices.Reverse(n.Recent)
+	for _, line := range s.Log.Lines() {
+		n.Log = append(n.Log, show.Lines(line))
+	}
+	return status.JSON(&n)
+}
+
+func estimateOf(e *reuse.Estimate) *estimate {
+	if e == nil {
+		return nil
+	}
+	known := &estimate{Scales: reuse.Scales[:], Asks: e.Asks}
+	if e.Valid {
+		known.Ratios = e.Ratio[:]
+	}
+	return known
+}
+
+// follow reads the evictions since the last call.
+func (s *Source) follow(log *event.Log) {
+	end := log.Next()
+	s.next = max(s.next, 1)
+	buf := make([]event.Event, chunk)
+	for s.next < end {
+		n, _, err := log.Read(context.Background(), s.next, buf) // begins with the oldest there is, and does not wait before end
+		if err != nil {
+			return // closed
+		}
+		s.next = buf[n-1].Seq + 1
+		for _, e := range buf[:n] {
+			if e.Kind == event.Evicted {
+				s.recent = append(s.recent, removal{e.Time, show.Text(e.Key.Path()), e.Tier, e.Reason.String(), e.Size})
+			}
+		}
+		s.recent = slices.Delete(s.recent, 0, max(0, len(s.recent)-maxRecent))
+	}
+}
+
+// setting is one value of the configuration.
+type setting struct {
+	Path   string `json:"path"`
+	Value  string `json:"value"`
+	Origin string `json:"origin"`
+}
+
+// settings reads what config.PrintPublic writes: YAML by lines, each value with its origin in a comment.
+func settings(c *config.Config) (list []setting) {
+	var b strings.Builder
+	if err := config.PrintPublic(&b, c); err != nil {
+		return nil // impossible: to memory
+	}
+	var sections []string
+	for line := range strings.Lines(b.String()) {
+		bare := strings.TrimLeft(line, " -")
+		depth := (len(line) - len(bare)) / 2
+		sections = append(sections, make([]string, max(0, depth-len(sections)))...)[:depth]
+		body, origin := strings.TrimSuffix(bare, "\n"), ""
+		if i := strings.LastIndex(body, "  # "); i >= 0 && !strings.HasSuffix(body, ":") { // a name may have anything in it
+			body, origin = strings.TrimRight(body[:i], " "), body[i+len("  # "):]
+		}
+		key, value, ok := strings.Cut(body, ": ")
+		if !ok || origin == "" {
+			sections = append(sections, strings.TrimSuffix(body, ":"))
+			continue
+		}
+		path := strings.Join(slices.DeleteFunc(append(slices.Clone(sections), key), func(s string) bool { return s == "" }), ".")
+		list = append(list, setting{show.Lines(path), show.Lines(value), show.Lines(origin)})
+	}
+	return list
+}
