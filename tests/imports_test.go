@@ -90,10 +90,11 @@ var table = map[string]row{
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
 
 	"tiers/publish": {6, []string{"tiers/block", "tiers/event", "tiers/template"}},
-	"fs/query":      {6, []string{"tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
+	"fs/strict":     {1, []string{"tiers/block"}},
+	"fs/query":      {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
 	"fs/device":  {1, []string{"tiers/latency"}},
-	"fs/control": {6, []string{"tiers", "tiers/block", "tiers/event"}},
+	"fs/control": {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event"}},
 
 	"fs": {7, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
@@ -130,7 +131,7 @@ var homes = map[string][]string{
 	"github.com/NVIDIA/go-nvml":           {"rdma/nic"},
 	"github.com/hanwen/go-fuse/v2":        {"fs", "fs/device", "tests/bench", "tests/bench/loopback"},
 	"github.com/cespare/xxhash/v2":        {"cluster/location"},
-	"github.com/go-json-experiment/json":  {"fs/query", "cmd/kvfs/plan"},
+	"github.com/go-json-experiment/json":  {"fs/query", "fs/strict", "cmd/kvfs/plan"},
 	"github.com/go-zeromq/zmq4":           {"tiers/publish"},
 	"github.com/vmihailenco/msgpack/v5":   {"tiers/publish"},
 	"github.com/hashicorp/memberlist":     {"cluster/gossip"},

@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/kvfs/kvfs/fs/strict"
 )
 
 // appendText appends a JSON string. It replaces bytes that are not UTF-8 by U+FFFD.
@@ -52,8 +54,8 @@ func appendList(out []byte, list []int) []byte {
 }
 
 // appendError appends the answer to a request that failed.
-func appendError(out []byte, err *requestError) []byte {
+func appendError(out []byte, err *strict.Error) []byte {
 	out = appendText(append(out, `{"error": `...), err.Error())
-	out = appendMember(out, "field", err.field)
+	out = appendMember(out, "field", err.Part)
 	return append(out, "}\n"...)
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+
+	"github.com/kvfs/kvfs/fs/strict"
 )
 
 // The binary form of requests and answers. docs/control.md has the layout.
@@ -27,7 +29,7 @@ const (
 )
 
 // binary answers a request in binary form, and returns what is wrong with it.
-func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answer io.Writer) *requestError {
+func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answer io.Writer) *strict.Error {
 	err := sc.q.readBinary(request)
 	if err == nil && request[4] == binaryExists {
 		err = s.binaryExists(ctx, sc)
@@ -45,22 +47,22 @@ func (s *Service) binary(ctx context.Context, sc *scratch, request []byte, answe
 }
 
 // checkHeader refuses a request that does not begin with a header of the binary form.
-func checkHeader(request []byte) *requestError {
+func checkHeader(request []byte) *strict.Error {
 	if len(request) < binaryHeader || !bytes.HasPrefix(request, []byte(binaryRequest)) {
-		return &requestError{why: "not a header of " + binaryRequest}
+		return &strict.Error{Why: "not a header of " + binaryRequest}
 	}
 	op, flags, reserved := request[4], request[5], request[28:binaryHeader]
 	if op != binaryExists && op != binaryLongestHit {
-		return faulty("/op", "%d is neither %d, exists, nor %d, longest_hit", op, binaryExists, binaryLongestHit)
+		return strict.Faulty("/op", "%d is neither %d, exists, nor %d, longest_hit", op, binaryExists, binaryLongestHit)
 	}
 	if flags&^(binaryNoLease|binaryPromote|binaryText) != 0 || binary.LittleEndian.Uint32(reserved) != 0 {
-		return &requestError{why: "bits are set that have no meaning"}
+		return &strict.Error{Why: "bits are set that have no meaning"}
 	}
 	return nil
 }
 
 // readBinary reads a request. Errors name its fields as in JSON.
-func (q *query) readBinary(request []byte) *requestError {
+func (q *query) readBinary(request []byte) *strict.Error {
 	if err := checkHeader(request); err != nil {
 		return err
 	}
@@ -77,15 +79,15 @@ func (q *query) readBinary(request []byte) *requestError {
 	rest := request[binaryHeader:]
 	switch {
 	case n.count > maxNames:
-		return faulty("/hashes", "has more than %d elements", maxNames)
+		return strict.Faulty("/hashes", "has more than %d elements", maxNames)
 	case n.count > 0 && n.size == 0:
-		return faulty("/hashes", "a hash may not be empty")
+		return strict.Faulty("/hashes", "a hash may not be empty")
 	case n.ranks > maxRanks:
-		return faulty("/ranks", "%d is not from 1 to %d", n.ranks, maxRanks)
+		return strict.Faulty("/ranks", "%d is not from 1 to %d", n.ranks, maxRanks)
 	case id > maxRequestID:
-		return faulty("/request", "has %d bytes, %d is the limit", id, maxRequestID)
+		return strict.Faulty("/request", "has %d bytes, %d is the limit", id, maxRequestID)
 	case len(rest) != subject+template+id+n.count*n.size:
-		return faulty("/hashes", "after the header are %d bytes, its lengths make %d", len(rest), subject+template+id+n.count*n.size)
+		return strict.Faulty("/hashes", "after the header are %d bytes, its lengths make %d", len(rest), subject+template+id+n.count*n.size)
 	}
 	q.specName, n.group = rest[:subject], rest[:subject]
 	if template > 0 {
@@ -115,7 +117,7 @@ func appendHeader(out []byte, numbers ...int) []byte {
 	return out
 }
 
-func (s *Service) binaryExists(ctx context.Context, sc *scratch) *requestError {
+func (s *Service) binaryExists(ctx context.Context, sc *scratch) *strict.Error {
 	l, err := sc.q.names.prepare()
 	if err != nil {
 		return err
@@ -128,7 +130,7 @@ func (s *Service) binaryExists(ctx context.Context, sc *scratch) *requestError {
 	return nil
 }
 
-func (s *Service) binaryHit(ctx context.Context, sc *scratch) *requestError {
+func (s *Service) binaryHit(ctx context.Context, sc *scratch) *strict.Error {
 	f, err := s.lookHit(ctx, sc)
 	if err != nil {
 		return err

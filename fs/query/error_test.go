@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -176,7 +177,7 @@ func TestLongErrors(t *testing.T) {
 		if !strings.HasPrefix(got.Error, c.want) || !strings.HasPrefix(got.Field, c.field) {
 			t.Errorf("%s: got %.300q at %.100q, want %.300q at %.100q", name, got.Error, got.Field, c.want, c.field)
 		}
-		if len(got.Error) > maxError || len(got.Field) > maxPointer || !utf8.ValidString(got.Field) || strings.HasSuffix(got.Field, "\ufffd") {
+		if len(got.Error) > strict.MaxText || len(got.Field) > strict.MaxPointer || !utf8.ValidString(got.Field) || strings.HasSuffix(got.Field, "\ufffd") {
 			t.Errorf("%s: an error of %d bytes with a field of %d, which ends in %q", name, len(got.Error), len(got.Field), got.Field[max(0, len(got.Field)-4):])
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/template"
@@ -47,7 +48,7 @@ type searchGroup struct {
 }
 
 // newSearch prepares to search for all groups of c.
-func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordinator) (*search, *requestError) {
+func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordinator) (*search, *strict.Error) {
 	q := &sc.q
 	n, spec := &q.names, c.Spec()
 	v := &search{s: s, sc: sc, ctx: ctx, names: n, o: q.presence(), groups: make([]searchGroup, len(spec.Groups))}
@@ -56,7 +57,7 @@ func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordina
 		return nil, err
 	}
 	if len(spec.Groups) > 1 && !parts.Has(template.Group) {
-		return nil, faulty("/template", "has no {group}, but the spec has %d groups: they would share their blocks", len(spec.Groups))
+		return nil, strict.Faulty("/template", "has no {group}, but the spec has %d groups: they would share their blocks", len(spec.Groups))
 	}
 	files := 0
 	for i, g := range spec.Groups {
@@ -82,7 +83,7 @@ func (s *Service) newSearch(ctx context.Context, sc *scratch, c *hybrid.Coordina
 		}
 	}
 	if files > maxPairs {
-		return nil, faulty("/hashes", "%d hashes of all groups and ranks are more than %d files", n.count, maxPairs)
+		return nil, strict.Faulty("/hashes", "%d hashes of all groups and ranks are more than %d files", n.count, maxPairs)
 	}
 	v.states = bytesOf(&sc.states, n.count*len(v.groups))
 	return v, nil
@@ -182,7 +183,7 @@ func (f *found) load(group int) []bool {
 }
 
 // lookHit searches for the longest hit.
-func (s *Service) lookHit(ctx context.Context, sc *scratch) (found, *requestError) {
+func (s *Service) lookHit(ctx context.Context, sc *scratch) (found, *strict.Error) {
 	q := &sc.q
 	c, err := s.coordinator(q)
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *Service) lookHit(ctx context.Context, sc *scratch) (found, *requestErro
 		f.fetch = c.Fetch(f.hit.Tokens, int(q.cached), q.names.count, f.hit.Load, v.exists)
 	}
 	if v.stopped {
-		return found{}, &requestError{why: "the request was cancelled"}
+		return found{}, &strict.Error{Why: "the request was cancelled"}
 	}
 	if q.promote {
 		v.promote(f.fetch)
@@ -211,7 +212,7 @@ func (s *Service) lookHit(ctx context.Context, sc *scratch) (found, *requestErro
 }
 
 // longestHit answers how many tokens of a prompt need not be computed.
-func (s *Service) longestHit(ctx context.Context, sc *scratch, _ io.Writer) *requestError {
+func (s *Service) longestHit(ctx context.Context, sc *scratch, _ io.Writer) *strict.Error {
 	f, err := s.lookHit(ctx, sc)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 )
 
@@ -80,7 +81,7 @@ type counts struct {
 }
 
 // lookAll asks for all items. It puts the character of each in states into sc.states.
-func (s *Service) lookAll(ctx context.Context, sc *scratch, l *layout) (c counts, err *requestError) {
+func (s *Service) lookAll(ctx context.Context, sc *scratch, l *layout) (c counts, err *strict.Error) {
 	q := &sc.q
 	n := &q.names
 	states := bytesOf(&sc.states, n.count)
@@ -129,7 +130,7 @@ func (s *Service) count(states []byte) (c counts) {
 }
 
 // exists answers which blocks are there.
-func (s *Service) exists(ctx context.Context, sc *scratch, _ io.Writer) *requestError {
+func (s *Service) exists(ctx context.Context, sc *scratch, _ io.Writer) *strict.Error {
 	if err := sc.q.listed(); err != nil {
 		return err
 	}
@@ -153,9 +154,9 @@ func (s *Service) exists(ctx context.Context, sc *scratch, _ io.Writer) *request
 }
 
 // release ends the leases of a request.
-func (s *Service) release(_ context.Context, sc *scratch, _ io.Writer) *requestError {
+func (s *Service) release(_ context.Context, sc *scratch, _ io.Writer) *strict.Error {
 	if sc.q.request == "" {
-		return faulty("/request", "may not be empty")
+		return strict.Faulty("/request", "may not be empty")
 	}
 	sc.out = append(appendNumber(append(sc.out[:0], `{"op": "release"`...), "released", s.engine.ReleaseRequest(sc.as, sc.q.request)), "}\n"...)
 	return nil

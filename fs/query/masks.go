@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -13,19 +14,19 @@ import (
 const maxMaskBlocks = 4_000_000
 
 // checkMask fails if the masks for so many tokens would be too long.
-func checkMask(field string, tokens int64, spec *hybrid.Spec) *requestError {
+func checkMask(field string, tokens int64, spec *hybrid.Spec) *strict.Error {
 	blocks := int64(0)
 	for _, g := range spec.Groups {
 		blocks += tokens/int64(g.BlockSize) + 1
 	}
 	if blocks > maxMaskBlocks {
-		return faulty(field, "%d tokens have more than %d blocks", tokens, maxMaskBlocks)
+		return strict.Faulty(field, "%d tokens have more than %d blocks", tokens, maxMaskBlocks)
 	}
 	return nil
 }
 
 // loadMask answers which blocks to read for a hit of given length.
-func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *requestError {
+func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *strict.Error {
 	q := &sc.q
 	c, err := s.coordinator(q)
 	if err != nil {
@@ -38,12 +39,12 @@ func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *request
 	tokens, unit := int(q.hitTokens), spec.HashBlockSize
 	load, failed := c.Load(tokens)
 	if failed != nil {
-		return faulty("/hit_tokens", "%v", failed)
+		return strict.Faulty("/hit_tokens", "%v", failed)
 	}
 	hashes := (tokens + unit - 1) / unit
 	if q.has&hasNumHashes != 0 {
 		if q.numHashes < int64(hashes) {
-			return faulty("/num_hashes", "%d hashes are too few for %d tokens", q.numHashes, tokens)
+			return strict.Faulty("/num_hashes", "%d hashes are too few for %d tokens", q.numHashes, tokens)
 		}
 		hashes = int(q.numHashes)
 	}
@@ -62,7 +63,7 @@ func (s *Service) loadMask(_ context.Context, sc *scratch, _ io.Writer) *request
 }
 
 // storeMask answers which blocks are worth writing.
-func (s *Service) storeMask(_ context.Context, sc *scratch, _ io.Writer) *requestError {
+func (s *Service) storeMask(_ context.Context, sc *scratch, _ io.Writer) *strict.Error {
 	q := &sc.q
 	c, err := s.coordinator(q)
 	if err != nil {
@@ -73,7 +74,7 @@ func (s *Service) storeMask(_ context.Context, sc *scratch, _ io.Writer) *reques
 	}
 	stored, failed := c.Store(int(q.numTokens), int(q.start), int(q.promptTokens))
 	if failed != nil {
-		return faulty("/num_tokens", "%v", failed)
+		return strict.Faulty("/num_tokens", "%v", failed)
 	}
 	out := append(sc.out[:0], `{"op": "store_mask", "groups": [`...)
 	for i, g := range c.Spec().Groups {

@@ -3,6 +3,7 @@ package query
 import (
 	"bytes"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/template"
@@ -46,26 +47,26 @@ func (n *names) item(i int) []byte {
 func (n *names) keys() bool { return n.list == "/keys" }
 
 // parts returns the template.
-func (n *names) parts() (template.Template, *requestError) {
+func (n *names) parts() (template.Template, *strict.Error) {
 	if n.template == nil {
 		return nativeTemplate, nil
 	}
 	t, err := template.Parse(n.template)
 	if err != nil {
-		return nil, faulty("/template", "%v", err)
+		return nil, strict.Faulty("/template", "%v", err)
 	}
 	return t, nil
 }
 
 // unescape replaces escaped items by their names.
-func (n *names) unescape() *requestError {
+func (n *names) unescape() *strict.Error {
 	for i := 0; n.escaped && i < len(n.items); i++ {
 		if bytes.IndexByte(n.items[i], '\\') < 0 {
 			continue
 		}
 		name, err := Unescape(string(n.items[i]))
 		if err != nil {
-			return faulty(element(n.list, i), "%s: a backslash begins none of the escapes of Go", quoted(n.items[i]))
+			return strict.Faulty(element(n.list, i), "%s: a backslash begins none of the escapes of Go", quoted(n.items[i]))
 		}
 		n.items[i] = []byte(name)
 	}
@@ -81,11 +82,11 @@ func (n *names) shown(path string) string {
 }
 
 // prepare checks all items. It returns the layout that makes their paths, nil if they are paths.
-func (n *names) prepare() (*layout, *requestError) {
+func (n *names) prepare() (*layout, *strict.Error) {
 	if n.keys() {
 		for i, path := range n.items {
 			if why := checkPath(path); why != "" {
-				return nil, faulty(element(n.list, i), "%s: %s", quoted(path), why)
+				return nil, strict.Faulty(element(n.list, i), "%s: %s", quoted(path), why)
 			}
 		}
 		return nil, nil
@@ -103,14 +104,14 @@ func (n *names) prepare() (*layout, *requestError) {
 		n.ranks = 1
 	}
 	if n.count*n.ranks > maxNames {
-		return nil, faulty("/ranks", "%d blocks of %d ranks are more than %d files", n.count, n.ranks, maxNames)
+		return nil, strict.Faulty("/ranks", "%d blocks of %d ranks are more than %d files", n.count, n.ranks, maxNames)
 	}
 	return l, n.check(l)
 }
 
 // check finds hashes that give impossible paths. The result does not depend on the group in l,
 // since no group ends in a component "." or "..".
-func (n *names) check(l *layout) *requestError {
+func (n *names) check(l *layout) *strict.Error {
 	if n.raw != nil && n.hex {
 		return nil // none is empty, and no digit has a meaning in a path
 	}
@@ -118,7 +119,7 @@ func (n *names) check(l *layout) *requestError {
 	var why string
 	for i := range n.count {
 		if why, buf = l.checkHash(n.item(i), buf); why != "" {
-			return faulty(element(n.list, i), "%s: %s", quoted(n.item(i)), why)
+			return strict.Faulty(element(n.list, i), "%s: %s", quoted(n.item(i)), why)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
@@ -153,7 +154,7 @@ func (p *progress) done(file int, path []byte, r tiers.PrefetchResult) {
 	if r.Outcome == tiers.PrefetchFailed && len(p.mu.errors) < maxPrefetchErrors {
 		why := "no reason is known"
 		if r.Err != nil {
-			why = block.Shorten(r.Err.Error(), maxError)
+			why = block.Shorten(r.Err.Error(), strict.MaxText)
 		}
 		p.mu.errors = append(p.mu.errors, prefetchError{p.names.shown(string(path)), why})
 	}

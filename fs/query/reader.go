@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -21,7 +21,7 @@ type reader struct {
 	buf     bytes.Buffer // of the request: the decoder reads a bytes.Buffer without a copy
 	request []byte
 	side    []byte // strings that had escapes
-	err     *requestError
+	err     *strict.Error
 }
 
 // reset prepares for a request. With nil it forgets the last one.
@@ -33,36 +33,17 @@ func (r *reader) reset(request []byte) {
 	r.side = nil
 }
 
-func (r *reader) fail(err *requestError) {
+func (r *reader) fail(err *strict.Error) {
 	if r.err == nil {
 		r.err = err
 	}
 }
 
 // syntax keeps an error of the decoder.
-func (r *reader) syntax(err error) {
-	if errors.Is(err, io.EOF) {
-		r.fail(&requestError{why: "the request is empty"})
-		return
-	}
-	wrong, ok := errors.AsType[*jsontext.SyntacticError](err)
-	if !ok {
-		r.fail(&requestError{why: err.Error()})
-		return
-	}
-	field := string(wrong.JSONPointer)
-	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		r.fail(faulty(field, "is there twice"))
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		r.fail(faulty(field, "the request ends too early, after %d bytes", len(r.request)))
-	default:
-		r.fail(faulty(field, "%v, at byte %d", wrong.Err, wrong.ByteOffset))
-	}
-}
+func (r *reader) syntax(err error) { r.fail(strict.Explain(err, len(r.request))) }
 
-// strict decodes values and refuses unknown members. It limits lists of groups while it reads.
-var strict = json.JoinOptions(json.RejectUnknownMembers(true), json.WithUnmarshalers(json.UnmarshalFromFunc(
+// limited decodes values as package strict does. It limits lists of groups while it reads.
+var limited = json.JoinOptions(strict.Options, json.WithUnmarshalers(json.UnmarshalFromFunc(
 	func(dec *jsontext.Decoder, _ *hybrid.Group) error {
 		if _, n := dec.StackIndex(dec.StackDepth()); n > hybrid.MaxGroups {
 			return fmt.Errorf("there are more than %d groups", hybrid.MaxGroups)
@@ -75,61 +56,9 @@ func (r *reader) decode(v any) {
 	if r.err != nil {
 		return
 	}
-	err := json.UnmarshalDecode(&r.dec, v, strict)
-	wrong, ok := errors.AsType[*json.SemanticError](err)
-	if !ok {
-		if err != nil {
-			r.syntax(err)
-		}
-		return
+	if err := json.UnmarshalDecode(&r.dec, v, limited); err != nil {
+		r.syntax(err)
 	}
-	field := string(wrong.JSONPointer)
-	switch {
-	case errors.Is(err, json.ErrUnknownName):
-		r.fail(faulty(field, "there is no such member"))
-	case errors.Is(err, strconv.ErrSyntax):
-		r.fail(faulty(field, "%s is not a whole number", block.Shorten(string(wrong.JSONValue), block.Shown)))
-	case errors.Is(err, strconv.ErrRange):
-		r.fail(faulty(field, "%s is too large", block.Shorten(string(wrong.JSONValue), block.Shown)))
-	case wrong.Err != nil:
-		r.fail(faulty(field, "%v", wrong.Err))
-	default:
-		r.fail(faulty(field, "got %s, want %s", kindName(wrong.JSONKind), typeName(wrong.GoType)))
-	}
-}
-
-// typeName names the values that a type takes.
-func typeName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return typeName(t.Elem())
-	case reflect.Bool:
-		return kindName('t')
-	case reflect.String:
-		return kindName('"')
-	case reflect.Struct:
-		return kindName('{')
-	case reflect.Slice:
-		return kindName('[')
-	}
-	return kindName('0')
-}
-
-// kindName returns the word for a kind of value.
-func kindName(k jsontext.Kind) string {
-	switch k {
-	case 'n':
-		return "null"
-	case 't', 'f':
-		return "bool"
-	case '"':
-		return "string"
-	case '0':
-		return "number"
-	case '{':
-		return "object"
-	}
-	return "list"
 }
 
 // begins reports whether the next value is of a kind.
@@ -145,7 +74,7 @@ func (r *reader) value(field string, kind jsontext.Kind) []byte {
 		got = 't'
 	}
 	if got != kind && got != 0 && got != '}' && got != ']' {
-		r.fail(faulty(field, "got %s, want %s", kindName(got), kindName(kind)))
+		r.fail(strict.Faulty(field, "got %s, want %s", strict.KindName(got), strict.KindName(kind)))
 		return nil
 	}
 	v, err := r.dec.ReadValue()
@@ -177,7 +106,7 @@ func memberPointer(name []byte) string {
 	if m, ok := members[string(name)]; ok {
 		return m.name
 	}
-	return pointerName.Replace(string(block.Clip(name, maxPointer)))
+	return strict.PointerName.Replace(string(block.Clip(name, strict.MaxPointer)))
 }
 
 // list reads a list, calling each at every element. It fails beyond limit elements.
@@ -187,7 +116,7 @@ func (r *reader) list(field string, limit int, each func(i int)) {
 	}
 	for i := 0; r.err == nil && r.dec.PeekKind() != ']'; i++ {
 		if i == limit {
-			r.fail(faulty(field, "has more than %d elements", limit))
+			r.fail(strict.Faulty(field, "has more than %d elements", limit))
 			return
 		}
 		each(i)
@@ -200,7 +129,7 @@ func (r *reader) open(field string, kind jsontext.Kind) bool {
 		return false
 	}
 	if got := r.dec.PeekKind(); got != kind && got != 0 {
-		r.fail(faulty(field, "got %s, want %s", kindName(got), kindName(kind)))
+		r.fail(strict.Faulty(field, "got %s, want %s", strict.KindName(got), strict.KindName(kind)))
 		return false
 	}
 	return r.token()
@@ -226,7 +155,7 @@ func (r *reader) end() {
 		return
 	}
 	if _, err := r.dec.ReadToken(); err == nil {
-		r.fail(&requestError{why: "there is more than one value; ask again after the answer"})
+		r.fail(&strict.Error{Why: "there is more than one value; ask again after the answer"})
 	} else if !errors.Is(err, io.EOF) {
 		r.syntax(err)
 	}
@@ -268,7 +197,7 @@ func (r *reader) texts(field string, limit int, out [][]byte) [][]byte {
 			break
 		}
 		if i == limit {
-			r.fail(faulty(field, "has more than %d elements", limit))
+			r.fail(strict.Faulty(field, "has more than %d elements", limit))
 			return out
 		}
 		if kind != '"' {
@@ -299,12 +228,12 @@ func (r *reader) number(field string, low, high int64) int64 {
 		return low
 	}
 	if bytes.ContainsAny(v, ".eE") {
-		r.fail(faulty(field, "%s is not a whole number", block.Shorten(string(v), block.Shown)))
+		r.fail(strict.Faulty(field, "%s is not a whole number", block.Shorten(string(v), block.Shown)))
 		return low
 	}
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil || n < low || n > high {
-		r.fail(faulty(field, "%s is not from %d to %d", block.Shorten(string(v), block.Shown), low, high))
+		r.fail(strict.Faulty(field, "%s is not from %d to %d", block.Shorten(string(v), block.Shown), low, high))
 		return low
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
@@ -84,7 +85,7 @@ type query struct {
 type operation struct {
 	may  uint32 // members that it accepts
 	must uint32 // members that it requires
-	do   func(*Service, context.Context, *scratch, io.Writer) *requestError
+	do   func(*Service, context.Context, *scratch, io.Writer) *strict.Error
 }
 
 // operations is constant.
@@ -99,7 +100,7 @@ var operations = map[string]operation{
 }
 
 // parse reads a request into sc.q. allowed are the members that the file accepts.
-func (sc *scratch) parse(request []byte, allowed uint32) *requestError {
+func (sc *scratch) parse(request []byte, allowed uint32) *strict.Error {
 	r, q := &sc.read, &sc.q
 	r.reset(request)
 	*q = query{lease: true}
@@ -108,7 +109,7 @@ func (sc *scratch) parse(request []byte, allowed uint32) *requestError {
 	r.object("", func(name []byte, field string) {
 		m, ok := members[string(name)]
 		if !ok || m.bit&allowed == 0 {
-			r.fail(faulty(field, "there is no such member"))
+			r.fail(strict.Faulty(field, "there is no such member"))
 			return
 		}
 		q.has |= m.bit
@@ -133,7 +134,7 @@ func (sc *scratch) member(bit uint32, field string) {
 		q.op = r.text(field)
 	case hasKeys, hasHashes:
 		if q.has&hasKeys != 0 && q.has&hasHashes != 0 {
-			r.fail(faulty(field, "keys and hashes exclude each other"))
+			r.fail(strict.Faulty(field, "keys and hashes exclude each other"))
 			return
 		}
 		sc.items = r.texts(field, maxNames, sc.items[:0])
@@ -147,7 +148,7 @@ func (sc *scratch) member(bit uint32, field string) {
 	case hasRequest:
 		q.request = string(r.text(field))
 		if len(q.request) > maxRequestID {
-			r.fail(faulty(field, "has %d bytes, %d is the limit", len(q.request), maxRequestID))
+			r.fail(strict.Faulty(field, "has %d bytes, %d is the limit", len(q.request), maxRequestID))
 		}
 	case hasLease, hasPromote, hasFetch, hasEscaped, hasProgress:
 		*q.flag(bit) = r.bool(field)
@@ -208,47 +209,47 @@ func (sc *scratch) spec(field string) {
 		sc.read.value(field, '"') // fails with what is wrong
 		return
 	}
-	sc.read.fail(faulty(field, "got %s, want the name of a spec, or an object", kindName(got)))
+	sc.read.fail(strict.Faulty(field, "got %s, want the name of a spec, or an object", strict.KindName(got)))
 }
 
 // checkNames checks the members that name blocks. The operation decides which lists it needs.
-func (q *query) checkNames() *requestError {
+func (q *query) checkNames() *strict.Error {
 	if q.has&hasKeys == 0 {
 		return nil
 	}
 	for _, field := range q.order {
 		m := members[field[1:]]
 		if m.bit&(hasTemplate|hasGroup) != 0 || m.bit == hasRanks && q.names.ranks > 1 {
-			return faulty(field, "is of no use with keys, which are whole paths")
+			return strict.Faulty(field, "is of no use with keys, which are whole paths")
 		}
 	}
 	return nil
 }
 
 // allow fails at the first member that an operation does not accept.
-func (q *query) allow(may uint32, op string) *requestError {
+func (q *query) allow(may uint32, op string) *strict.Error {
 	for _, field := range q.order {
 		if members[field[1:]].bit&may == 0 {
-			return faulty(field, "is no member of %s", op)
+			return strict.Faulty(field, "is no member of %s", op)
 		}
 	}
 	return nil
 }
 
 // require fails if a required member is missing.
-func (q *query) require(must uint32) *requestError {
+func (q *query) require(must uint32) *strict.Error {
 	for _, name := range []string{"spec", "hashes", "hit_tokens", "num_tokens", "request"} {
 		if bit := members[name].bit; bit&must != 0 && q.has&bit == 0 {
-			return faulty("/"+name, "is missing")
+			return strict.Faulty("/"+name, "is missing")
 		}
 	}
 	return nil
 }
 
 // listed fails unless blocks are named.
-func (q *query) listed() *requestError {
+func (q *query) listed() *strict.Error {
 	if q.has&(hasKeys|hasHashes) == 0 {
-		return &requestError{why: "neither keys nor hashes are there"}
+		return &strict.Error{Why: "neither keys nor hashes are there"}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -109,14 +110,14 @@ func (s *Service) Query(ctx context.Context, as *event.Viewer, request []byte, a
 }
 
 // query executes a request. Most operations leave the answer in sc.out.
-func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
+func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *strict.Error {
 	q := &sc.q
 	op, ok := operations[string(q.op)]
 	if q.has&hasOp == 0 {
-		return faulty("/op", "is missing: want exists, longest_hit, load_mask, store_mask, release or why")
+		return strict.Faulty("/op", "is missing: want exists, longest_hit, load_mask, store_mask, release or why")
 	}
 	if !ok {
-		return faulty("/op", "%s is none of exists, longest_hit, load_mask, store_mask, release, why", quoted(q.op))
+		return strict.Faulty("/op", "%s is none of exists, longest_hit, load_mask, store_mask, release, why", quoted(q.op))
 	}
 	if err := q.allow(op.may, string(q.op)); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (s *Service) query(ctx context.Context, sc *scratch, answer io.Writer) *req
 }
 
 // finish writes the answer that is in sc.out, or err as one.
-func finish(sc *scratch, answer io.Writer, err *requestError) {
+func finish(sc *scratch, answer io.Writer, err *strict.Error) {
 	if err != nil {
 		sc.out = appendError(sc.out[:0], err)
 	}
@@ -139,9 +140,9 @@ func finish(sc *scratch, answer io.Writer, err *requestError) {
 }
 
 // cancelled is the answer if the reader has gone or the daemon ends.
-func cancelled(ctx context.Context) *requestError {
+func cancelled(ctx context.Context) *strict.Error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	return &requestError{why: "the request was cancelled"}
+	return &strict.Error{Why: "the request was cancelled"}
 }

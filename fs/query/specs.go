@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
@@ -25,11 +26,11 @@ func ParseSpec(text []byte) (*hybrid.Coordinator, error) {
 }
 
 // coordinator returns the Coordinator of the spec that a request names or contains.
-func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *requestError) {
+func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *strict.Error) {
 	if q.spec != nil {
 		c, err := hybrid.New(*q.spec)
 		if err != nil {
-			return nil, faulty("/spec", "%v", err)
+			return nil, strict.Faulty("/spec", "%v", err)
 		}
 		return c, nil
 	}
@@ -37,7 +38,7 @@ func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *requestError) {
 	c := s.mu.specs[string(q.specName)]
 	s.mu.RUnlock()
 	if c == nil {
-		return nil, faulty("/spec", "there is none named %s", quoted(q.specName))
+		return nil, strict.Faulty("/spec", "there is none named %s", quoted(q.specName))
 	}
 	return c, nil
 }
@@ -71,16 +72,16 @@ func (q *specsRequest) at(i int) string {
 	return element("/"+q.what, i)
 }
 
-func readSpecs(r *reader, request []byte) (*specsRequest, *requestError) {
+func readSpecs(r *reader, request []byte) (*specsRequest, *strict.Error) {
 	r.reset(request)
 	q := &specsRequest{specs: map[string]hybrid.Spec{}}
 	r.object("", func(name []byte, field string) {
 		if what := string(name); what != "set" && what != "get" && what != "remove" {
-			r.fail(faulty(field, "there is no such member"))
+			r.fail(strict.Faulty(field, "there is no such member"))
 			return
 		}
 		if q.what != "" {
-			r.fail(faulty(field, "set, get and remove exclude each other"))
+			r.fail(strict.Faulty(field, "set, get and remove exclude each other"))
 			return
 		}
 		q.what = string(name)
@@ -88,7 +89,7 @@ func readSpecs(r *reader, request []byte) (*specsRequest, *requestError) {
 			r.object(field, func(name []byte, field string) {
 				q.names = append(q.names, string(name))
 				if len(q.names) > hybrid.MaxSpecs {
-					r.fail(faulty("/set", "has more than %d specs", hybrid.MaxSpecs))
+					r.fail(strict.Faulty("/set", "has more than %d specs", hybrid.MaxSpecs))
 					return
 				}
 				var spec hybrid.Spec
@@ -104,7 +105,7 @@ func readSpecs(r *reader, request []byte) (*specsRequest, *requestError) {
 }
 
 // change executes a request and returns the specs that it concerns.
-func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requestError) {
+func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *strict.Error) {
 	about := map[string]*hybrid.Coordinator{}
 	if q.what == "set" {
 		made, err := q.coordinators()
@@ -126,13 +127,13 @@ func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requ
 			}
 		}
 		if len(s.mu.specs)+more > hybrid.MaxSpecs {
-			return nil, faulty("/set", "there would be %d specs, %d is the limit", len(s.mu.specs)+more, hybrid.MaxSpecs)
+			return nil, strict.Faulty("/set", "there would be %d specs, %d is the limit", len(s.mu.specs)+more, hybrid.MaxSpecs)
 		}
 		maps.Copy(s.mu.specs, about)
 	default:
 		for i, name := range q.names {
 			if about[name] = s.mu.specs[name]; about[name] == nil {
-				return nil, faulty(q.at(i), "there is no spec named %s", quoted(name))
+				return nil, strict.Faulty(q.at(i), "there is no spec named %s", quoted(name))
 			}
 		}
 		if q.what == "remove" {
@@ -146,7 +147,7 @@ func (s *Service) change(q *specsRequest) (map[string]*hybrid.Coordinator, *requ
 
 // coordinators makes the Coordinators of all specs to set. It fails with the reasons against all
 // specs.
-func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *requestError) {
+func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *strict.Error) {
 	made := make(map[string]*hybrid.Coordinator, len(q.names))
 	var bad []string
 	field := ""
@@ -163,11 +164,11 @@ func (q *specsRequest) coordinators() (map[string]*hybrid.Coordinator, *requestE
 			field = q.at(i)
 			bad = append(bad, why)
 		} else {
-			bad = append(bad, dotted(q.at(i))+": "+why)
+			bad = append(bad, strict.Dotted(q.at(i))+": "+why)
 		}
 	}
 	if len(bad) > 0 {
-		return nil, faulty(field, "%s", strings.Join(bad, "; "))
+		return nil, strict.Faulty(field, "%s", strings.Join(bad, "; "))
 	}
 	return made, nil
 }

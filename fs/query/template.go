@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/template"
 )
@@ -22,17 +23,17 @@ type layout struct {
 
 // newLayout puts a group into a template. It fails if the paths are impossible for every hash.
 // groupField is the pointer to the member with the group.
-func newLayout(parts template.Template, group []byte, groupField string) (*layout, *requestError) {
+func newLayout(parts template.Template, group []byte, groupField string) (*layout, *strict.Error) {
 	l := &layout{ranked: parts.Has(template.Rank)}
 	if len(group) == 0 && parts.Has(template.Group) {
 		if len(parts) != len(nativeTemplate) || &parts[0] != &nativeTemplate[0] {
-			return nil, faulty(groupField, "is missing, and the template has {group}")
+			return nil, strict.Faulty(groupField, "is missing, and the template has {group}")
 		}
 		parts = parts[2:] // blocks without a group lie directly below the mount
 	}
 	if len(group) > 0 && parts.Has(template.Group) {
 		if why := checkPath(group); why != "" {
-			return nil, faulty(groupField, "%s: %s", quoted(group), why)
+			return nil, strict.Faulty(groupField, "%s: %s", quoted(group), why)
 		}
 	}
 	size := 0
@@ -53,7 +54,7 @@ func newLayout(parts template.Template, group []byte, groupField string) (*layou
 		l.parts = append(l.parts, p)
 	}
 	if why := checkPath(l.parts.Sample()); why != "" {
-		return nil, faulty("/template", "%s", why)
+		return nil, strict.Faulty("/template", "%s", why)
 	}
 	return l, nil
 }

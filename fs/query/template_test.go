@@ -58,7 +58,7 @@ func TestTemplateErrors(t *testing.T) {
 		if err == nil {
 			_, err = newLayout(parts, []byte("g"), "/group")
 		}
-		if err == nil || err.Error() != want || err.field != "/template" {
+		if err == nil || err.Error() != want || err.Part != "/template" {
 			t.Errorf("%q: got %v, want %s", template, err, want)
 		}
 	}

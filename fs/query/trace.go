@@ -3,6 +3,8 @@ package query
 import (
 	"strings"
 	"time"
+
+	"github.com/kvfs/kvfs/fs/strict"
 )
 
 // Traced is a request with a trace context that was answered.
@@ -34,7 +36,7 @@ func (s *Service) begun() (t time.Time) {
 }
 
 // ended follows the answer to a request that has begun at start.
-func (s *Service) ended(sc *scratch, start time.Time, err *requestError) {
+func (s *Service) ended(sc *scratch, start time.Time, err *strict.Error) {
 	q := &sc.q
 	if s.traced == nil || !IsTraceparent(q.request) {
 		return

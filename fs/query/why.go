@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers/fate"
 )
 
@@ -16,10 +17,10 @@ const flushAt = 64 << 10
 
 // why answers why blocks are not there. It writes verdicts as they come, since those of many blocks
 // are long.
-func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *requestError {
+func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *strict.Error {
 	n := &sc.q.names
 	if sc.as != nil { // the remembered names do not say which users could read them
-		return faulty("/op", "why is for root and the user of the daemon")
+		return strict.Faulty("/op", "why is for root and the user of the daemon")
 	}
 	if err := sc.q.listed(); err != nil {
 		return err
