@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,7 +47,8 @@ func openGuest(t *testing.T, o tiers.Options, two bool) (*lower, *guest) {
 }
 
 // TestMayEvict: a tier may evict a copy unless it is the only one and was promised:
-// leased, open, pinned, on its way up; or while the name is changing. What it may
+// leased, open, pinned, on its way up; or while it is being stored, or the name is
+// changing. What it may
 // evict, the engine counts on no longer (A22).
 func TestMayEvict(t *testing.T) {
 	for _, row := range []struct {
@@ -78,6 +80,12 @@ func TestMayEvict(t *testing.T) {
 				w.t.Error(err)
 			}
 		}, "a", false, "[disk]"},
+		{"being stored", false, func(w *lower, g *guest) { // the tier may have it, and the engine does not know yet
+			release := g.Hold(tiertest.OpStore)
+			w.t.Cleanup(release)
+			must(w.t, w.put(10, "b", []byte("b")))
+			must(w.t, g.AwaitSubmitted(until(w.t), tiertest.OpStore, 2))
+		}, "b", false, "[disk]"},
 		{"base of a version", false, func(w *lower, g *guest) {
 			f, err := w.openOrCreate(10, "a")
 			must(w.t, err)
@@ -184,6 +192,39 @@ func TestLostWhileRenamed(t *testing.T) {
 	w.quiesce()
 	w.wantHeld(g.Reference, "b=a")
 	w.wantWhere("b", "[memory disk]")
+	w.end()
+}
+
+// forgetful is a guest that loses the copies of its first store before it says that it has them.
+type forgetful struct {
+	guest
+	once sync.Once
+}
+
+// Store implements driver.Tier.
+func (f *forgetful) Store(job *driver.Job) {
+	done := job.Done
+	job.Done = func(r *driver.Result) {
+		f.once.Do(func() {
+			for _, o := range r.Outcomes {
+				f.Remove([]block.Key{o.Key})
+				f.host.Lost(o.Key, block.ErrCorrupt)
+			}
+		})
+		done(r)
+	}
+	f.guest.Store(job)
+}
+
+// TestLostWhileStored: a copy that is lost before the engine hears that it was stored is missed, and stored anew from
+// memory.
+func TestLostWhileStored(t *testing.T) {
+	f := &forgetful{guest: guest{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}}
+	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: f}}}, f.Reference)
+	must(t, w.put(10, "a", []byte("a")))
+	w.quiesce()
+	w.wantHeld(f.Reference, "a=a")
+	w.wantWhere("a", "[memory disk]")
 	w.end()
 }
 

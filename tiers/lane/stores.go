@@ -128,6 +128,12 @@ func (l *Lane) QueuedLocked() iter.Seq[*Store] {
 	}
 }
 
+// StoringLocked reports whether a block is being stored under a key.
+func (l *Lane) StoringLocked(key block.Key) bool {
+	_, ok := l.busy[key]
+	return ok
+}
+
 // BegunLocked yields the stores that the tier does, in no order.
 func (l *Lane) BegunLocked() iter.Seq[*Store] {
 	return func(yield func(*Store) bool) {

@@ -59,6 +59,9 @@ func (e *core) mayEvictLocked(s *state.Secondary, key block.Key, g *state.Gone) 
 	if s.NamingLocked(key) {
 		return false // a rename of the copy is under way: whether it was promised is not known
 	}
+	if s.StoringLocked(key) {
+		return false // when the store has ended, the engine counts on the copy
+	}
 	id := e.Mu.Ix.Walk(key.Path())
 	if id == 0 {
 		return true
@@ -97,9 +100,9 @@ func (h *host) Lost(key block.Key, err error) {
 		parent := e.Mu.Ix.Parent(id)
 		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeDir {
 			e.elsewhere.LostDirLocked(id, en, &g)
-		} else if en.Tiers&h.s.Bit != 0 && h.s.NamingLocked(key) {
+		} else if e.copies.BegunLocked(id, en)&h.s.Bit != 0 || en.Tiers&h.s.Bit != 0 && h.s.NamingLocked(key) {
 			// The tier lost the copy of this block or of one before. It answers when it is told the present
-			// attributes.
+			// attributes, which follows a store that is under way.
 			attrs := e.AttrsLocked(id, en)
 			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
 		} else if en.Tiers&h.s.Bit != 0 {
