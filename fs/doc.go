@@ -7,6 +7,7 @@
 //	Server           one mount, from Mount, Attach or Resume to its end
 //	files            answers its requests: the device.Files of a Server; an operation of FUSE is a method
 //	reserved         answers requests about .kvfs, with a control.Dir
+//	access           makes the lines of .kvfs/accesslog (fs/accesslog) from what the connection shows
 //	backings         the files that the kernel reads and writes by itself
 //	Hooks, Mounts    carry callbacks of the engine to the files of one mount, or of several
 //
@@ -162,5 +163,5 @@
 //	dirHandle.mu      one open directory; held while the engine is asked
 //	refs.later        held for reading while an OPEN is answered that had to wait
 //	engine locks      see package tiers; never held during callbacks
-//	handleTable.mu, backings.mu, refs.mu, Mounts.mu    leaves
+//	handleTable.mu, backings.mu, refs.mu, Mounts.mu, accesslog.Log.mu    leaves
 package fs

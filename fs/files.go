@@ -33,6 +33,7 @@ type files struct {
 	handles  handleTable
 	listings listings
 	control  reserved
+	access   access
 	stale    staleThreads
 	ops      opCounters
 }
@@ -52,6 +53,7 @@ func newFiles(ctx context.Context, engine *tiers.Engine, opts *Options) *files {
 		RawFileSystem: fuse.NewDefaultRawFileSystem(), opts: opts, log: opts.Logger, engine: engine, ctx: ctx, procs: ourProc(),
 	}
 	f.handles.init()
+	f.access.init(f)
 	f.control.init(f)
 	return f
 }

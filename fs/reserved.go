@@ -32,6 +32,7 @@ func (c *reserved) init(f *files) {
 	c.dir = control.New(f.ctx, append([]control.File{
 		{Name: "status", Text: f.opts.Status},
 		control.Evict(f.engine, func(ctx context.Context) { f.kernel.Flush(ctx) }),
+		f.access.file(),
 	}, f.opts.Control...))
 }
 

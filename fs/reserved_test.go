@@ -111,7 +111,7 @@ func TestControlRefuses(t *testing.T) {
 // stops where the buffer is full.
 func TestControlReadDir(t *testing.T) {
 	f := newControlFiles("{}")
-	want := []string{".", "..", "status", "evict"}
+	want := []string{".", "..", "status", "evict", "accesslog"}
 	for room := 1; room <= len(want); room++ {
 		var got []string
 		for off := uint64(0); ; {

@@ -36,6 +36,9 @@ type Options struct {
 	// Control lists further files of the control directory.
 	Control []control.File
 
+	// Users and Groups may read .kvfs/accesslog, beside root and the user of this process.
+	Users, Groups []uint32
+
 	// ListElsewhere makes listings show the names that only other nodes have. A listing waits
 	// at most ListTimeout for those nodes. Zero means 5 s.
 	ListElsewhere bool
@@ -146,7 +149,7 @@ func newServer(engine *tiers.Engine, opts Options) *Server {
 // connection returns the options of the connection.
 func (s *Server) connection() device.Options {
 	o := &s.opts
-	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Latencies: o.Latencies, Logger: s.log}
+	return device.Options{FSName: o.FSName, AllowOther: o.AllowOther, MaxWrite: o.MaxWrite, Own: s.mounts == nil, Latencies: o.Latencies, Watch: &s.files.access.watch, Logger: s.log}
 }
 
 // choosePath tries whether passthrough works here. It needs Linux 6.9, CAP_SYS_ADMIN, and a
@@ -192,11 +195,13 @@ func (s *Server) tryPassthrough() (id int32, err error) {
 
 // ReadPath returns how the bytes of hot reads travel: "passthrough", "splice", or "copy" if
 // passthrough was expected but is impossible.
-func (s *Server) ReadPath() string {
+func (s *Server) ReadPath() string { return s.files.readPath() }
+
+func (f *files) readPath() string {
 	switch {
-	case s.files.direct.Load():
+	case f.direct.Load():
 		return "passthrough"
-	case s.files.splice:
+	case f.splice:
 		return "splice"
 	}
 	return "copy"

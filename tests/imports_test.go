@@ -93,10 +93,11 @@ var table = map[string]row{
 	"fs/strict":     {1, []string{"tiers/block"}},
 	"fs/query":      {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
 
-	"fs/device":  {1, []string{"tiers/latency"}},
-	"fs/control": {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event"}},
+	"fs/device":    {1, []string{"tiers/latency"}},
+	"fs/accesslog": {7, []string{"fs/control", "tiers/event"}},
+	"fs/control":   {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event"}},
 
-	"fs": {7, []string{"fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
+	"fs": {8, []string{"fs/accesslog", "fs/control", "fs/device", "tiers", "tiers/block", "tiers/hybrid", "tiers/index"}},
 
 	"cmd/kvfs/config/scalar": {1, nil},
 	"cmd/kvfs/config":        {2, []string{"tiers/block", "tiers/hybrid", "tiers/template", "cmd/kvfs/config/scalar"}},

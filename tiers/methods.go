@@ -138,6 +138,9 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteO
 // Parent returns the directory that holds id.
 func (e *Engine) Parent(id index.ID) index.ID { return e.core.names.Parent(id) }
 
+// PathOf returns the path of an entry that the kernel holds a reference to, or the path that it waits for; "" if none.
+func (e *Engine) PathOf(id index.ID) string { return e.core.report.PathOf(id) }
+
 // Pinned reports whether a file is pinned, by itself or by its group.
 func (e *Engine) Pinned(id index.ID) bool { return e.core.report.Pinned(id) }
 

@@ -138,6 +138,18 @@ func (e *report) PresenceOf(id index.ID) driver.Presence {
 	return driver.Miss
 }
 
+// PathOf returns the path of a file or directory that the kernel holds a reference to, or the path that it waits for. It
+// is "" for the root, and for an entry without a name.
+func (e *report) PathOf(id index.ID) string {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	if f := e.Mu.Files[id]; f != nil && f.WaitsLocked() {
+		name := f.NameLocked()
+		return e.ChildPathLocked(name.Parent, name.Name)
+	}
+	return e.Mu.Ix.Path(id)
+}
+
 // Pinned reports whether a file is pinned, by itself or by its group.
 func (e *report) Pinned(id index.ID) bool {
 	e.Mu.Lock()

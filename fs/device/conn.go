@@ -39,6 +39,9 @@ func Answer(x *Session, files Files, o Options) (*Conn, error) {
 	if o.Latencies != nil {
 		l.latencies = o.Latencies
 	}
+	if o.Watch != nil {
+		l.watch = o.Watch
+	}
 	c.channel, c.kept = l, k
 	return c, nil
 }

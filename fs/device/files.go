@@ -37,6 +37,9 @@ type Options struct {
 	// Latencies counts how long requests take. Nil means not at all. MountHelper does not use it.
 	Latencies *Latencies
 
+	// Watch is shown the requests. Nil means nobody is. MountHelper does not use it.
+	Watch *Watch
+
 	Logger *zap.Logger // required
 }
 

@@ -42,6 +42,7 @@ type loop struct {
 	init      uint64
 	log       *zap.Logger
 	latencies *Latencies // counts the requests of the kernel
+	watch     *Watch     // is shown them
 
 	unique  atomic.Uint64 // request that the leader answers itself, 0 if none
 	opening atomic.Int64  // OPENs that are answered later, plus one that is being decided
@@ -72,7 +73,7 @@ const (
 
 func newLoop(files Files, o *fuse.MountOptions, log *zap.Logger) *loop {
 	return &loop{
-		files: files, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: log, latencies: &Latencies{},
+		files: files, fd: -1, poll: -1, wake: -1, notices: -1, size: o.MaxWrite + 64<<10, log: log, latencies: &Latencies{}, watch: &Watch{},
 		spare: make(chan struct{}), quit: make(chan struct{}),
 	}
 }

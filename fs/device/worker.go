@@ -16,6 +16,7 @@ type worker struct {
 	spin    spinner
 	came    time.Time     // of the request in in
 	times   *latencyShard // counts how long requests take
+	seen    *Access       // the request in in; nil if nobody watches
 }
 
 func (d *loop) newWorker() *worker {
@@ -27,7 +28,10 @@ const (
 	opcodeLookup      = 1
 	opcodeForget      = 2
 	opcodeGetattr     = 3
+	opcodeMknod       = 8
+	opcodeMkdir       = 9
 	opcodeUnlink      = 10
+	opcodeRmdir       = 11
 	opcodeRename      = 12
 	opcodeOpen        = 14
 	opcodeStatfs      = 17
@@ -141,6 +145,9 @@ func (w *worker) take() (n int, err error) {
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
 func (w *worker) answer(fd, n int) {
+	if w.d.watch.Watchers.Load() > 0 {
+		w.seen = w.watched(n)
+	}
 	size, ok := w.hot(fd, n)
 	later := ok && size == 0
 	if !ok {
@@ -156,6 +163,12 @@ func (w *worker) answer(fd, n int) {
 	w.spin.from = time.Now()
 	if !later { // else Reply.Send counts it
 		w.times[opOf((*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode)].Observe(w.spin.from.Sub(w.came))
+	}
+	if w.seen != nil {
+		if !later {
+			w.show(size)
+		}
+		w.seen = nil
 	}
 }
 
@@ -207,13 +220,21 @@ type Reply struct {
 	fd     int
 	unique uint64
 	came   time.Time // of the request
+	seen   *Access   // nil if nobody watches
 }
 
 // Send answers with st and out.
 func (r Reply) Send(st fuse.Status, out *fuse.OpenOut) {
 	var buf [headBytes + int(unsafe.Sizeof(*out))]byte
 	r.d.opening.Add(-1)
-	defer func() { r.d.latencies.Observe(OpOpen, time.Since(r.came)) }()
+	defer func() {
+		took := time.Since(r.came)
+		r.d.latencies.Observe(OpOpen, took)
+		if r.seen != nil {
+			r.seen.Status, r.seen.Took = st, took
+			r.d.watch.Answered(r.seen)
+		}
+	}()
 	size := len(buf)
 	if st != fuse.OK {
 		size = headBytes
@@ -254,7 +275,7 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 			return w.head(h.Unique, w.d.files.Open(nil, in, out), unsafe.Sizeof(*out)), true
 		}
 		w.d.opening.Add(1)
-		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique, w.came})
+		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique, w.came, w.seen})
 		if later {
 			return 0, true
 		}

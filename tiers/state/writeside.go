@@ -15,6 +15,8 @@ type WriteSide interface {
 	AddChargeLocked(n int64)
 	// WaitsLocked reports whether the entry waits to take a name.
 	WaitsLocked() bool
+	// NameLocked returns the name that the entry waits for, if it waits for one.
+	NameLocked() NameKey
 	// HandlesLocked returns how many handles are open.
 	HandlesLocked() int
 	// OpenLocked reports whether any process has a descriptor for writing.

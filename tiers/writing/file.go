@@ -135,6 +135,9 @@ func (f *File) AddChargeLocked(n int64) { f.charge += n }
 // WaitsLocked reports whether f waits to take a name.
 func (f *File) WaitsLocked() bool { return f.waits }
 
+// NameLocked implements state.WriteSide.
+func (f *File) NameLocked() state.NameKey { return f.name }
+
 // HandlesLocked returns how many handles f has.
 func (f *File) HandlesLocked() int { return len(f.handles) }
 

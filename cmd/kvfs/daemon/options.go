@@ -122,6 +122,9 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		ListTimeout: time.Duration(cfg.Peer.Timeout), Latencies: &d.latencies, Logger: log.Named("fs"),
 	}
 	o.Control = append(o.Control, control.File{Name: "metrics", Text: d.page.Text})
+	if d.surface != nil {
+		o.Users, o.Groups = d.surface.users, d.surface.gids
+	}
 	if d.peers != nil {
 		o.Control = append(o.Control, control.File{Name: "members", Text: d.peers.membersText})
 	}

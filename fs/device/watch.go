@@ -1,0 +1,95 @@
+package device
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Watch is shown the requests of the kernel while somebody watches. Without watchers a request costs one atomic load.
+// Requests about service nodes are not shown, and neither are FORGET and INTERRUPT, which have no answer.
+type Watch struct {
+	Watchers atomic.Int32 // how many watch
+
+	// Asked gets a request before it is answered: the kernel still holds its nodes. Answered gets it after the answer.
+	// Both are called by a thread that reads requests, and must not wait.
+	Asked, Answered func(*Access)
+}
+
+// Access is one request of the kernel.
+type Access struct {
+	Op            Op
+	UID, GID, TID uint32 // of the calling thread; 0 in RELEASE, which the kernel sends by itself
+	Node          uint64 // that the request is about, or the directory of Name
+	Name          string // in the directory Node; empty: the request is about Node itself
+	NewNode       uint64 // the directory of NewName
+	NewName       string // of RENAME
+	Offset        int64  // of READ, WRITE and FALLOCATE, in bytes
+	Size          int64  // bytes: how many these move; of LOOKUP and CREATE, the size of the file
+	Came          time.Time
+
+	// Set when the request is answered.
+	Status fuse.Status
+	Took   time.Duration
+
+	Path, NewPath string // for Asked and Answered
+}
+
+// namesAt is where the names begin in requests that have them: bytes after the header.
+var namesAt = map[uint32]int{
+	opcodeLookup: 0, opcodeUnlink: 0, opcodeRmdir: 0,
+	opcodeMkdir: 8, opcodeRename: 8,
+	opcodeMknod: 16, opcodeCreate: 16, opcodeRename2: 16,
+}
+
+// watched decodes the request of n bytes in w.in. It returns nil for a request that is not shown.
+func (w *worker) watched(n int) *Access {
+	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+	switch {
+	case h.NodeId >= ServiceNodes, h.Opcode == opcodeForget, h.Opcode == opcodeBatchForget, h.Opcode == opcodeInterrupt:
+		return nil
+	}
+	a := &Access{Op: opOf(h.Opcode), UID: h.Uid, GID: h.Gid, TID: h.Pid, Node: h.NodeId, Came: w.came}
+	body := w.in[unsafe.Sizeof(*h):n]
+	if at, ok := namesAt[h.Opcode]; ok && len(body) > at {
+		if h.Opcode == opcodeRename || h.Opcode == opcodeRename2 {
+			a.NewNode = binary.NativeEndian.Uint64(body)
+		}
+		name, rest, _ := bytes.Cut(body[at:], []byte{0})
+		newName, _, _ := bytes.Cut(rest, []byte{0})
+		if a.Name = string(name); a.NewNode != 0 {
+			a.NewName = string(newName)
+		}
+	}
+	switch {
+	case len(body) < 24: // handle, offset, size
+	case a.Op == OpRead, a.Op == OpWrite:
+		a.Offset, a.Size = int64(binary.NativeEndian.Uint64(body[8:])), int64(binary.NativeEndian.Uint32(body[16:]))
+	case a.Op == OpFallocate:
+		a.Offset, a.Size = int64(binary.NativeEndian.Uint64(body[8:])), int64(binary.NativeEndian.Uint64(body[16:]))
+	}
+	w.d.watch.Asked(a)
+	return a
+}
+
+// show completes w.seen with the answer of size bytes in w.out, and shows it.
+func (w *worker) show(size int) {
+	a := w.seen
+	a.Status = fuse.Status(-(*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status)
+	a.Took = w.spin.from.Sub(w.came)
+	switch {
+	case a.Status != fuse.OK:
+	case a.Op == OpRead:
+		a.Size = int64(size - headBytes)
+	case a.Op == OpLookup, a.Op == OpCreate:
+		entry := (*fuse.EntryOut)(unsafe.Pointer(&w.out[headBytes]))
+		if a.Size = int64(entry.Size); entry.NodeId == 0 {
+			a.Status = fuse.ENOENT // which the kernel may keep
+		}
+	}
+	w.d.watch.Answered(a)
+}
