@@ -46,7 +46,7 @@ func requestThroughMount(t *testing.T, passthrough Switch) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return tiers.EvictReply{}, ctx.Err()
-	}), func(context.Context) {})
+	}), func(context.Context) {}, nil)
 	file.Name = "asked"
 	s, dir := mountHereWith(t, Options{Control: []control.File{file}, Passthrough: passthrough})
 	path := filepath.Join(dir, ".kvfs", file.Name)

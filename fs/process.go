@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"os"
 	"strconv"
@@ -22,6 +23,8 @@ type processes interface {
 	of(tid uint32) (pid uint32)
 	// groups returns the supplementary groups of a thread, or none if it cannot be seen.
 	groups(tid uint32) []uint32
+	// command returns the name of the program that a process runs, or "" if it cannot be seen.
+	command(pid uint32) string
 	// alive reports whether a process has not ended.
 	alive(pid uint32) bool
 	killed(tid uint32) bool
@@ -33,6 +36,12 @@ type processes interface {
 // caller describes the process of thread tid, which makes a request.
 func (f *files) caller(tid uint32) tiers.Caller {
 	return tiers.Caller{Kernel: f.mount, Thread: tid, Process: f.procs.of(tid), Told: f.stale.told(tid)}
+}
+
+// program returns the process of a thread, or the thread if it cannot be seen, and the name of its program.
+func (f *files) program(tid uint32) (pid uint32, command string) {
+	pid = cmp.Or(f.procs.of(tid), tid)
+	return pid, f.procs.command(pid)
 }
 
 // reader is caller for a request that needs the process only while files are being written.
@@ -107,6 +116,12 @@ func (p *procfs) read(tid uint32) uint32 {
 		return 0
 	}
 	return uint32(pid)
+}
+
+// command implements processes. Unlike stat, comm takes no lock that a thread in execve(2) holds (killed).
+func (p *procfs) command(pid uint32) string {
+	var buf [64]byte
+	return string(bytes.TrimSuffix(readShort(p.path(pid)+"/comm", buf[:]), []byte("\n")))
 }
 
 // groups implements processes.

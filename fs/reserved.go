@@ -31,7 +31,7 @@ func (c *reserved) init(f *files) {
 	c.f, c.born = f, time.Now()
 	c.dir = control.New(f.ctx, append([]control.File{
 		{Name: "status", Text: f.opts.Status},
-		control.Evict(f.engine, func(ctx context.Context) { f.kernel.Flush(ctx) }),
+		control.Evict(f.engine, func(ctx context.Context) { f.kernel.Flush(ctx) }, f.opts.Audit),
 		f.access.file(),
 	}, f.opts.Control...))
 }
@@ -103,7 +103,8 @@ func (c *reserved) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f == nil {
 		return fuse.EINVAL
 	}
-	by := control.Opener{UID: in.Uid, GID: in.Gid, Groups: func() []uint32 { return c.f.procs.groups(in.Pid) }}
+	by := control.Opener{UID: in.Uid, GID: in.Gid, Groups: func() []uint32 { return c.f.procs.groups(in.Pid) },
+		Process: func() (uint32, string) { return c.f.program(in.Pid) }}
 	if f == probeFile {
 		if _, may := f.Admit(by); !may || in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 			return fuse.EACCES

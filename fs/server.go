@@ -47,6 +47,11 @@ type Options struct {
 	// Latencies counts how long the requests of the kernel take. Nil means one of this server alone.
 	Latencies *device.Latencies
 
+	// Audit gets a line for what operators do by control files. Nil means none. With AuditChanges it also gets one for
+	// each name that a process removes or replaces, and each pin and time to live that one sets.
+	Audit        *zap.Logger
+	AuditChanges bool
+
 	Logger *zap.Logger // nil means none
 }
 
@@ -108,6 +113,9 @@ func Mount(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 func mountSpliced(engine *tiers.Engine, hooks *Hooks, opts Options) (*Server, error) {
 	s := newServer(engine, opts)
 	s.files.splice = true
+	if s.opts.AuditChanges {
+		s.log.Warn("removals and replacements are not logged: this mount is made without root, or with memory.passthrough: off")
+	}
 	c, err := device.MountHelper(opts.Dir, s.files, s.connection())
 	if err != nil {
 		s.cancel()

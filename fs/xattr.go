@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -93,14 +94,14 @@ func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, da
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	id, value := index.ID(in.NodeId), strings.TrimSpace(string(data))
+	value := strings.TrimSpace(string(data))
 	switch attr {
 	case xattrPinned:
 		switch value {
 		case "1", "true":
-			return status(f.engine.SetPinned(id, true))
+			return f.pin(&in.InHeader, true)
 		case "0", "false":
-			return status(f.engine.SetPinned(id, false))
+			return f.pin(&in.InHeader, false)
 		}
 		return fuse.EINVAL
 	case xattrTTL:
@@ -108,11 +109,25 @@ func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, da
 		if !ok {
 			return fuse.EINVAL
 		}
-		return status(f.engine.SetTTL(id, ttl))
+		return f.setTTL(&in.InHeader, ttl)
 	case xattrTier, xattrChecksum, xattrState, xattrWhy:
 		return fuse.EPERM
 	}
 	return fuse.Status(syscall.EOPNOTSUPP)
+}
+
+// pin pins a file, or unpins it.
+func (f *files) pin(in *fuse.InHeader, pinned bool) fuse.Status {
+	st := status(f.engine.SetPinned(index.ID(in.NodeId), pinned))
+	f.access.changed(in, "pin", zap.Bool("pinned", pinned), st)
+	return st
+}
+
+// setTTL sets the time that a file has left to live.
+func (f *files) setTTL(in *fuse.InHeader, ttl time.Duration) fuse.Status {
+	st := status(f.engine.SetTTL(index.ID(in.NodeId), ttl))
+	f.access.changed(in, "ttl", zap.Duration("ttl", ttl), st)
+	return st
 }
 
 // parseTTL reads a Go duration or whole seconds, not negative.
@@ -132,9 +147,9 @@ func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) f
 	}
 	switch attr {
 	case xattrPinned:
-		return status(f.engine.SetPinned(index.ID(in.NodeId), false))
+		return f.pin(in, false)
 	case xattrTTL:
-		return status(f.engine.SetTTL(index.ID(in.NodeId), 0))
+		return f.setTTL(in, 0)
 	}
 	return fuse.ENOATTR
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvfs/kvfs/fs/control"
@@ -20,7 +19,7 @@ const maxBehind = 1 << 20
 
 // Log gives the lines to its readers. Its methods may be called in parallel.
 type Log struct {
-	readers *atomic.Int32 // len(mu.readers), for those who would make lines
+	read func(bool) // called when the first reader has come, and when the last has gone
 
 	mu struct {
 		sync.Mutex // leaf
@@ -28,8 +27,9 @@ type Log struct {
 	}
 }
 
-// New makes a log. It keeps the number of its readers in readers.
-func New(readers *atomic.Int32) *Log { return &Log{readers: readers} }
+// New makes a log. It calls read when it gets its first reader, and when it has lost the last one. read must not call
+// the log.
+func New(read func(bool)) *Log { return &Log{read: read} }
 
 // reader is one open descriptor.
 type reader struct {
@@ -80,7 +80,7 @@ func (l *Log) join(as *event.Viewer) *reader {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.readers = append(l.mu.readers, r)
-	l.readers.Store(int32(len(l.mu.readers)))
+	l.read(len(l.mu.readers) > 0)
 	return r
 }
 
@@ -89,7 +89,7 @@ func (l *Log) leave(r *reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.readers = slices.DeleteFunc(l.mu.readers, func(o *reader) bool { return o == r })
-	l.readers.Store(int32(len(l.mu.readers)))
+	l.read(len(l.mu.readers) > 0)
 }
 
 // File returns the control file. Its first line says how bytes are read, and that all requests from then on follow.

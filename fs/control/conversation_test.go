@@ -51,7 +51,7 @@ func (f *fakeEvictor) requests() []tiers.EvictRequest {
 func newEvictRequest(t *testing.T, f *fakeEvictor) *conversation {
 	t.Helper()
 	var wg sync.WaitGroup
-	r := newConversation(t.Context(), &wg, new(requestMemory), Evict(f, func(context.Context) {}).Open(nil))
+	r := newConversation(t.Context(), &wg, new(requestMemory), Evict(f, func(context.Context) {}, nil).Open(nil))
 	t.Cleanup(func() { r.close(); wg.Wait() })
 	return r
 }
@@ -300,7 +300,7 @@ func TestRequestClose(t *testing.T) {
 			<-ctx.Done()
 			return tiers.EvictReply{}, ctx.Err()
 		}}
-		r := newConversation(ctx, &wg, new(requestMemory), Evict(f, func(context.Context) {}).Open(nil))
+		r := newConversation(ctx, &wg, new(requestMemory), Evict(f, func(context.Context) {}, nil).Open(nil))
 		mustWrite(t, r, `{"tier":"memory"}`, 100)
 		done := make(chan error)
 		go func() { // ends with its read

@@ -52,6 +52,9 @@ func (f *File) Mode() uint32 {
 type Opener struct {
 	UID, GID uint32
 	Groups   func() []uint32 // the supplementary groups, by number; called only if they matter
+
+	// Process returns the process and the name of its program, as far as it can be seen. Nil: it cannot.
+	Process func() (pid uint32, command string)
 }
 
 // Admit returns the viewer of an opener. It reports false if the opener may not open the file.
@@ -102,7 +105,7 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	case how != unix.O_RDWR && !(f.Stream && how == unix.O_RDONLY):
 		return nil, unix.EINVAL
 	}
-	h.request = newConversation(d.ctx, &d.wg, &d.memory, f.Open(as))
+	h.request = newConversation(context.WithValue(d.ctx, openerKey{}, by), &d.wg, &d.memory, f.Open(as))
 	if how == unix.O_RDONLY {
 		h.request.ask()
 	}

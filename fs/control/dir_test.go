@@ -40,7 +40,7 @@ func TestOpen(t *testing.T) {
 		"of the group":             {shared, unix.O_RDWR, other, 7, nil, 0o666, nil},
 		"of the group besides":     {shared, unix.O_RDWR, other, 1, []uint32{2, 7}, 0o666, nil},
 	} {
-		h, err := d.Open(c.file, c.flags, Opener{c.uid, c.gid, func() []uint32 { return c.groups }})
+		h, err := d.Open(c.file, c.flags, Opener{UID: c.uid, GID: c.gid, Groups: func() []uint32 { return c.groups }})
 		if err != c.want {
 			t.Errorf("%s: got %v, want %v", name, err, c.want)
 		}

@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 
+	"go.uber.org/zap"
+
 	"github.com/kvfs/kvfs/tiers"
 )
 
@@ -13,6 +15,9 @@ type EvictRequest struct {
 	Paths []string `json:"paths,omitempty"` // below the mount; a directory means all below it
 	Force bool     `json:"force,omitempty"` // also blocks that no other tier holds: they are lost
 }
+
+// auditedPaths is how many paths of a request are logged.
+const auditedPaths = 16
 
 // EvictAnswer is the JSON that is read back. The answer to a failed request is {"error":
 // "why"}.
@@ -35,11 +40,14 @@ type Evictor interface {
 }
 
 // Evict returns the file .kvfs/evict. Before it answers, flush waits until the kernel has
-// forgotten the names of the evicted blocks.
-func Evict(engine Evictor, flush func(context.Context)) File {
+// forgotten the names of the evicted blocks. Each request that evicts is logged to audit.
+func Evict(engine Evictor, flush func(context.Context), audit *zap.Logger) File {
 	return File{Name: "evict", Open: Same(requestJSON(func(ctx context.Context, q EvictRequest) (EvictAnswer, error) {
 		reply, err := engine.EvictFrom(ctx, tiers.EvictRequest(q))
 		flush(ctx)
+		first := q.Paths[:min(len(q.Paths), auditedPaths)]
+		Audit(ctx, audit, "evict", zap.String("tier", q.Tier), zap.Bool("all", q.All), zap.Bool("force", q.Force), zap.Strings("paths", first),
+			zap.Int("paths_total", len(q.Paths)), zap.Int64("blocks", reply.Blocks), zap.Int64("bytes", reply.Bytes), zap.Error(err))
 		if err != nil {
 			return EvictAnswer{}, err
 		}

@@ -10,15 +10,21 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Watch is shown the requests of the kernel while somebody watches. Without watchers a request costs one atomic load.
-// Requests about service nodes are not shown, and neither are FORGET and INTERRUPT, which have no answer.
+// Watch is shown requests of the kernel. A request that is not watched costs one atomic load. Requests about service
+// nodes are not shown, and neither are FORGET and INTERRUPT, which have no answer.
 type Watch struct {
-	Watchers atomic.Int32 // how many watch
+	Ops atomic.Uint32 // the operations that are shown: a bit for each Op (Bit)
 
-	// Asked gets a request before it is answered: the kernel still holds its nodes. Answered gets it after the answer.
-	// Both are called by a thread that reads requests, and must not wait.
+	// Asked gets a request before it is answered: the kernel still holds its nodes, and the caller waits. Answered gets
+	// it after the answer. Both are called by a thread that reads requests, and must not wait.
 	Asked, Answered func(*Access)
 }
+
+// AllOps are the bits of all operations.
+const AllOps = 1<<NumOps - 1
+
+// Bit returns the bit of the operation in Watch.Ops.
+func (o Op) Bit() uint32 { return 1 << o }
 
 // Access is one request of the kernel.
 type Access struct {
@@ -36,7 +42,7 @@ type Access struct {
 	Status fuse.Status
 	Took   time.Duration
 
-	Path, NewPath string // for Asked and Answered
+	Known any // what Asked leaves for Answered
 }
 
 // namesAt is where the names begin in requests that have them: bytes after the header.
@@ -50,7 +56,7 @@ var namesAt = map[uint32]int{
 func (w *worker) watched(n int) *Access {
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	switch {
-	case h.NodeId >= ServiceNodes, h.Opcode == opcodeForget, h.Opcode == opcodeBatchForget, h.Opcode == opcodeInterrupt:
+	case w.d.watch.Ops.Load()&opOf(h.Opcode).Bit() == 0, h.NodeId >= ServiceNodes, h.Opcode == opcodeForget, h.Opcode == opcodeBatchForget, h.Opcode == opcodeInterrupt:
 		return nil
 	}
 	a := &Access{Op: opOf(h.Opcode), UID: h.Uid, GID: h.Gid, TID: h.Pid, Node: h.NodeId, Came: w.came}

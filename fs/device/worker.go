@@ -145,7 +145,7 @@ func (w *worker) take() (n int, err error) {
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
 func (w *worker) answer(fd, n int) {
-	if w.d.watch.Watchers.Load() > 0 {
+	if w.d.watch.Ops.Load() != 0 {
 		w.seen = w.watched(n)
 	}
 	size, ok := w.hot(fd, n)

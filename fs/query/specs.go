@@ -43,8 +43,8 @@ func (s *Service) coordinator(q *query) (*hybrid.Coordinator, *strict.Error) {
 	return c, nil
 }
 
-// SpecsFile handles .kvfs/specs.
-func (s *Service) SpecsFile(_ context.Context, request []byte, answer io.Writer) {
+// SpecsFile handles .kvfs/specs. It returns the names of the specs that were set and removed.
+func (s *Service) SpecsFile(_ context.Context, request []byte, answer io.Writer) (set, removed []string) {
 	sc := s.take(nil)
 	defer s.give(sc)
 	q, err := readSpecs(&sc.read, request)
@@ -55,6 +55,14 @@ func (s *Service) SpecsFile(_ context.Context, request []byte, answer io.Writer)
 		}
 	}
 	finish(sc, answer, err)
+	switch {
+	case err != nil:
+	case q.what == "set":
+		set = q.names
+	case q.what == "remove":
+		removed = q.names
+	}
+	return set, removed
 }
 
 // specsRequest is a request to .kvfs/specs.

@@ -136,9 +136,10 @@ type DirectIO struct {
 
 // Log configures logging.
 type Log struct {
-	Level       string `kvfs:"level" short:"Logs and status" enum:"debug|info|warn|error" default:"info" help:"Least severe level that is logged."`
-	Format      string `kvfs:"format" enum:"console|json" default:"console" help:"Form of the log lines."`
-	TierSummary bool   `kvfs:"tier_summary" default:"false" help:"Log one structured line for each batch of blocks, with its keys and bytes by the tier that had them."`
+	Level        string `kvfs:"level" short:"Logs and status" enum:"debug|info|warn|error" default:"info" help:"Least severe level that is logged."`
+	Format       string `kvfs:"format" enum:"console|json" default:"console" help:"Form of the log lines."`
+	AuditChanges bool   `kvfs:"audit_changes" default:"false" help:"Log each name that a process removes or replaces, each pin, and each time to live, with the process. What operators do by commands is always logged."`
+	TierSummary  bool   `kvfs:"tier_summary" default:"false" help:"Log one structured line for each batch of blocks, with its keys and bytes by the tier that had them."`
 }
 
 // Values of Mode.
@@ -160,8 +161,7 @@ const AdmitSecondHit = "second_hit"
 // PromoteOnLookup is a value of Promotion.On.
 const PromoteOnLookup = "lookup"
 
-// Origin tells where the value at path comes from. Paths are as in files
-// ("memory.size", "groups.g0.quota", "disk.dirs[0].path"; names with dots or brackets
-// are quoted, groups."a.b".quota). One that was never set has the zero Origin,
-// which is default.
+// Origin tells where the value at path comes from. Paths are as in files ("memory.size", "groups.g0.quota",
+// "disk.dirs[0].path"; names with dots or brackets are quoted, groups."a.b".quota). One that was never set has the zero
+// Origin, which is default.
 func (c *Config) Origin(path string) Origin { return c.origins[path] }

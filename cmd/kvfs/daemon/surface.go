@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ import (
 // the events for routers.
 type surface struct {
 	engine    *tiers.Engine
+	audit     *zap.Logger
 	queries   *query.Service
 	lines     *publish.Lines
 	publisher *publish.Publisher // nil unless it is configured
@@ -34,7 +36,7 @@ type surface struct {
 
 // openSurface opens the surface over an engine with the given secondary tiers.
 func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, traces *otlp.Exporter, log *zap.Logger) (*surface, error) {
-	s := &surface{engine: engine}
+	s := &surface{engine: engine, audit: log.Named("audit")}
 	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
 	if traces != nil {
 		o.Traced = traces.Query
@@ -70,7 +72,7 @@ func (s *surface) files() []control.File {
 	return []control.File{
 		{Name: "query", Open: asking(s.queries.Query), Users: s.users, Groups: s.gids},
 		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
-		{Name: "specs", Open: func(*event.Viewer) control.Dialogue { return s.queries.SpecsFile }, Users: s.users, Groups: s.gids},
+		{Name: "specs", Open: control.Same(s.specs), Users: s.users, Groups: s.gids},
 		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
 		{Name: "jobs", Text: s.jobs},
 		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
@@ -80,10 +82,20 @@ func (s *surface) files() []control.File {
 // drain answers .kvfs/drain.
 func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error {
 	err := s.engine.Drain(ctx)
+	control.Audit(ctx, s.audit, "drain", zap.Error(err))
 	if err == nil {
 		_, err = answer.Write([]byte("{}\n"))
 	}
 	return err
+}
+
+// specs answers .kvfs/specs.
+func (s *surface) specs(ctx context.Context, request []byte, answer io.Writer) {
+	var text bytes.Buffer // the client may be gone once it has the answer
+	if set, removed := s.queries.SpecsFile(ctx, request, &text); len(set)+len(removed) > 0 {
+		control.Audit(ctx, s.audit, "specs", zap.Strings("set", set), zap.Strings("removed", removed))
+	}
+	answer.Write(text.Bytes())
 }
 
 // asking makes the Open of a control file whose answers depend on the asking user.

@@ -99,6 +99,7 @@ func (d *daemon) takeover() (path, reason string) {
 // handOver gives the mount to heir. If that fails it returns a daemon, with which this process
 // goes on, or an error if it cannot go on.
 func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
+	m.log.Named("audit").Info("takeover", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	offered := d.offer.Load().Close()
 	var err error
