@@ -48,6 +48,7 @@ func newRootCommand() *cobra.Command {
 		newDrainCommand(client.System),
 		newWhyCommand(client.System),
 		newEventsCommand(client.System),
+		newTraceCommand(client.System),
 		newSpecsCommand(client.System),
 
 		// Machines, clusters and settings: packages plan, rails, config and others.

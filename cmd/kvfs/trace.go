@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/cmd/kvfs/trace"
+)
+
+func newTraceCommand(connect client.Connector) *cobra.Command {
+	cmd := &cobra.Command{Use: "trace", Short: "Record what is asked of a mount, and play it on another one"}
+	cmd.AddCommand(newTraceRecordCommand(connect), newTraceReplayCommand(connect))
+	return cmd
+}
+
+func newTraceRecordCommand(connect client.Connector) *cobra.Command {
+	var out string
+	var duration time.Duration
+	cmd := &cobra.Command{
+		Use:   "record -o FILE [--duration 10m] [DIR]",
+		Short: "Record what is asked of the mount at DIR, without names",
+		Long: "Write which blocks are looked up, read, written, renamed and removed in the mount at DIR, with their sizes and\n" +
+			"times, until Ctrl-C or for a time. Names of groups and blocks are replaced by hashes with a random key. FILE is\n" +
+			"JSON, an object a line, and compressed if its name ends with .gz. It must not exist.\n\n" +
+			onlyMount + "\n\n" +
+			"Exit codes: 0 if the trace is written; 1 if not, or the daemon stopped; 5 if DIR is not a kvfs mount.",
+		DisableFlagsInUseLine: true,
+
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeMount(connect),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if out == "" {
+				return usageError(cmd, "no file is named: give -o FILE")
+			}
+			return runTraceRecord(cmd, connect, args, out, duration)
+		},
+	}
+	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write")
+	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: with Ctrl-C")
+	return cmd
+}
+
+func runTraceRecord(cmd *cobra.Command, connect client.Connector, args []string, out string, duration time.Duration) error {
+	dir, err := mountArg(connect, args)
+	if err != nil {
+		return err
+	}
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, duration)
+		defer cancel()
+	}
+	done, err := trace.Record(ctx, c, dir, out, func() { fmt.Fprintf(cmd.ErrOrStderr(), "recording %s to %s\n", show.Text(dir), show.Text(out)) })
+	if err == nil {
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d operations, %d lost\n", show.Text(out), done.Ops, done.Lost)
+	}
+	return err
+}
+
+func newTraceReplayCommand(connect client.Connector) *cobra.Command {
+	var replay trace.Replay
+	var speed string
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "replay [--speed N|max] [--fill] [--keep] [--json] FILE DIR",
+		Short: "Play a trace in a directory, and report hits, throughput and latencies",
+		Long: "Perform the operations of FILE below DIR, a kvfs mount or any other directory, each at its time, and those of one\n" +
+			"process one after the other. A block that was opened is read whole. A block is written with random bytes, under\n" +
+			"a temporary name that is renamed. Files of others are not changed. What was written is removed at the end.\n\n" +
+			"Exit codes: 0 if the trace was played to its end; 1 if not.",
+		DisableFlagsInUseLine: true,
+
+		Args: cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return completeMount(connect)(cmd, args[1:], begun)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if speed != "max" {
+				n, err := strconv.ParseFloat(speed, 64)
+				if err != nil || !(n > 0 && n <= 1e6) {
+					return usageError(cmd, "--speed: %q is neither a number above 0 nor max", speed)
+				}
+				replay.Speed = n
+			}
+			return runTraceReplay(cmd, replay, args[0], args[1], raw)
+		},
+	}
+	cmd.Flags().StringVar(&speed, "speed", "1", "times as fast as it was recorded, or max: each process without a pause")
+	completeFlag(cmd, "speed", "1", "2", "10", "max")
+	cmd.Flags().BoolVar(&replay.Fill, "fill", false, "first write the blocks that were there before the trace began, as far as it reads them")
+	cmd.Flags().BoolVar(&replay.Keep, "keep", false, "leave what was written")
+	cmd.Flags().BoolVar(&raw, "json", false, "print the report as JSON")
+	return cmd
+}
+
+func runTraceReplay(cmd *cobra.Command, replay trace.Replay, file, dir string, raw bool) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	report, err := replay.Run(ctx, file, dir)
+	if report == nil {
+		return err
+	}
+	if err == nil && ctx.Err() != nil {
+		err = errors.New("interrupted: the report is about a part of the trace")
+	}
+	if raw {
+		return errors.Join(show.JSON(cmd.OutOrStdout(), report), err)
+	}
+	return errors.Join(report.Print(cmd.OutOrStdout()), err)
+}
