@@ -36,6 +36,7 @@ func newRootCommand() *cobra.Command {
 		newStatsCommand(client.System),
 		newDuCommand(client.System),
 		newTopCommand(client.System),
+		newBenchCommand(client.System),
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),

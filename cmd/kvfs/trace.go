@@ -1,18 +1,12 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os/signal"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/trace"
 )
 
@@ -58,24 +52,12 @@ func runTraceRecord(cmd *cobra.Command, connect client.Connector, args []string,
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	if duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, duration)
-		defer cancel()
-	}
-	done, err := trace.Record(ctx, c, dir, out, func() { fmt.Fprintf(cmd.ErrOrStderr(), "recording %s to %s\n", show.Text(dir), show.Text(out)) })
-	if err == nil {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d operations, %d lost\n", show.Text(out), done.Ops, done.Lost)
-	}
-	return err
+	return trace.Record(cmd.Context(), c, trace.Recording{Mount: dir, File: out, Duration: duration}, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 func newTraceReplayCommand(connect client.Connector) *cobra.Command {
 	var replay trace.Replay
 	var speed string
-	var raw bool
 	cmd := &cobra.Command{
 		Use:   "replay [--speed N|max] [--fill] [--keep] [--json] FILE DIR",
 		Short: "Play a trace in a directory, and report hits, throughput and latencies",
@@ -100,29 +82,13 @@ func newTraceReplayCommand(connect client.Connector) *cobra.Command {
 				}
 				replay.Speed = n
 			}
-			return runTraceReplay(cmd, replay, args[0], args[1], raw)
+			return replay.Print(cmd.Context(), args[0], args[1], cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&speed, "speed", "1", "times as fast as it was recorded, or max: each process without a pause")
 	completeFlag(cmd, "speed", "1", "2", "10", "max")
 	cmd.Flags().BoolVar(&replay.Fill, "fill", false, "first write the blocks that were there before the trace began, as far as it reads them")
 	cmd.Flags().BoolVar(&replay.Keep, "keep", false, "leave what was written")
-	cmd.Flags().BoolVar(&raw, "json", false, "print the report as JSON")
+	cmd.Flags().BoolVar(&replay.JSON, "json", false, "print the report as JSON")
 	return cmd
-}
-
-func runTraceReplay(cmd *cobra.Command, replay trace.Replay, file, dir string, raw bool) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	report, err := replay.Run(ctx, file, dir)
-	if report == nil {
-		return err
-	}
-	if err == nil && ctx.Err() != nil {
-		err = errors.New("interrupted: the report is about a part of the trace")
-	}
-	if raw {
-		return errors.Join(show.JSON(cmd.OutOrStdout(), report), err)
-	}
-	return errors.Join(report.Print(cmd.OutOrStdout()), err)
 }

@@ -8,49 +8,66 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/accesslog"
 )
 
-// Recorded says what a trace has.
-type Recorded struct {
-	Ops  int64 // operations written
-	Lost int64 // requests that the recorder was too slow for
+// Recording says what is recorded.
+type Recording struct {
+	Mount    string        // the root of a mount
+	File     string        // must not exist
+	Duration time.Duration // 0: until ctx or a signal ends it
 }
 
-// Record writes a trace of the mount at dir to a new file, until ctx ends. started is called when the trace has begun.
-func Record(ctx context.Context, c *client.Controls, dir, path string, started func()) (Recorded, error) {
-	mount, err := c.Root(dir)
-	if err != nil {
-		return Recorded{}, err
+// Record writes a trace. It says on note when it has begun, and at the end on out what it wrote.
+func Record(ctx context.Context, c *client.Controls, o Recording, out, note io.Writer) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	if o.Duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.Duration)
+		defer cancel()
 	}
-	if at, _, err := c.Locate([]string{filepath.Dir(path)}); err == nil && at == mount {
-		return Recorded{}, fmt.Errorf("%s is in the mount that is recorded: write the trace elsewhere", path)
+	mount, err := c.Root(o.Mount)
+	if err != nil {
+		return err
+	}
+	if at, _, err := c.Locate([]string{filepath.Dir(o.File)}); err == nil && at == mount {
+		return fmt.Errorf("%s is in the mount that is recorded: write the trace elsewhere", o.File)
 	}
 	d, err := c.Dial(mount, "accesslog")
 	if err != nil {
-		return Recorded{}, err
+		return err
 	}
 	defer d.Close()
 	if err := d.Send(struct{}{}); err != nil {
-		return Recorded{}, fmt.Errorf("access log of %s: %w", mount, err)
+		return fmt.Errorf("access log of %s: %w", mount, err)
 	}
-	w, err := create(path)
+	w, err := create(o.File)
 	if err != nil {
-		return Recorded{}, err
+		return err
 	}
 	r := newRecorder(w)
-	err = r.follow(ctx, d, started)
+	err = r.follow(ctx, d, func() { fmt.Fprintf(note, "recording %s to %s\n", show.Text(mount), show.Text(o.File)) })
 	r.end()
 	if err != nil {
 		err = fmt.Errorf("access log of %s: %w", mount, err)
 	}
-	return r.done, errors.Join(err, r.failed, w.close())
+	if err := errors.Join(err, r.failed, w.close()); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s: %d operations, %d lost\n", show.Text(o.File), r.ops, r.lost)
+	return err
 }
 
 // recorder makes operations of requests.
@@ -63,7 +80,8 @@ type recorder struct {
 	drafts  map[string]draft  // files that were created and have no operation yet, by path
 	looked  map[uint32]Op     // the last look-up of a process, which its next request may explain; its Path is plain
 
-	done   Recorded
+	ops    int64 // written
+	lost   int64 // requests that the recorder was too slow for
 	failed error // of writing
 }
 
@@ -140,7 +158,7 @@ func (r *recorder) keep(err error) { r.failed = errors.Join(r.failed, err) }
 // add takes one line of the access log.
 func (r *recorder) add(l *accesslog.Line) {
 	if l.Dropped > 0 {
-		r.done.Lost += int64(l.Dropped)
+		r.lost += int64(l.Dropped)
 		r.keep(r.w.enc.Encode(Op{At: r.since(l.Time), Do: Lost, Size: int64(l.Dropped)}))
 	}
 	if l.Path == "" {
@@ -250,7 +268,7 @@ func (r *recorder) op(do string, l *accesslog.Line, pid uint32, at time.Time) Op
 // emit writes an operation, with its names hashed.
 func (r *recorder) emit(op Op) {
 	op.Path, op.To = r.hash(op.Path), r.hash(op.To)
-	r.done.Ops++
+	r.ops++
 	r.keep(r.w.enc.Encode(op))
 }
 

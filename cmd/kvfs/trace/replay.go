@@ -7,12 +7,15 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // Replay says how a trace is played.
@@ -20,6 +23,24 @@ type Replay struct {
 	Speed float64 // how many times as fast as it was recorded; 0: each operation as soon as the one before is done
 	Fill  bool    // first write the blocks that are read in the trace and were there before it
 	Keep  bool    // leave what the replay has written
+	JSON  bool    // of Print
+}
+
+// Print runs the replay until ctx or a signal ends it, and prints the report to out.
+func (o Replay) Print(ctx context.Context, file, dir string, out io.Writer) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	report, err := o.Run(ctx, file, dir)
+	if report == nil {
+		return err
+	}
+	if err == nil && ctx.Err() != nil {
+		err = errors.New("interrupted: the report is about a part of the trace")
+	}
+	if o.JSON {
+		return errors.Join(show.JSON(out, report), err)
+	}
+	return errors.Join(report.Print(out), err)
 }
 
 // Limits of a replay.
