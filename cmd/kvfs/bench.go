@@ -30,7 +30,15 @@ func newBenchCommand(connect client.Connector) *cobra.Command {
 			if o.Duration < time.Second || o.Duration > time.Hour {
 				return usageError(cmd, "--duration: %v is not from 1s to 1h", o.Duration)
 			}
-			return runBench(cmd, connect, o, args)
+			dir, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			now, err := watch.Of(dir)()
+			if err != nil {
+				return err
+			}
+			return bench.Run(cmd.Context(), o, dir, now.Doc, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().DurationVar(&o.Duration, "duration", 20*time.Second, "about how long all of it takes")
@@ -38,23 +46,4 @@ func newBenchCommand(connect client.Connector) *cobra.Command {
 	cmd.Flags().StringVar(&o.Tmpfs, "tmpfs", "/dev/shm", "directory on tmpfs")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	return cmd
-}
-
-func runBench(cmd *cobra.Command, connect client.Connector, o bench.Options, args []string) error {
-	dir, err := mountArg(connect, args)
-	if err != nil {
-		return err
-	}
-	c, err := connect()
-	if err == nil {
-		o.Mount, err = c.Root(dir)
-	}
-	if err != nil {
-		return err
-	}
-	now, err := watch.Of(o.Mount)()
-	if err != nil {
-		return err
-	}
-	return bench.Run(cmd.Context(), o, now.Doc, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }

@@ -40,6 +40,7 @@ func newRootCommand() *cobra.Command {
 
 		// Blocks: packages client and blocks.
 		newLookupCommand(client.System),
+		newLsCommand(client.System),
 		newPrefetchCommand(client.System),
 		newPinCommand(client.System),
 		newUnpinCommand(client.System),

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"strconv"
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
@@ -17,8 +14,7 @@ func newTraceCommand(connect client.Connector) *cobra.Command {
 }
 
 func newTraceRecordCommand(connect client.Connector) *cobra.Command {
-	var out string
-	var duration time.Duration
+	var o trace.Recording
 	cmd := &cobra.Command{
 		Use:   "record -o FILE [--duration 10m] [DIR]",
 		Short: "Record what is asked of the mount at DIR, without names",
@@ -32,32 +28,23 @@ func newTraceRecordCommand(connect client.Connector) *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeMount(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if out == "" {
+			if o.File == "" {
 				return usageError(cmd, "no file is named: give -o FILE")
 			}
-			return runTraceRecord(cmd, connect, args, out, duration)
+			dir, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			return trace.Record(cmd.Context(), connect, o, dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write")
-	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: with Ctrl-C")
+	cmd.Flags().StringVarP(&o.File, "output", "o", "", "file to write")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 0, "end after this time; 0: with Ctrl-C")
 	return cmd
 }
 
-func runTraceRecord(cmd *cobra.Command, connect client.Connector, args []string, out string, duration time.Duration) error {
-	dir, err := mountArg(connect, args)
-	if err != nil {
-		return err
-	}
-	c, err := connect()
-	if err != nil {
-		return err
-	}
-	return trace.Record(cmd.Context(), c, trace.Recording{Mount: dir, File: out, Duration: duration}, cmd.OutOrStdout(), cmd.ErrOrStderr())
-}
-
 func newTraceReplayCommand(connect client.Connector) *cobra.Command {
-	var replay trace.Replay
-	var speed string
+	replay := trace.Replay{Speed: 1}
 	cmd := &cobra.Command{
 		Use:   "replay [--speed N|max] [--fill] [--keep] [--json] FILE DIR",
 		Short: "Play a trace in a directory, and report hits, throughput and latencies",
@@ -75,17 +62,10 @@ func newTraceReplayCommand(connect client.Connector) *cobra.Command {
 			return completeMount(connect)(cmd, args[1:], begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if speed != "max" {
-				n, err := strconv.ParseFloat(speed, 64)
-				if err != nil || !(n > 0 && n <= 1e6) {
-					return usageError(cmd, "--speed: %q is neither a number above 0 nor max", speed)
-				}
-				replay.Speed = n
-			}
 			return replay.Print(cmd.Context(), args[0], args[1], cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&speed, "speed", "1", "times as fast as it was recorded, or max: each process without a pause")
+	cmd.Flags().Var(&replay.Speed, "speed", "times as fast as it was recorded, or max: each process without a pause")
 	completeFlag(cmd, "speed", "1", "2", "10", "max")
 	cmd.Flags().BoolVar(&replay.Fill, "fill", false, "first write the blocks that were there before the trace began, as far as it reads them")
 	cmd.Flags().BoolVar(&replay.Keep, "keep", false, "leave what was written")

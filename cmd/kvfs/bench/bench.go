@@ -22,19 +22,18 @@ import (
 
 // Options say what is measured.
 type Options struct {
-	Mount    string // the root of a mount
 	Tmpfs    string // a directory on tmpfs
 	Disk     string // a directory on a disk; empty: one is looked for
 	Duration time.Duration
 	JSON     bool
 }
 
-// Run measures, and prints the report to out. Before that it says on note what it writes. It removes that at the end,
-// and when ctx or a signal ends it, which is an error.
-func Run(ctx context.Context, o Options, doc *status.Document, out, note io.Writer) error {
+// Run measures a mount, which has the status doc, and prints the report to out. Before that it says on note what it
+// writes. It removes that at the end, and when ctx or a signal ends it, which is an error.
+func Run(ctx context.Context, o Options, mount string, doc *status.Document, out, note io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	b, err := New(o, doc)
+	b, err := New(o, mount, doc)
 	if err != nil {
 		return err
 	}
@@ -74,6 +73,7 @@ type target struct {
 
 // Bench is one run. Close removes what it has written.
 type Bench struct {
+	mount   string
 	o       Options
 	bytes   int64 // of the blocks of one size
 	memory  int64 // capacity of the memory tier
@@ -83,14 +83,14 @@ type Bench struct {
 }
 
 // New makes the directories of a run. doc is the status of the mount. New fails if there is too little room.
-func New(o Options, doc *status.Document) (b *Bench, err error) {
-	b = &Bench{o: o, bytes: maxBytes}
+func New(o Options, mount string, doc *status.Document) (b *Bench, err error) {
+	b = &Bench{mount: mount, o: o, bytes: maxBytes}
 	if len(doc.Tiers) == 0 {
 		return nil, errors.New("the status of the mount has no tiers")
 	}
 	memory := doc.Tiers[0]
 	b.memory = memory.CapacityBytes
-	if err := b.fit("memory of "+o.Mount, min(memory.CapacityBytes/memoryPart, memory.CapacityBytes-memory.PinnedBytes), "a bench takes an eighth of memory.size, and no pinned part"); err != nil {
+	if err := b.fit("memory of "+mount, min(memory.CapacityBytes/memoryPart, memory.CapacityBytes-memory.PinnedBytes), "a bench takes an eighth of memory.size, and no pinned part"); err != nil {
 		return nil, err
 	}
 	free, _, err := room(o.Tmpfs)
@@ -100,7 +100,7 @@ func New(o Options, doc *status.Document) (b *Bench, err error) {
 	if err != nil {
 		return nil, err
 	}
-	places := [][2]string{{"kvfs", o.Mount}, {"tmpfs", o.Tmpfs}}
+	places := [][2]string{{"kvfs", mount}, {"tmpfs", o.Tmpfs}}
 	if disk, why := b.disk(); why == "" {
 		places = append(places, [2]string{"disk", disk})
 	} else {
@@ -166,13 +166,13 @@ func (b *Bench) Note() string {
 		dirs = append(dirs, filepath.Dir(t.dir))
 	}
 	line := fmt.Sprintf("measuring %s for about %v, with at most %s of blocks in each: up to that much of other blocks may leave the memory of %s (%s)",
-		strings.Join(dirs, ", "), b.o.Duration, show.Bytes(b.bytes), b.o.Mount, show.Bytes(b.memory))
+		strings.Join(dirs, ", "), b.o.Duration, show.Bytes(b.bytes), b.mount, show.Bytes(b.memory))
 	return strings.Join(append([]string{line}, b.without...), "\n")
 }
 
 // Run measures until it is done or ctx ends.
 func (b *Bench) Run(ctx context.Context) (*Report, error) {
-	b.report = &Report{Mount: b.o.Mount, Bytes: b.bytes, Without: b.without}
+	b.report = &Report{Mount: b.mount, Bytes: b.bytes, Without: b.without}
 	for _, t := range b.targets {
 		b.report.Targets = append(b.report.Targets, t.name)
 	}

@@ -12,15 +12,15 @@ import (
 )
 
 // machine returns the options of a run in directories of the test, and the status of a mount with so much memory.
-func machine(t *testing.T, memory, pinned int64) (Options, *status.Document) {
-	o := Options{Mount: t.TempDir(), Tmpfs: t.TempDir(), Disk: t.TempDir(), Duration: time.Second}
-	return o, &status.Document{Tiers: []status.Tier{{CapacityBytes: memory, PinnedBytes: pinned}}}
+func machine(t *testing.T, memory, pinned int64) (Options, string, *status.Document) {
+	o := Options{Tmpfs: t.TempDir(), Disk: t.TempDir(), Duration: time.Second}
+	return o, t.TempDir(), &status.Document{Tiers: []status.Tier{{CapacityBytes: memory, PinnedBytes: pinned}}}
 }
 
 // wantEmpty fails the test if a run has left something.
-func wantEmpty(t *testing.T, o Options) {
+func wantEmpty(t *testing.T, mount string, o Options) {
 	t.Helper()
-	for _, dir := range []string{o.Mount, o.Tmpfs, o.Disk} {
+	for _, dir := range []string{mount, o.Tmpfs, o.Disk} {
 		if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
 			t.Errorf("%s has %v, %v", dir, names, err)
 		}
@@ -30,8 +30,8 @@ func wantEmpty(t *testing.T, o Options) {
 // TestRun shows that each operation is measured in each place, that no more is written than was said, and that nothing
 // is left.
 func TestRun(t *testing.T) {
-	o, doc := machine(t, 128<<20, 0)
-	b, err := New(o, doc)
+	o, mount, doc := machine(t, 128<<20, 0)
+	b, err := New(o, mount, doc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	wantEmpty(t, o)
+	wantEmpty(t, mount, o)
 	if len(r.Rows) != 14 || r.Bytes != 16<<20 {
 		t.Errorf("%d rows with %d bytes", len(r.Rows), r.Bytes)
 	}
@@ -64,9 +64,9 @@ func TestRun(t *testing.T) {
 
 // TestInterrupted shows that a run ends when it is told to, and that Close then removes what it has made.
 func TestInterrupted(t *testing.T) {
-	o, doc := machine(t, 128<<20, 0)
+	o, mount, doc := machine(t, 128<<20, 0)
 	o.Duration = time.Hour
-	b, err := New(o, doc)
+	b, err := New(o, mount, doc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestInterrupted(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	wantEmpty(t, o)
+	wantEmpty(t, mount, o)
 }
 
 // TestNoRoom shows that a run is refused before it writes anything, and that a missing disk is only left out.
@@ -93,17 +93,17 @@ func TestNoRoom(t *testing.T) {
 		{1 << 30, 1<<30 - 1<<20, "", "too little room: 1.0 MiB where 16.0 MiB"},
 		{1 << 30, 0, "/nonexistent", "no such file"},
 	} {
-		o, doc := machine(t, c.memory, c.pinned)
+		o, mount, doc := machine(t, c.memory, c.pinned)
 		if c.tmpfs != "" {
 			o.Tmpfs = c.tmpfs
 		}
-		if _, err := New(o, doc); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := New(o, mount, doc); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	o, doc := machine(t, 1<<30, 0)
+	o, mount, doc := machine(t, 1<<30, 0)
 	o.Disk = "/nonexistent"
-	b, err := New(o, doc)
+	b, err := New(o, mount, doc)
 	if err != nil || !strings.Contains(b.Note(), "\nno disk: ") || len(b.targets) != 2 {
 		t.Errorf("%v, %s", err, b.Note())
 	}

@@ -24,13 +24,12 @@ import (
 
 // Recording says what is recorded.
 type Recording struct {
-	Mount    string        // the root of a mount
 	File     string        // must not exist
 	Duration time.Duration // 0: until ctx or a signal ends it
 }
 
-// Record writes a trace. It says on note when it has begun, and at the end on out what it wrote.
-func Record(ctx context.Context, c *client.Controls, o Recording, out, note io.Writer) error {
+// Record writes a trace of the mount at dir. It says on note when it has begun, and at the end on out what it wrote.
+func Record(ctx context.Context, connect client.Connector, o Recording, dir string, out, note io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	if o.Duration > 0 {
@@ -38,7 +37,11 @@ func Record(ctx context.Context, c *client.Controls, o Recording, out, note io.W
 		ctx, cancel = context.WithTimeout(ctx, o.Duration)
 		defer cancel()
 	}
-	mount, err := c.Root(o.Mount)
+	c, err := connect()
+	if err != nil {
+		return err
+	}
+	mount, err := c.Root(dir)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -20,10 +21,10 @@ import (
 
 // Replay says how a trace is played.
 type Replay struct {
-	Speed float64 // how many times as fast as it was recorded; 0: each operation as soon as the one before is done
-	Fill  bool    // first write the blocks that are read in the trace and were there before it
-	Keep  bool    // leave what the replay has written
-	JSON  bool    // of Print
+	Speed Speed // how many times as fast as it was recorded; 0: each operation as soon as the one before is done
+	Fill  bool  // first write the blocks that are read in the trace and were there before it
+	Keep  bool  // leave what the replay has written
+	JSON  bool  // of Print
 }
 
 // Print runs the replay until ctx or a signal ends it, and prints the report to out.
@@ -42,6 +43,33 @@ func (o Replay) Print(ctx context.Context, file, dir string, out io.Writer) erro
 	}
 	return errors.Join(report.Print(out), err)
 }
+
+// Speed is the value of a flag: a number above 0, or max, which is 0.
+type Speed float64
+
+// Set reads the value.
+func (s *Speed) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	switch {
+	case text == "max":
+		n = 0
+	case err != nil || !(n > 0 && n <= 1e6):
+		return errors.New("neither a number above 0 nor max")
+	}
+	*s = Speed(n)
+	return nil
+}
+
+// String returns the text of the value.
+func (s *Speed) String() string {
+	if *s == 0 {
+		return "max"
+	}
+	return strconv.FormatFloat(float64(*s), 'g', -1, 64)
+}
+
+// Type names the values in help texts.
+func (s *Speed) Type() string { return "N|max" }
 
 // Limits of a replay.
 const (
@@ -172,7 +200,7 @@ func (w *worker) work(ctx context.Context) {
 	defer timer.Stop()
 	for op := range w.ops {
 		if w.p.Speed > 0 {
-			due := w.p.start.Add(time.Duration(float64(op.At) / w.p.Speed * float64(time.Microsecond)))
+			due := w.p.start.Add(time.Duration(float64(op.At) / float64(w.p.Speed) * float64(time.Microsecond)))
 			timer.Reset(time.Until(due))
 			select {
 			case <-timer.C:

@@ -277,3 +277,13 @@ func TestBadTraces(t *testing.T) {
 		t.Errorf("a file is replaced: %v", err)
 	}
 }
+
+// TestSpeed shows which values the flag takes.
+func TestSpeed(t *testing.T) {
+	for text, want := range map[string]Speed{"1": 1, "0.5": 0.5, "max": 0, "1000000": 1e6, "0": -1, "-2": -1, "NaN": -1, "+Inf": -1, "": -1, "fast": -1} {
+		s := Speed(-1)
+		if err := s.Set(text); s != want || (err == nil) != (want >= 0) {
+			t.Errorf("%q: %v, %v, want %v", text, s, err, want)
+		}
+	}
+}

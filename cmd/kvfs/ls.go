@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+)
+
+func newLsCommand(connect client.Connector) *cobra.Command {
+	var list blocks.List
+	cmd := &cobra.Command{
+		Use:   "ls [-l] [-R] [--json] [PATH]",
+		Short: "List blocks, with the tiers that have them",
+		Long: "List the entries of the directory PATH, or a block, by name. With -l each has a line: mode, size, age, the tiers\n" +
+			"that have it, whether it is pinned, and its name. \"peer\" means that other nodes have it, as far as is known.\n" +
+			"With -R all blocks below PATH are listed. Without PATH it is the only kvfs mount of this machine.\n\n" +
+			"Exit codes: 0 if it is done; 1 if there is nothing at PATH, or a directory cannot be listed; 5 if PATH is not\n" +
+			"in a kvfs mount.",
+		DisableFlagsInUseLine: true,
+
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := mountArg(connect, args)
+			if err != nil {
+				return err
+			}
+			return list.Run(cmd.Context(), streams(cmd), connect, path)
+		},
+	}
+	cmd.Flags().BoolVarP(&list.Long, "long", "l", false, "one line an entry, with all that is known")
+	cmd.Flags().BoolVarP(&list.Recursive, "recursive", "R", false, "all blocks below PATH")
+	cmd.Flags().BoolVar(&list.JSON, "json", false, "print each entry as a JSON object, as with -l")
+	return cmd
+}
