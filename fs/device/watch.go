@@ -56,7 +56,7 @@ var namesAt = map[uint32]int{
 func (w *worker) watched(n int) *Access {
 	h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 	switch {
-	case w.d.watch.Ops.Load()&opOf(h.Opcode).Bit() == 0, h.NodeId >= ServiceNodes, h.Opcode == opcodeForget, h.Opcode == opcodeBatchForget, h.Opcode == opcodeInterrupt:
+	case w.d.watch.Ops.Load()&opOf(h.Opcode).Bit() == 0, h.NodeId == 0, h.NodeId >= ServiceNodes, h.Opcode == opcodeForget, h.Opcode == opcodeBatchForget, h.Opcode == opcodeInterrupt:
 		return nil
 	}
 	a := &Access{Op: opOf(h.Opcode), UID: h.Uid, GID: h.Gid, TID: h.Pid, Node: h.NodeId, Came: w.came}
