@@ -132,5 +132,5 @@ func (f *files) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {
 		}
 		return h.write.Truncate(f.ctx, size)
 	}
-	return f.engine.TruncateName(f.ctx, id, f.caller(in.Pid), size)
+	return f.engine.TruncateName(f.ctx, id, f.maker(in.Pid), size)
 }

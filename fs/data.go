@@ -39,7 +39,7 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return f.openRead(id, in, out)
 	}
-	by := f.caller(in.Pid)
+	by := f.maker(in.Pid)
 	h, err := f.engine.OpenWrite(f.ctx, id, by, tiers.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
 	})
@@ -156,7 +156,7 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	by := f.caller(in.Pid)
+	by := f.maker(in.Pid)
 	by.Waits = waiter{f, in.Unique}
 	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,

@@ -74,7 +74,7 @@ func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fus
 		return fuse.EPERM
 	}
 	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
-		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: f.caller(in.Pid), Exclusive: true,
+		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: f.maker(in.Pid), Exclusive: true,
 	})
 	if err != nil {
 		return status(err)

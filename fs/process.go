@@ -25,6 +25,8 @@ type processes interface {
 	groups(tid uint32) []uint32
 	// command returns the name of the program that a process runs, or "" if it cannot be seen.
 	command(pid uint32) string
+	// cgroup returns the path of a thread's control group of version 2, or nothing if it cannot be seen.
+	cgroup(tid uint32) string
 	// alive reports whether a process has not ended.
 	alive(pid uint32) bool
 	killed(tid uint32) bool
@@ -42,6 +44,15 @@ func (f *files) caller(tid uint32) tiers.Caller {
 func (f *files) program(tid uint32) (pid uint32, command string) {
 	pid = cmp.Or(f.procs.of(tid), tid)
 	return pid, f.procs.command(pid)
+}
+
+// maker is caller for a request that may make a version.
+func (f *files) maker(tid uint32) tiers.Caller {
+	c := f.caller(tid)
+	if f.engine.NeedsCgroups() {
+		c.Cgroup = f.procs.cgroup(tid)
+	}
+	return c
 }
 
 // reader is caller for a request that needs the process only while files are being written.
@@ -138,6 +149,20 @@ func (p *procfs) groups(tid uint32) (gids []uint32) {
 		}
 	}
 	return gids
+}
+
+// cgroup implements processes. The path is as seen from the control group name space of this process.
+func (p *procfs) cgroup(tid uint32) string {
+	list, err := os.ReadFile(p.path(tid) + "/cgroup")
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(list) {
+		if at, ok := bytes.CutPrefix(line, []byte("0::")); ok {
+			return string(bytes.TrimSuffix(at, []byte("\n")))
+		}
+	}
+	return ""
 }
 
 // path is the directory of a thread or process.

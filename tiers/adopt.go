@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -217,7 +218,7 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 func (e *adoption) shrinkAdopted() {
 	var g state.Gone
 	for gr := range e.Mu.Room.Groups() {
-		e.writing.ShrinkLocked(gr, &g)
+		e.writing.ShrinkLocked(room.Bill{Group: gr}, &g)
 	}
 	e.Finish(&g)
 }

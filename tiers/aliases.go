@@ -76,6 +76,12 @@ type (
 	PresenceOptions = names.PresenceOptions
 	// Process is a process, with all its threads.
 	Process = state.Process
+	// Quota is the most memory that the files of a group, a user or a control group may take.
+	Quota = space.Quota
+	// QuotaKind says whose memory a quota bounds.
+	QuotaKind = space.QuotaKind
+	// QuotaStats is a quota, and what is used of it.
+	QuotaStats = space.QuotaStats
 	// RenameOptions names the file or directory that moves, and where to.
 	RenameOptions = writing.RenameOptions
 	// SecondaryOptions describes one secondary tier.
@@ -110,6 +116,13 @@ const (
 	PrefetchInMemory = lower.PrefetchInMemory
 	PrefetchLoaded   = lower.PrefetchLoaded
 	PrefetchPending  = lower.PrefetchPending
+)
+
+// The kinds of quotas.
+const (
+	QuotaGroup  = space.QuotaGroup
+	QuotaUser   = space.QuotaUser
+	QuotaCgroup = space.QuotaCgroup
 )
 
 // AtEnd is the offset with which WriteAt appends, wherever the end is by then.

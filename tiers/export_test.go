@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -61,7 +62,7 @@ func inside(v any, fields ...string) reflect.Value {
 type load struct {
 	waiters int
 	charge  int64
-	group   *room.Group
+	bill    room.Bill
 	done    chan struct{}
 }
 
@@ -77,7 +78,7 @@ func (e *Engine) loadsLocked(maps ...string) (loads []load) {
 			v := reflect.NewAt(p.Type().Elem(), p.UnsafePointer()).Interface()
 			loads = append(loads, load{
 				waiters: int(inside(v, "waiters").Int()), charge: inside(v, "charge").Int(),
-				group: inside(v, "group").Interface().(*room.Group), done: inside(v, "done").Interface().(chan struct{}),
+				bill: inside(v, "bill").Interface().(room.Bill), done: inside(v, "done").Interface().(chan struct{}),
 			})
 		}
 	}
@@ -165,6 +166,8 @@ type audit struct {
 
 	used, pinned, limbo, guessed, blocks, hollow, dirs int64
 	groups                                             map[*room.Group]int64
+	accounts                                           map[*room.Account]int64
+	ranked                                             map[any]int // blocks in the order of a group or an account
 	files                                              map[*room.Group]int
 	leaving                                            map[index.ID]bool
 }
@@ -179,7 +182,7 @@ func (a *audit) bad(format string, args ...any) {
 func (e *Engine) Audit() error {
 	e.core.Mu.Lock()
 	defer e.core.Mu.Unlock()
-	a := &audit{e: e, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
+	a := &audit{e: e, accounts: map[*room.Account]int64{}, ranked: map[any]int{}, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
 	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
 		if !e.core.Mu.Ix.Valid(id) {
@@ -191,7 +194,7 @@ func (e *Engine) Audit() error {
 	for _, l := range e.loadsLocked("promotions", "orphans") {
 		a.used += l.charge
 		a.pinned += l.charge
-		a.groups[l.group] += l.charge
+		a.billed(l.bill, l.charge)
 	}
 	for _, s := range e.core.Tiers {
 		a.tierLocked(s)
@@ -212,7 +215,32 @@ func (e *Engine) Audit() error {
 		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
 		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
 	}
+	for acc := range e.core.Mu.Room.Accounts() {
+		check(fmt.Sprintf("account of %+v", acc.Holder()), acc.Used(), a.accounts[acc])
+		check(fmt.Sprintf("order of %+v", acc.Holder()), int64(inside(acc, "order").Interface().(policy.Policy).Len()), int64(a.ranked[acc]))
+	}
 	return errors.Join(a.errs...)
+}
+
+// billed adds charge to what those who pay use.
+func (a *audit) billed(b room.Bill, charge int64) {
+	a.groups[b.Group] += charge
+	for _, acc := range inside(&b, "accounts").Interface().([2]*room.Account) {
+		a.accounts[acc] += charge
+	}
+}
+
+// accountsLocked checks that a file is in the account of its owner, and notes its place in the orders of its accounts.
+func (a *audit) accountsLocked(id index.ID, en *index.Entry) {
+	r := a.e.core.Mu.Room
+	if got, want := en.Accounts[state.OfUser], r.OfUser(en.UID); got != want {
+		a.bad("entry %d of user %d: in account %d, want %d", id, en.UID, got, want)
+	}
+	for _, n := range en.Accounts {
+		if n != 0 && en.Flags&state.FlagPolicy != 0 {
+			a.ranked[r.Account(n)]++
+		}
+	}
 }
 
 // leavingLocked notes the blocks that have been evicted by their policy and are being copied.
@@ -252,7 +280,8 @@ func (a *audit) entryLocked(id index.ID) {
 	charge := e.core.ChargeLocked(id, en)
 	a.used += charge
 	gr := e.core.Mu.Room.Group(en.Group)
-	a.groups[gr] += charge
+	a.billed(e.core.BillLocked(en), charge)
+	a.accountsLocked(id, en)
 	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)
 	}

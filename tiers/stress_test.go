@@ -234,8 +234,22 @@ func (w *worker) step() {
 		}
 	case n < 98:
 		w.attributes(w.slot(group), group)
+	case n < 99:
+		w.quota()
 	default:
 		w.lower(w.slot(group))
+	}
+}
+
+// quota sets a quota, or takes it away.
+func (w *worker) quota() {
+	q := []tiers.Quota{
+		{Kind: tiers.QuotaGroup, Name: "g0"}, {Kind: tiers.QuotaGroup, Name: "g1"}, {Kind: tiers.QuotaUser, Name: "1"},
+		{Kind: tiers.QuotaUser, Name: "2"}, {Kind: tiers.QuotaCgroup, Name: "/c/1"}, {Kind: tiers.QuotaCgroup, Name: "/c"},
+	}[w.rng.IntN(6)]
+	q.Bytes = int64(w.rng.IntN(4)) * 6 * page
+	if err := w.e.SetQuota(context.Background(), q); err != nil && (q.Bytes > 0 || !errors.Is(err, block.ErrInvalid)) { // else there is none
+		w.t.Errorf("%+v: %v", q, err)
 	}
 }
 
@@ -370,7 +384,7 @@ func TestStorm(t *testing.T) {
 				o.Secondaries = []tiers.SecondaryOptions{{Tier: bare{refs[0]}}}
 			}
 			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
-			s.later = row.later
+			s.later, s.users = row.later, true
 			for g := range stormGroups {
 				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
 			}

@@ -45,6 +45,8 @@ type world struct {
 	event uint64 // next to be read
 	later bool   // open by OpenHot and OpenLater instead of OpenRead
 
+	users bool // each process has a user, of the same number, and a control group /c/number
+
 	hold bool       // keep the references to directories, as the kernel does
 	held []index.ID // those
 }
@@ -227,9 +229,11 @@ func (w *world) create(tid uint32, name string, excl, trunc bool) (*file, error)
 	if err != nil {
 		return nil, err
 	}
-	a, h, err := w.e.Create(context.Background(), tiers.CreateOptions{
-		Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, By: by(tid), Exclusive: excl, Truncate: trunc,
-	})
+	o := tiers.CreateOptions{Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, By: by(tid), Exclusive: excl, Truncate: trunc}
+	if w.users {
+		o.UID, o.By.Cgroup = o.By.Process, fmt.Sprint("/c/", o.By.Process)
+	}
+	a, h, err := w.e.Create(context.Background(), o)
 	if err != nil {
 		return nil, err
 	}

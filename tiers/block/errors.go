@@ -17,8 +17,8 @@ var (
 	ErrCorrupt = errors.New("block corrupt")
 	// ErrNoSpace: everything that could make room is pinned.
 	ErrNoSpace = errors.New("no space: everything evictable is gone, the rest is pinned")
-	// ErrQuota: the group's quota is used up.
-	ErrQuota = errors.New("group quota exceeded")
+	// ErrQuota: the quota of the group, the user or the control group is used up.
+	ErrQuota = errors.New("quota exceeded")
 	// ErrBudget: the tier has written as much as it may today.
 	ErrBudget = errors.New("daily write budget used up")
 	// ErrTooLarge: the block exceeds what the tier or its staging can ever hold.

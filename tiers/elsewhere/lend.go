@@ -89,7 +89,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 		e.ClassifyLocked(id, en)
 	}
 	if en.Flags&state.FlagPolicy != 0 {
-		e.Mu.Room.Order(en.Group).Touch(uint32(id))
+		e.TouchLocked(id, en)
 	}
 	e.Mu.Unlock()
 	file, err := e.Primary.Open(blob)

@@ -60,7 +60,8 @@ func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	l, ok := e.Locate(e.Mu.Ix.Path(id))
 	switch {
 	case ok && !isDir && l.Seq == en.Seq && l.Mode&state.ModeType == state.ModeRegular:
-		en.Mode, en.UID, en.GID = l.Mode&(state.ModeType|0o7777), l.UID, l.GID // they may have changed since
+		en.Mode = l.Mode & (state.ModeType | 0o7777) // the attributes may have changed since
+		e.ChownLocked(id, en, l.UID, l.GID)
 		return id
 	case !ok || l.Seq <= en.Seq || l.Mode&state.ModeType != en.Mode&state.ModeType:
 		return id

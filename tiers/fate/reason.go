@@ -6,7 +6,7 @@ type Reason uint8
 // The reasons.
 const (
 	ReasonCapacity  Reason = iota + 1 // the tier was full
-	ReasonQuota                       // the quota of the group was used up
+	ReasonQuota                       // a quota was used up
 	ReasonWatermark                   // memory was nearly full
 	ReasonRequest                     // somebody asked for it
 
@@ -46,7 +46,7 @@ var reasons = [...]struct {
 	text string // of Evicted
 }{
 	ReasonCapacity:  {"capacity", Evicted, "it was full"},
-	ReasonQuota:     {"quota", Evicted, "the quota of the group was used up"},
+	ReasonQuota:     {"quota", Evicted, "a quota was used up: of the group, the user or the control group"},
 	ReasonWatermark: {"watermark", Evicted, "it was nearly full"},
 	ReasonRequest:   {"request", Evicted, "on request"},
 

@@ -30,6 +30,8 @@ type Entry struct {
 	Tiers   uint16 // secondary tiers that hold the block, one bit each
 	Storing uint16 // those that it is being copied to
 
+	Accounts [2]uint16 // numbers of accounts, given by the caller; 0: none
+
 	// The tree; see the methods of Index.
 	state      state
 	nameLen    uint8  // bytes, 1 to 255 if linked; 0 for Root

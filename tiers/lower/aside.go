@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -31,7 +32,7 @@ func (e *loads) FetchAside(ctx context.Context, w state.Wanted) (state.Fetched, 
 	if !below {
 		dir = ""
 	}
-	p.group = e.Mu.Room.Group(e.Mu.Room.Number(block.GroupID(dir)))
+	p.bill = room.Bill{Group: e.Mu.Room.Group(e.Mu.Room.Number(block.GroupID(dir)))} // its owner is not known yet
 	e.orphans[p] = struct{}{}
 	e.Mu.Unlock()
 	err := e.roomForPromotion(ctx, p)

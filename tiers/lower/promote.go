@@ -53,7 +53,7 @@ type promotion struct {
 	aside func(o *driver.Outcome) // constant; not nil: there is no entry yet, and aside carries the loaded block on
 
 	// Owned by the goroutine that carries the promotion along.
-	group  *room.Group // the group that charge is accounted to
+	bill   room.Bill // who pays charge
 	charge int64
 	blob   driver.BlobID
 
@@ -149,7 +149,7 @@ func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool
 	}
 	p = &promotion{
 		e: e.core, id: id, seq: en.Seq, own: own && e.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		group: e.Mu.Room.Group(en.Group),
+		bill: e.BillLocked(en),
 	}
 	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}, For: p}
 	e.promotions[id] = p
@@ -305,10 +305,10 @@ func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 	var g state.Gone
 	e.space.Gauge(n, false)
 	e.Mu.Lock()
-	short := &shortage{space: e.Mu.Room.Space(), left: e.Mu.Room.Wait(e.Opts.WriteTimeout), hopeless: e.Mu.Room.Hopeless(p.group, 0, n)}
+	short := &shortage{space: e.Mu.Room.Space(), left: e.Mu.Room.Wait(e.Opts.WriteTimeout), hopeless: e.Mu.Room.Hopeless(p.bill, 0, n)}
 	ok := false
 	if short.hopeless == nil {
-		ok, short.until = e.space.RoomLocked(p.group, n, false, &g)
+		ok, short.until = e.space.RoomLocked(p.bill, n, false, &g)
 	}
 	if ok {
 		p.charge = n
@@ -328,7 +328,7 @@ func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 
 // chargePromotionLocked accounts for the memory of a promotion under way.
 func (e *loads) chargePromotionLocked(p *promotion, n int64) {
-	e.Mu.Room.Charge(p.group, n, true)
+	e.Mu.Room.Charge(p.bill, n, true)
 }
 
 // finishPromotion enters a loaded block in memory, unless the name means something else by now.
@@ -497,7 +497,8 @@ func (e *loads) learnAttrs(p *promotion, a *driver.Attrs) {
 	if en == nil || en.Seq != a.Seq || en.Tiers != e.Remote.Bit {
 		return
 	}
-	en.Mode, en.UID, en.GID = state.ModeRegular|a.Mode&0o7777, a.UID, a.GID
+	en.Mode = state.ModeRegular | a.Mode&0o7777
+	e.ChownLocked(p.id, en, a.UID, a.GID)
 	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
 	if a.Expires != 0 && en.Expires != a.Expires {
 		en.Expires = a.Expires

@@ -104,7 +104,7 @@ type Space interface {
 	// RoomLocked evicts until the group may take n bytes more, and reports whether it may. until is the earliest end of a
 	// lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
 	// may.
-	RoomLocked(gr *room.Group, n int64, force bool, g *state.Gone) (ok bool, until int64)
+	RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64)
 	// WakeEvictor has blocks evicted in the background, down to the low watermark.
 	WakeEvictor()
 }

@@ -75,16 +75,18 @@ func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 			en.Mode &^= unix.S_ISGID
 		}
 	}
+	uid, gid := en.UID, en.GID
 	if c.UID != nil {
-		en.UID = *c.UID
+		uid = *c.UID
 	}
 	if c.GID != nil {
-		en.GID = *c.GID
+		gid = *c.GID
 	}
+	e.ChownLocked(id, en, uid, gid)
 	if c.Atime != nil {
 		en.Atime = *c.Atime
 		if en.Flags&state.FlagPolicy != 0 {
-			e.Mu.Room.Order(en.Group).Touch(uint32(id))
+			e.TouchLocked(id, en)
 		}
 	}
 	en.Ctime = e.Now()

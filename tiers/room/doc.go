@@ -2,6 +2,8 @@
 //
 //	Room     the capacity, what is used and pinned of it, and whether more can be had
 //	Group    one KV-cache group: its quota, its use, the block size that it learned
+//	Account  what the files of a user or of a control group use, if they have a quota
+//	Bill     who pays for a file: its group, and up to two accounts
 //	Victims  what a Room needs to know of blocks: two functions to have some of them go
 //	Leases   the leases of requests that were not released
 //

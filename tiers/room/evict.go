@@ -8,22 +8,22 @@ import (
 )
 
 // Victims has blocks go, so that there is room for others. The functions change the accounts by Charge and Pin, and
-// the orders; they do not call Make, MakeInGroup or Evict.
+// the orders; they do not call Make, MakeInQuotas or Evict.
 type Victims struct {
 	// Spare gives up what is kept for nothing but a late reader.
 	Spare func()
 	// Evict evicts blocks in an order until need bytes are gone or nothing more may go, and returns how many
 	// bytes went. until is the earliest time at which a lease that stood in the way ends, 0 if none did. quota:
-	// the group has used up its own; else memory is full.
+	// a quota is used up; else memory is full.
 	Evict func(order policy.Policy, need int64, quota bool) (freed, until int64)
 }
 
-// Make evicts until a group may take n bytes more, and says whether it may. force is for a writer that has waited as
+// Make evicts until those who pay may take n bytes more, and says whether it may. force is for a writer that has waited as
 // long as it may: then a good many blocks go at once, so that not every writer waits. until is when the first lease
 // ends that stood in the way, 0 if none did.
-func (r *Room) Make(g *Group, n int64, force bool, v Victims) (ok bool, until int64) {
+func (r *Room) Make(b Bill, n int64, force bool, v Victims) (ok bool, until int64) {
 	limit := r.limit
-	if ok, until = r.MakeInGroup(g, n, v); !ok {
+	if ok, until = r.MakeInQuotas(b, n, v); !ok {
 		return false, until
 	}
 	if r.used+n > limit {
@@ -41,20 +41,33 @@ func (r *Room) Make(g *Group, n int64, force bool, v Victims) (ok bool, until in
 	return r.used+n <= limit, until
 }
 
-// MakeInGroup evicts blocks of a group until its quota leaves n bytes, and says whether it does. until is as
+// MakeInQuotas evicts blocks of those who pay until their quotas leave n bytes, and says whether they do. until is as
 // in Make.
-func (r *Room) MakeInGroup(g *Group, n int64, v Victims) (ok bool, until int64) {
-	if !g.Over(n) {
+func (r *Room) MakeInQuotas(b Bill, n int64, v Victims) (ok bool, until int64) {
+	if !b.Over(n) {
 		return true, 0
 	}
 	v.Spare()
-	if !g.Over(n) {
+	if !b.Over(n) {
 		return true, 0
 	}
-	if q := g.opts.QuotaBytes; g.order != nil && n <= q {
-		_, until = v.Evict(g.order, g.used+n-q, true)
+	evict := func(order policy.Policy, used, quota int64) {
+		if n <= quota {
+			_, u := v.Evict(order, used+n-quota, true)
+			if until == 0 || u != 0 && u < until {
+				until = u
+			}
+		}
 	}
-	return !g.Over(n), until
+	if g := b.Group; g.Over(n) && g.order != nil {
+		evict(g.order, g.used, g.opts.QuotaBytes)
+	}
+	for _, a := range b.accounts {
+		if a.over(n) {
+			evict(a.order, a.used, a.quota)
+		}
+	}
+	return !b.Over(n), until
 }
 
 // Evict evicts blocks of all groups: up to most bytes of those that share an order, and of the others no more than
@@ -87,12 +100,11 @@ func (r *Room) Overruns(n int64) bool {
 
 // Hopeless says why no wait can make room for n bytes more in a file that has charge: block.ErrTooLarge
 // or block.ErrQuota. Nil: a wait may.
-func (r *Room) Hopeless(g *Group, charge, n int64) error {
-	q := g.opts.QuotaBytes
+func (r *Room) Hopeless(b Bill, charge, n int64) error {
 	switch {
 	case charge+n > r.opts.CapacityBytes:
 		return block.ErrTooLarge
-	case q > 0 && charge+n > q, g.opts.Pinned && g.Over(n):
+	case b.exceeds(charge + n), b.Group.opts.Pinned && b.Group.Over(n):
 		return block.ErrQuota
 	}
 	return nil
@@ -100,12 +112,12 @@ func (r *Room) Hopeless(g *Group, charge, n int64) error {
 
 // Refusal says why a file that has charge is refused n bytes for which there is no room: block.ErrTooLarge,
 // block.ErrQuota or block.ErrNoSpace. Nil: its writer waits, as left is the time that it still has.
-func (r *Room) Refusal(g *Group, charge, n int64, left time.Duration) error {
-	err := r.Hopeless(g, charge, n)
+func (r *Room) Refusal(b Bill, charge, n int64, left time.Duration) error {
+	err := r.Hopeless(b, charge, n)
 	switch {
 	case err != nil || left > 0:
 		return err
-	case g.Over(n):
+	case b.Over(n):
 		return block.ErrQuota
 	}
 	return block.ErrNoSpace

@@ -26,7 +26,10 @@ type Group struct {
 	name       block.GroupID
 	opts       GroupOptions
 	configured bool          // never forgotten
+	quota      int64         // of the configuration
+	changed    bool          // opts has another quota than the configuration
 	order      policy.Policy // own eviction order, if the group has a quota; else nil
+	former     policy.Policy // not nil: its blocks are on their way from that order to the present one
 
 	used      int64 // sum of what is charged to it
 	files     int   // see Enter
@@ -42,6 +45,9 @@ func (g *Group) Name() block.GroupID { return g.name }
 
 // Options returns how the group is configured. Of one that is not, all is zero.
 func (g *Group) Options() GroupOptions { return g.opts }
+
+// Changed reports whether SetQuota has given the group a quota.
+func (g *Group) Changed() bool { return g.changed }
 
 // Pinned reports whether the group's files are never evicted.
 func (g *Group) Pinned() bool { return g.opts.Pinned }
@@ -143,11 +149,21 @@ func (r *Room) Move(from, to uint32, charge int64) {
 	r.Enter(to)
 }
 
+// Pass accounts a file, for which charge is charged, to another account.
+func (r *Room) Pass(from, to uint16, charge int64) {
+	if a := r.accounts[from]; a != nil {
+		a.used -= charge
+	}
+	if a := r.accounts[to]; a != nil {
+		a.used += charge
+	}
+}
+
 // Forget forgets the groups without files, with the block size that they learned, but keeps those of the
-// configuration. A user that has kept such a group may charge it, and takes the charge back.
+// configuration and those with a quota. A user that has kept such a group may charge it, and takes the charge back.
 func (r *Room) Forget() {
 	for n, g := range r.groups {
-		if g.files > 0 || g.forgotten || g.configured {
+		if g.files > 0 || g.forgotten || g.configured || g.changed || g.former != nil {
 			continue
 		}
 		delete(r.byName, g.name)

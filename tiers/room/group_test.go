@@ -96,7 +96,7 @@ func TestForget(t *testing.T) {
 func TestOrders(t *testing.T) {
 	r := newRoom(t)
 	for name, own := range map[block.GroupID]bool{"free": false, "fixed": false, "pinned": false, "quota": true} {
-		if got := r.Order(r.Number(name)) != r.Shared(); got != own {
+		if got := r.orderOf(r.Group(r.Number(name))) != r.Shared(); got != own {
 			t.Errorf("%s: an order of its own %v, want %v", name, got, own)
 		}
 	}
@@ -114,12 +114,12 @@ func TestAccounts(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{func() { r.Enter(a); r.Charge(r.Group(a), 10, false) }, "10 0: 10 of 1, 0 of 0"},
+		{func() { r.Enter(a); r.Charge(Bill{Group: r.Group(a)}, 10, false) }, "10 0: 10 of 1, 0 of 0"},
 		{func() { r.Pin(10) }, "10 10: 10 of 1, 0 of 0"},
-		{func() { r.Charge(r.Group(a), 5, true) }, "15 15: 15 of 1, 0 of 0"},
+		{func() { r.Charge(Bill{Group: r.Group(a)}, 5, true) }, "15 15: 15 of 1, 0 of 0"},
 		{func() { r.Move(a, b, 15) }, "15 15: 0 of 0, 15 of 1"},
 		{func() { r.Pin(-15) }, "15 0: 0 of 0, 15 of 1"},
-		{func() { r.Charge(r.Group(b), -15, false); r.Leave(b) }, "0 0: 0 of 0, 0 of 0"},
+		{func() { r.Charge(Bill{Group: r.Group(b)}, -15, false); r.Leave(b) }, "0 0: 0 of 0, 0 of 0"},
 	} {
 		row.do()
 		r.Check()

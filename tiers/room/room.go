@@ -36,6 +36,9 @@ type Room struct {
 	byName map[block.GroupID]uint32
 	free   []uint32 // numbers of those that were forgotten
 
+	accounts []*Account // by number; that of 0 is nil, as are free ones
+	holders  map[Holder]uint16
+
 	used   int64         // INVARIANT: at least 0
 	pinned int64         // of it, what cannot be evicted. INVARIANT: from 0 to used
 	limit  int64         // what used may come to: the capacity, or less while the file system has less
@@ -47,17 +50,20 @@ type Room struct {
 // New returns a Room with nothing in it. It fails if the policy is unknown or a quota exceeds the capacity; the
 // errors are for the reader of a configuration and have no kind.
 func New(o Options) (*Room, error) {
-	r := &Room{opts: o, limit: o.CapacityBytes, byName: map[block.GroupID]uint32{}, space: make(chan struct{})}
+	r := &Room{
+		opts: o, limit: o.CapacityBytes, byName: map[block.GroupID]uint32{}, space: make(chan struct{}),
+		accounts: []*Account{nil}, holders: map[Holder]uint16{},
+	}
 	var err error
 	if r.shared, err = policy.New(o.Policy, o.CapacityBytes); err != nil {
 		return nil, err
 	}
 	for name, opts := range o.Groups {
-		if opts.QuotaBytes > o.CapacityBytes {
-			return nil, fmt.Errorf("group %q: quota %d exceeds the capacity %d", name, opts.QuotaBytes, o.CapacityBytes)
+		if err := r.checkQuota(opts.QuotaBytes); err != nil {
+			return nil, fmt.Errorf("group %q: %w", name, err)
 		}
 		g := r.Group(r.Number(name))
-		g.opts, g.configured = opts, true
+		g.opts, g.quota, g.configured = opts, opts.QuotaBytes, true
 		if opts.QuotaBytes > 0 && !opts.Pinned {
 			if g.order, err = policy.New(o.Policy, opts.QuotaBytes); err != nil {
 				return nil, err
@@ -76,22 +82,19 @@ func (r *Room) Pinned() int64 { return r.pinned }
 // Limit returns what Used may come to.
 func (r *Room) Limit() int64 { return r.limit }
 
-// Order returns the order in which the blocks of a group are evicted. The user enters them, and removes them.
-func (r *Room) Order(n uint32) policy.Policy {
-	if g := r.groups[n]; g.order != nil {
-		return g.order
-	}
-	return r.shared
-}
-
 // Shared returns the order of all groups without one of their own.
 func (r *Room) Shared() policy.Policy { return r.shared }
 
-// Charge adds n bytes to what is used, for a group; n may be negative. pinned: they cannot be evicted. It wakes
+// Charge adds n bytes to what is used, for those who pay; n may be negative. pinned: they cannot be evicted. It wakes
 // nobody: see Signal.
-func (r *Room) Charge(g *Group, n int64, pinned bool) {
+func (r *Room) Charge(b Bill, n int64, pinned bool) {
 	r.used += n
-	g.used += n
+	b.Group.used += n
+	for _, a := range b.accounts {
+		if a != nil {
+			a.used += n
+		}
+	}
 	if pinned {
 		r.pinned += n
 	}

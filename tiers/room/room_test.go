@@ -33,7 +33,7 @@ func charge(r *Room, pinned bool, spec string) map[block.GroupID]int64 {
 		name, bytes, _ := strings.Cut(word, ":")
 		var n int64
 		fmt.Sscan(bytes, &n)
-		r.Charge(r.Group(r.Number(block.GroupID(name))), n, pinned)
+		r.Charge(Bill{Group: r.Group(r.Number(block.GroupID(name)))}, n, pinned)
 		charged[block.GroupID(name)] = n
 	}
 	return charged
@@ -53,7 +53,7 @@ func (b *blocks) victims() Victims {
 	return Victims{
 		Spare: func() {
 			b.calls += " spare"
-			b.r.Charge(b.r.Find("free"), -b.spare, false)
+			b.r.Charge(Bill{Group: b.r.Find("free")}, -b.spare, false)
 			b.spare = 0
 		},
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
@@ -67,7 +67,7 @@ func (b *blocks) victims() Victims {
 			}
 			freed = min(need, b.held[name])
 			b.held[name] -= freed
-			b.r.Charge(b.r.Find(name), -freed, false)
+			b.r.Charge(Bill{Group: b.r.Find(name)}, -freed, false)
 			if freed < need {
 				until = b.lease
 			}
@@ -113,7 +113,7 @@ func TestMake(t *testing.T) {
 		if row.free > 0 {
 			r.Measure(row.free)
 		}
-		ok, until := r.Make(r.Find(row.group), row.n, row.force, b.victims())
+		ok, until := r.Make(Bill{Group: r.Find(row.group)}, row.n, row.force, b.victims())
 		if calls := strings.TrimSpace(b.calls); ok != row.ok || until != row.until || calls != row.calls {
 			t.Errorf("%s: %v, until %d, evicted %q; want %v, until %d, evicted %q", row.name, ok, until, calls, row.ok, row.until, row.calls)
 		}
@@ -141,7 +141,7 @@ func TestDecisions(t *testing.T) {
 		r := newRoom(t)
 		r.Number("free")
 		charge(r, true, row.used)
-		g := r.Find(row.group)
+		g := Bill{Group: r.Find(row.group)}
 		if err := r.Hopeless(g, row.charge, row.n); !errors.Is(err, row.hopeless) {
 			t.Errorf("%s: hopeless: %v, want %v", row.name, err, row.hopeless)
 		}
@@ -173,7 +173,7 @@ func TestMeasure(t *testing.T) {
 		{used: 0, free: 1, limit: 0, relief: 10, overruns: 0, short: true, wait: lookAgain},
 	} {
 		r := newRoom(t)
-		r.Charge(r.Group(r.Number("free")), row.used, false)
+		r.Charge(Bill{Group: r.Group(r.Number("free"))}, row.used, false)
 		r.Measure(row.free)
 		if r.Limit() != row.limit || r.Short() != row.short || r.Wait(time.Second) != row.wait {
 			t.Errorf("%+v: limit %d, short %v, wait %v", row, r.Limit(), r.Short(), r.Wait(time.Second))
@@ -233,9 +233,9 @@ func TestWatermarks(t *testing.T) {
 		high, over   bool
 	}{{80, 0, false, false}, {90, 10, false, false}, {91, 11, true, false}, {100, 20, true, false}, {104, 4, true, true}} {
 		r := newRoom(t)
-		r.Charge(r.Group(r.Number("free")), row.used-1, false)
+		r.Charge(Bill{Group: r.Group(r.Number("free"))}, row.used-1, false)
 		high := r.High(1)
-		r.Charge(r.Find("free"), 1, false)
+		r.Charge(Bill{Group: r.Find("free")}, 1, false)
 		if n, over := r.Excess(); n != row.excess || over != row.over || r.High(0) != row.high || high != row.high {
 			t.Errorf("%+v: excess %d, over %v, high %v, before that %v", row, n, over, r.High(0), high)
 		}

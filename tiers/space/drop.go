@@ -225,10 +225,7 @@ func (e *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, else
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
 func (e *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Entry, g *state.Gone) {
 	if from == nil {
-		if en.Flags&state.FlagPolicy != 0 {
-			en.Flags &^= state.FlagPolicy
-			e.Mu.Room.Order(en.Group).Remove(uint32(id))
-		}
+		e.LeaveOrdersLocked(id, en)
 		e.Mu.Counters.Evicted++
 		e.Mu.Counters.EvictedBytes += uint64(en.Size)
 		e.EvictOneLocked(id, en, fate.ReasonRequest, g)

@@ -2,6 +2,8 @@ package space
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -20,13 +22,16 @@ type space struct {
 	*core
 
 	wake chan struct{} // capacity 1: tells the evictor that the high watermark was passed
+
+	quotas  sync.Mutex  // held while a quota changes, over many holds of the engine's lock; guards nothing else
+	cgroups atomic.Bool // a control group has a quota
 }
 
 // evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
 // bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
 // force evicts leased blocks too.
 func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
-	h := hunt{space: e, now: e.Now(), need: need, force: force}
+	h := hunt{space: e, order: pol, now: e.Now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
 		h.idle = int64(watermarkIdle)
 	}
@@ -43,8 +48,9 @@ func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, f
 // hunt is one search for blocks to evict.
 type hunt struct {
 	*space
-	now, idle   int64 // nanoseconds; blocks used within idle stay; 0: no bound
-	need, freed int64 // bytes
+	order       policy.Policy // which offers the blocks
+	now, idle   int64         // nanoseconds; blocks used within idle stay; 0: no bound
+	need, freed int64         // bytes
 	force       bool
 	until       int64 // earliest end of a lease that kept a block; 0: none did
 	dirty       int   // blocks met that have no copy yet
@@ -73,10 +79,16 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 		}
 		return policy.Skip
 	}
-	en.Flags &^= state.FlagPolicy
+	h.takeLocked(id, en)
 	h.freed += max(state.ChargeOf(en.Size), 1) // an empty block frees a file
 	h.victims = append(h.victims, id)
 	return policy.Evict
+}
+
+// takeLocked takes a block that goes out of the other orders that it is in.
+func (h *hunt) takeLocked(id index.ID, en *index.Entry) {
+	en.Flags &^= state.FlagPolicy
+	h.Mu.Room.Unrank(h.BillLocked(en), uint32(id), h.order)
 }
 
 // uncopiedLocked queues the copy of a block that has no copy in a tier of this node. stays: the block may not go
@@ -85,6 +97,9 @@ func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, s
 	own := h.OwnTiers(en)
 	if h.Lazy != 0 && own|en.Storing == 0 && !h.force {
 		if v, ok := h.leaveLocked(id, en, h.need-h.freed); ok {
+			if v == policy.Evict {
+				h.takeLocked(id, en)
+			}
 			return v, true
 		}
 	}
@@ -119,7 +134,6 @@ func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.
 	case en.Storing&e.Lazy == 0:
 		return 0, false
 	}
-	en.Flags &^= state.FlagPolicy
 	return policy.Evict, true
 }
 
@@ -162,16 +176,16 @@ func (e *space) victims(force bool, g *state.Gone) room.Victims {
 	}
 }
 
-// RoomLocked evicts until the group may take n bytes more, and reports whether it may. until is the earliest end of a
+// RoomLocked evicts until those who pay may take n bytes more, and reports whether it may. until is the earliest end of a
 // lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
 // may.
-func (e *space) RoomLocked(gr *room.Group, n int64, force bool, g *state.Gone) (ok bool, until int64) {
-	return e.Mu.Room.Make(gr, n, force, e.victims(force, g))
+func (e *space) RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64) {
+	return e.Mu.Room.Make(b, n, force, e.victims(force, g))
 }
 
-// QuotaLocked evicts blocks of the group until its quota leaves n bytes, and reports whether it does.
-func (e *space) QuotaLocked(gr *room.Group, n int64, force bool, g *state.Gone) bool {
-	ok, _ := e.Mu.Room.MakeInGroup(gr, n, e.victims(force, g))
+// QuotaLocked evicts blocks of those who pay until their quotas leave n bytes, and reports whether they do.
+func (e *space) QuotaLocked(b room.Bill, n int64, force bool, g *state.Gone) bool {
+	ok, _ := e.Mu.Room.MakeInQuotas(b, n, e.victims(force, g))
 	return ok
 }
 
@@ -181,7 +195,7 @@ func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 	e.Gauge(n, false)
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
-	ok, _ := e.RoomLocked(e.Mu.Room.Group(en.Group), n, false, &g)
+	ok, _ := e.RoomLocked(e.BillLocked(en), n, false, &g)
 	if ok {
 		f.AddChargeLocked(n)
 		e.AddUsedLocked(en, n)
@@ -209,14 +223,14 @@ func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n i
 		left := deadline.Sub(e.Opts.Now())
 		e.Gauge(n, left <= 0)
 		e.Mu.Lock()
-		gr := e.Mu.Room.Group(e.Mu.Ix.At(id).Group)
-		ok, until := e.grantLocked(gr, id, f, n, started, left <= 0, &g)
+		b := e.BillLocked(e.Mu.Ix.At(id))
+		ok, until := e.grantLocked(b, id, f, n, started, left <= 0, &g)
 		if !ok {
-			if err = e.Mu.Room.Refusal(gr, f.ChargeLocked(), n, left); err != nil {
+			if err = e.Mu.Room.Refusal(b, f.ChargeLocked(), n, left); err != nil {
 				e.Mu.Counters.NoSpace++
 			}
 		}
-		high, overQuota := e.Mu.Room.High(0), gr.Over(n)
+		high, overQuota := e.Mu.Room.High(0), b.Over(n)
 		space, wait := e.Mu.Room.Space(), e.Mu.Room.Wait(left)
 		e.Mu.Unlock()
 		e.Finish(&g)
@@ -242,12 +256,12 @@ func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n i
 }
 
 // grantLocked charges n more bytes to f if there is room, or room can be made; see reserve.
-func (e *space) grantLocked(gr *room.Group, id index.ID, f state.WriteSide, n int64, started, force bool, g *state.Gone) (ok bool, until int64) {
-	if e.Mu.Room.Hopeless(gr, f.ChargeLocked(), n) != nil {
+func (e *space) grantLocked(b room.Bill, id index.ID, f state.WriteSide, n int64, started, force bool, g *state.Gone) (ok bool, until int64) {
+	if e.Mu.Room.Hopeless(b, f.ChargeLocked(), n) != nil {
 		return false, 0 // no other block need go for it
 	}
-	ok, until = e.RoomLocked(gr, n, force, g)
-	if !ok && started && !gr.Over(n) && e.Mu.Room.Overruns(n) {
+	ok, until = e.RoomLocked(b, n, force, g)
+	if !ok && started && !b.Over(n) && e.Mu.Room.Overruns(n) {
 		ok = true
 		e.Mu.Counters.Overruns++
 	}

@@ -21,9 +21,31 @@ func (e *State) ChargeLocked(id index.ID, en *index.Entry) int64 {
 	return ChargeOf(en.Size)
 }
 
+// What the elements of index.Entry.Accounts are accounts of.
+const (
+	OfUser   = iota // the owner of the file
+	OfCgroup        // the control group of the process that made the version
+)
+
+// BillLocked returns who pays for an entry.
+func (e *State) BillLocked(en *index.Entry) room.Bill { return e.Mu.Room.Bill(en.Group, en.Accounts) }
+
+// LeaveOrdersLocked takes an entry out of the orders of eviction, if it is in them.
+func (e *State) LeaveOrdersLocked(id index.ID, en *index.Entry) {
+	if en.Flags&FlagPolicy != 0 {
+		en.Flags &^= FlagPolicy
+		e.Mu.Room.Unrank(e.BillLocked(en), uint32(id), nil)
+	}
+}
+
+// TouchLocked marks an entry as used in the orders of eviction.
+func (e *State) TouchLocked(id index.ID, en *index.Entry) {
+	e.Mu.Room.Touch(e.BillLocked(en), uint32(id))
+}
+
 // AddUsedLocked changes the bytes charged to an entry by delta.
 func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
-	e.Mu.Room.Charge(e.Mu.Room.Group(en.Group), delta, en.Flags&FlagCounted != 0)
+	e.Mu.Room.Charge(e.BillLocked(en), delta, en.Flags&FlagCounted != 0)
 	if delta < 0 {
 		e.Mu.Room.Signal()
 	}
@@ -49,10 +71,9 @@ func (e *State) ClassifyLocked(id index.ID, en *index.Entry) {
 	if evictable := !hold; evictable != (en.Flags&FlagPolicy != 0) {
 		if evictable {
 			en.Flags |= FlagPolicy
-			e.Mu.Room.Order(en.Group).Add(uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
+			e.Mu.Room.Rank(e.BillLocked(en), uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
 		} else {
-			en.Flags &^= FlagPolicy
-			e.Mu.Room.Order(en.Group).Remove(uint32(id))
+			e.LeaveOrdersLocked(id, en)
 		}
 	}
 }
@@ -70,9 +91,9 @@ func (e *State) GroupOfLocked(parent index.ID) uint32 {
 	return e.Mu.Room.Number(block.GroupID(ix.Name(top)))
 }
 
-// EnterGroupLocked enters a new entry in group n.
+// EnterGroupLocked enters a new entry, which has its owner, in group n and in the account of the owner.
 func (e *State) EnterGroupLocked(en *index.Entry, n uint32) {
-	en.Group = n
+	en.Group, en.Accounts[OfUser] = n, e.Mu.Room.OfUser(en.UID)
 	e.Mu.Room.Enter(n)
 }
 
@@ -115,11 +136,27 @@ func (e *State) RegroupLocked(id index.ID, en *index.Entry, to uint32) {
 	if en.Group == to {
 		return
 	}
-	if en.Flags&FlagPolicy != 0 {
-		en.Flags &^= FlagPolicy
-		e.Mu.Room.Order(en.Group).Remove(uint32(id))
-	}
+	e.LeaveOrdersLocked(id, en)
 	e.Mu.Room.Move(en.Group, to, e.ChargeLocked(id, en))
 	en.Group = to
+	e.ClassifyLocked(id, en)
+}
+
+// ChownLocked gives an entry an owner. A file is accounted to the owner's account from then on.
+func (e *State) ChownLocked(id index.ID, en *index.Entry, uid, gid uint32) {
+	en.UID, en.GID = uid, gid
+	if en.Mode&ModeType != ModeDir {
+		e.AccountLocked(id, en, OfUser, e.Mu.Room.OfUser(uid))
+	}
+}
+
+// AccountLocked accounts a file to another account of the kind of.
+func (e *State) AccountLocked(id index.ID, en *index.Entry, of int, to uint16) {
+	if en.Accounts[of] == to {
+		return
+	}
+	e.LeaveOrdersLocked(id, en)
+	e.Mu.Room.Pass(en.Accounts[of], to, e.ChargeLocked(id, en))
+	en.Accounts[of] = to
 	e.ClassifyLocked(id, en)
 }

@@ -14,6 +14,10 @@ type Caller struct {
 	// once for each system call.
 	Told bool
 
+	// Cgroup is the path of the process's control group, in the hierarchy of version 2; empty unless the call may make a
+	// version and Engine.NeedsCgroups says so.
+	Cgroup string
+
 	// Waits is called before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.
 	Waits Waiter
 }
@@ -29,9 +33,9 @@ func Announce(w Waiter) {
 	}
 }
 
-// After returns c without the field that is valid only during the call.
+// After returns c without the fields that matter only during the call.
 func (c Caller) After() Caller {
-	c.Waits = nil
+	c.Waits, c.Cgroup = nil, ""
 	return c
 }
 

@@ -330,7 +330,7 @@ func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *s
 		e.Mu.Counters.Overruns++
 		f.charge += over
 		e.AddUsedLocked(en, over)
-		e.ShrinkLocked(e.Mu.Room.Group(en.Group), g)
+		e.ShrinkLocked(e.BillLocked(en), g)
 	}
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Flags &^= state.FlagSum
@@ -402,10 +402,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	} else {
 		e.AttrsChangedLocked(f.id, en, g) // in place
 	}
-	if en.Flags&state.FlagPolicy != 0 {
-		en.Flags &^= state.FlagPolicy // its size changed: enter it anew
-		e.Mu.Room.Order(en.Group).Remove(uint32(f.id))
-	}
+	e.LeaveOrdersLocked(f.id, en) // its size changed: enter it anew
 	e.lower.StaleCopiesLocked(f.id, en)
 	en.Flags &^= state.FlagUncommitted | state.FlagSum | state.FlagRefused | state.FlagOnceSeen | state.FlagFetched
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
@@ -421,7 +418,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	}
 	e.ClassifyLocked(f.id, en)
 	e.EventLocked(event.Stored, f.id, fate.Cause{})
-	e.ShrinkLocked(gr, g)
+	e.ShrinkLocked(e.BillLocked(en), g)
 	if e.Mu.Room.High(0) {
 		e.space.WakeEvictor()
 	}
@@ -456,15 +453,15 @@ func (e *drafts) checkOverrun(f *File, size int64) error {
 	return perr
 }
 
-// ShrinkLocked evicts down to the capacity and to the quota of the group. It evicts leased
-// blocks, and those in no other tier yet, only if the quota or half of the headroom is
+// ShrinkLocked evicts down to the capacity and to the quotas of those who pay. It evicts leased
+// blocks, and those in no other tier yet, only if a quota or half of the headroom is
 // exceeded. Otherwise the excess stays in the headroom, and the next write waits for room.
-func (e *drafts) ShrinkLocked(gr *room.Group, g *state.Gone) {
-	if ok, _ := e.space.RoomLocked(gr, 0, false, g); ok {
+func (e *drafts) ShrinkLocked(b room.Bill, g *state.Gone) {
+	if ok, _ := e.space.RoomLocked(b, 0, false, g); ok {
 		return
 	}
-	if !gr.Over(0) && e.Mu.Room.Used() <= e.Opts.CapacityBytes+e.Opts.HeadroomBytes/2 {
+	if !b.Over(0) && e.Mu.Room.Used() <= e.Opts.CapacityBytes+e.Opts.HeadroomBytes/2 {
 		return
 	}
-	e.space.RoomLocked(gr, 0, true, g)
+	e.space.RoomLocked(b, 0, true, g)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -54,10 +55,10 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
 	e.names.DropExpiredLocked(o.Parent, o.Name, g)
 	existing, err = e.findExistingLocked(o, g)
-	gr := e.Mu.Room.Group(e.GroupOfLocked(o.Parent))
+	b := room.Bill{Group: e.Mu.Room.Group(e.GroupOfLocked(o.Parent))}
 	switch {
 	case err != nil || existing != 0:
-	case gr.Pinned() && !e.space.QuotaLocked(gr, state.PageBytes, false, g):
+	case b.Group.Pinned() && !e.space.QuotaLocked(b, state.PageBytes, false, g):
 		err = block.ErrQuota
 	default:
 		a, h, expect = e.createLocked(o, blob)
@@ -135,6 +136,7 @@ func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (state.Attr, 
 	en.Mode, en.UID, en.GID = state.ModeRegular|o.Mode&0o7777, o.UID, o.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
+	en.Accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(o.By.Cgroup)
 	e.EnterGroupLocked(en, e.GroupOfLocked(o.Parent))
 	en.Flags = state.FlagUncommitted | e.NameFlagsLocked(o.Parent, o.Name)
 	f := e.drafts.NewFileLocked(id, en)

@@ -187,7 +187,8 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 	}
 	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
 		en := e.Mu.Ix.At(h.ID())
-		en.Mode, en.UID, en.GID, en.Expires = state.ModeRegular|o.creates.Mode&0o7777, o.creates.UID, o.creates.GID, 0
+		en.Mode, en.Expires = state.ModeRegular|o.creates.Mode&0o7777, 0
+		e.ChownLocked(h.ID(), en, o.creates.UID, o.creates.GID)
 		en.Flags &^= state.FlagPinned
 	}
 	return h, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -325,7 +326,7 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, r, old, g)
-	e.drafts.ShrinkLocked(e.Mu.Room.Group(e.GroupOfLocked(id)), g)
+	e.drafts.ShrinkLocked(room.Bill{Group: e.Mu.Room.Group(e.GroupOfLocked(id))}, g)
 	return nil
 }
 

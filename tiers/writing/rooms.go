@@ -95,9 +95,9 @@ type Space interface {
 	CreateFile(ctx context.Context, w state.Waiter) (blob driver.BlobID, file *os.File, err error)
 	Gauge(n int64, force bool) (free int64, err error)
 	MoveGroupLocked(id index.ID, en *index.Entry, to uint32, target index.ID, g *state.Gone) error
-	QuotaLocked(gr *room.Group, n int64, force bool, g *state.Gone) bool
+	QuotaLocked(b room.Bill, n int64, force bool, g *state.Gone) bool
 	Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error
-	RoomLocked(gr *room.Group, n int64, force bool, g *state.Gone) (ok bool, until int64)
+	RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64)
 	TryReserve(id index.ID, f state.WriteSide, n int64) bool
 	WakeEvictor()
 	WithRoom(ctx context.Context, w state.Waiter, op func() error) error

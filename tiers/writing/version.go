@@ -25,6 +25,7 @@ func (e *drafts) versionLocked(k state.NameKey, base *index.Entry, by *state.Cal
 	now := e.Now()
 	en.Mode, en.UID, en.GID, en.Expires, en.Blob = mode, uid, gid, expires, uint64(blob)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
+	en.Accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(by.Cgroup)
 	e.EnterGroupLocked(en, e.GroupOfLocked(k.Parent))
 	en.Flags = state.FlagUncommitted | pinned | e.NameFlagsLocked(k.Parent, k.Name)
 	f := e.NewFileLocked(id, en)

@@ -1,0 +1,232 @@
+package room
+
+import (
+	"fmt"
+	"iter"
+	"path"
+
+	"github.com/kvfs/kvfs/tiers/policy"
+)
+
+// MaxAccounts bounds the accounts of a Room. The order of each has up to 12 bytes for every block in memory.
+const MaxAccounts = 64
+
+// Holder is who has an account: a user, or a control group and those below it.
+type Holder struct {
+	UID    uint32 // if Cgroup is empty
+	Cgroup string // absolute path in the hierarchy of version 2
+}
+
+// Account is what the files of one holder use of memory, and what they may use. Only holders with a quota have one.
+// The lock of its Room guards it.
+type Account struct {
+	holder Holder
+	quota  int64 // 0: it is being closed
+	used   int64
+	order  *policy.LRU // of its blocks, which are in the order of their group, too
+}
+
+// Holder returns whose account it is.
+func (a *Account) Holder() Holder { return a.holder }
+
+// Quota returns the bytes that the holder may use.
+func (a *Account) Quota() int64 { return a.quota }
+
+// Used returns the bytes that are charged to the account.
+func (a *Account) Used() int64 { return a.used }
+
+// over reports whether n bytes more are more than the holder may use.
+func (a *Account) over(n int64) bool { return a != nil && a.quota > 0 && a.used+n > a.quota }
+
+// OpenAccount gives a holder a quota, and an account if it has none. It fails if there are MaxAccounts, or if the quota
+// exceeds the capacity; the errors are for the operator and have no kind. fresh: the account is new, and the files that
+// the holder has are to be entered.
+func (r *Room) OpenAccount(h Holder, quota int64) (n uint16, fresh bool, err error) {
+	if err := r.checkQuota(quota); err != nil {
+		return 0, false, err
+	}
+	if n = r.holders[h]; n != 0 {
+		r.accounts[n].quota = quota
+		return n, false, nil
+	}
+	for n = 1; int(n) < len(r.accounts) && r.accounts[n] != nil; n++ {
+	}
+	switch {
+	case n > MaxAccounts:
+		return 0, false, fmt.Errorf("there are %d quotas of users and cgroups already", MaxAccounts)
+	case int(n) == len(r.accounts):
+		r.accounts = append(r.accounts, nil)
+	}
+	r.accounts[n] = &Account{holder: h, quota: quota, order: policy.NewLRU()}
+	r.holders[h] = n
+	return n, true, nil
+}
+
+// EndAccount takes the quota and the account of a holder away. It returns 0 if there is none. Files that were charged
+// to the account are charged until the user has gone through all of them; then DropAccount follows.
+func (r *Room) EndAccount(h Holder) (n uint16) {
+	if n = r.holders[h]; n != 0 {
+		r.accounts[n].quota = 0
+		delete(r.holders, h)
+	}
+	return n
+}
+
+// DropAccount forgets an account to which no entry is charged any more.
+func (r *Room) DropAccount(n uint16) { r.accounts[n] = nil }
+
+// Account returns the account of a number, nil for 0.
+func (r *Room) Account(n uint16) *Account { return r.accounts[n] }
+
+// Accounts returns the accounts, in the order of their numbers, but for those that end.
+func (r *Room) Accounts() iter.Seq[*Account] {
+	return func(yield func(*Account) bool) {
+		for _, a := range r.accounts {
+			if a != nil && a.quota > 0 && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// OfUser returns the account of a user, 0 if there is none.
+func (r *Room) OfUser(uid uint32) uint16 {
+	if len(r.holders) == 0 {
+		return 0
+	}
+	return r.holders[Holder{UID: uid}]
+}
+
+// OfCgroup returns the account of a control group: its own, else that of the nearest one above it; 0 if none has one.
+func (r *Room) OfCgroup(at string) uint16 {
+	for len(r.holders) > 0 && path.IsAbs(at) {
+		if n := r.holders[Holder{Cgroup: at}]; n != 0 || at == "/" {
+			return n
+		}
+		at = path.Dir(at)
+	}
+	return 0
+}
+
+func (r *Room) checkQuota(quota int64) error {
+	if quota > r.opts.CapacityBytes {
+		return fmt.Errorf("quota %d exceeds the capacity %d", quota, r.opts.CapacityBytes)
+	}
+	return nil
+}
+
+// Bill is who pays for a file. With the group alone, no account pays.
+type Bill struct {
+	Group    *Group
+	accounts [2]*Account // nil: none
+}
+
+// Bill returns who pays for a file of a group with these accounts. It holds as long as the numbers do.
+func (r *Room) Bill(group uint32, accounts [2]uint16) Bill {
+	return Bill{r.groups[group], [2]*Account{r.accounts[accounts[0]], r.accounts[accounts[1]]}}
+}
+
+// Over reports whether n bytes more are more than one of those who pay may use.
+func (b Bill) Over(n int64) bool {
+	return b.Group.Over(n) || b.accounts[0].over(n) || b.accounts[1].over(n)
+}
+
+// exceeds reports whether a file of n bytes is larger than a quota.
+func (b Bill) exceeds(n int64) bool {
+	larger := func(q int64) bool { return q > 0 && n > q }
+	if larger(b.Group.opts.QuotaBytes) {
+		return true
+	}
+	for _, a := range b.accounts {
+		if a != nil && larger(a.quota) {
+			return true
+		}
+	}
+	return false
+}
+
+// Rank enters a block in the orders of those who pay for it, as policy.Policy does with Add.
+func (r *Room) Rank(b Bill, id uint32, hash uint64, size int64) {
+	r.orderOf(b.Group).Add(id, hash, size)
+	for _, a := range b.accounts {
+		if a != nil {
+			a.order.Add(id, hash, size)
+		}
+	}
+}
+
+// Unrank forgets a block in the orders of those who pay for it, but for the order that evicts it now; nil: in all.
+func (r *Room) Unrank(b Bill, id uint32, but policy.Policy) {
+	if p := r.orderOf(b.Group); p != but {
+		p.Remove(id)
+	}
+	if p := b.Group.former; p != nil && p != but {
+		p.Remove(id)
+	}
+	for _, a := range b.accounts {
+		if a != nil && policy.Policy(a.order) != but {
+			a.order.Remove(id)
+		}
+	}
+}
+
+// Touch marks a block as used in the orders of those who pay for it.
+func (r *Room) Touch(b Bill, id uint32) {
+	r.orderOf(b.Group).Touch(id)
+	for _, a := range b.accounts {
+		if a != nil {
+			a.order.Touch(id)
+		}
+	}
+}
+
+// orderOf returns the order in which the blocks of a group are evicted for all that need room.
+func (r *Room) orderOf(g *Group) policy.Policy {
+	if g.order != nil {
+		return g.order
+	}
+	return r.shared
+}
+
+// SetQuota gives a group the quota, 0 for that of the configuration, from now on. It fails if the quota exceeds the
+// capacity; the error is for the operator and has no kind. anew: the group's blocks are to be unranked and ranked once,
+// as they are in another order than it has now; then Ranked follows.
+func (r *Room) SetQuota(n uint32, quota int64) (anew bool, err error) {
+	g := r.groups[n]
+	if err := r.checkQuota(quota); err != nil {
+		return false, err
+	}
+	g.changed = quota != 0
+	if quota == 0 {
+		quota = g.quota
+	}
+	g.opts.QuotaBytes = quota
+	if g.opts.Pinned || (g.order != nil) == (quota > 0) {
+		return false, nil
+	}
+	if g.former = r.orderOf(g); quota == 0 {
+		g.order = nil
+		return true, nil
+	}
+	g.order, err = policy.New(r.opts.Policy, quota)
+	return true, err
+}
+
+// Ranked ends the change of a group's order.
+func (r *Room) Ranked(n uint32) { r.groups[n].former = nil }
+
+// ExcessOf returns the bytes that a group or an account has above its quota, and the order in which its blocks are
+// evicted; nil: none are.
+func (r *Room) ExcessOf(g *Group, a *Account) (n int64, order policy.Policy) {
+	if a != nil {
+		return excess(a.used, a.quota), a.order
+	}
+	return excess(g.used, g.opts.QuotaBytes), g.order
+}
+
+func excess(used, quota int64) int64 {
+	if quota == 0 {
+		return 0
+	}
+	return max(0, used-quota)
+}

@@ -1,0 +1,270 @@
+package space
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/room"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// QuotaKind says whose memory a quota bounds.
+type QuotaKind string
+
+// The kinds of quotas.
+const (
+	QuotaGroup  QuotaKind = "group"  // the blocks of a group
+	QuotaUser   QuotaKind = "user"   // the files that a user owns
+	QuotaCgroup QuotaKind = "cgroup" // the versions that processes of a control group, or of those below it, have made
+)
+
+// Quota is the most memory that the files of a group, a user or a control group may take.
+type Quota struct {
+	Kind  QuotaKind `json:"kind"`
+	Name  string    `json:"name"`  // of the group; the number of the user; the path of the control group
+	Bytes int64     `json:"bytes"` // 0: no quota
+}
+
+// QuotaStats is a quota, and what is used of it.
+type QuotaStats struct {
+	Quota
+	UsedBytes  int64
+	Configured bool // it is in the configuration; else SetQuota has set it
+}
+
+const (
+	// quotaBatch bounds the entries that one hold of the lock looks at when a quota changes.
+	quotaBatch = 4096
+	// maxQuotaGroups bounds the groups whose quota is not that of the configuration.
+	maxQuotaGroups = 64
+	maxCgroupPath  = 4096 // bytes
+)
+
+// SetQuota sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
+// configuration again. Files that are there count, but for those of a control group: who made them is not known. Then
+// SetQuota evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
+// ctx's error: then the quota holds, and more than it may be in use.
+func (e *space) SetQuota(ctx context.Context, q Quota) error {
+	e.quotas.Lock()
+	defer e.quotas.Unlock()
+	if q.Bytes < 0 {
+		return fmt.Errorf("%d bytes: want none, or more: %w", q.Bytes, block.ErrInvalid)
+	}
+	var err error
+	switch q.Kind {
+	case QuotaGroup:
+		err = e.setGroupQuota(ctx, q)
+	case QuotaUser, QuotaCgroup:
+		err = e.setHolderQuota(ctx, q)
+	default:
+		err = fmt.Errorf("kind %q: want group, user or cgroup: %w", block.Shorten(string(q.Kind), block.Shown), block.ErrInvalid)
+	}
+	return err
+}
+
+// setGroupQuota is SetQuota for a group.
+func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
+	if len(q.Name) > block.MaxName || strings.Contains(q.Name, "/") || !utf8.ValidString(q.Name) {
+		return fmt.Errorf("group %q: no name of a directory: %w", block.Shorten(q.Name, block.Shown), block.ErrInvalid)
+	}
+	e.Mu.Lock()
+	n, anew, err := e.groupQuotaLocked(q)
+	var gr *room.Group
+	if err == nil {
+		gr = e.Mu.Room.Group(n)
+	}
+	e.Mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("group %q: %w: %w", q.Name, err, block.ErrInvalid)
+	}
+	if anew {
+		mine := func(en *index.Entry) bool { return en.Group == n && en.Flags&state.FlagPolicy != 0 }
+		e.byAge(mine, func(id index.ID, en *index.Entry) {
+			e.LeaveOrdersLocked(id, en)
+			e.ClassifyLocked(id, en)
+		})
+		e.Mu.Lock()
+		e.Mu.Room.Ranked(n)
+		e.Mu.Unlock()
+	}
+	return e.evictExcess(ctx, gr, nil)
+}
+
+func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
+	gr, changed := e.Mu.Room.Find(block.GroupID(q.Name)), 0
+	for g := range e.Mu.Room.Groups() {
+		if g.Changed() && g != gr {
+			changed++
+		}
+	}
+	switch {
+	case gr == nil && q.Bytes == 0:
+		return 0, false, fmt.Errorf("has no quota")
+	case changed >= maxQuotaGroups && q.Bytes > 0:
+		return 0, false, fmt.Errorf("there are %d quotas of groups already", changed)
+	}
+	n = e.Mu.Room.Number(block.GroupID(q.Name))
+	anew, err = e.Mu.Room.SetQuota(n, q.Bytes)
+	return n, anew, err
+}
+
+// setHolderQuota is SetQuota for a user or a control group.
+func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
+	h, err := holderOf(q)
+	if err != nil {
+		return err
+	}
+	of := state.OfUser
+	if h.Cgroup != "" {
+		of = state.OfCgroup
+	}
+	if q.Bytes == 0 {
+		return e.endAccount(q, h, of)
+	}
+	e.Mu.Lock()
+	n, fresh, err := e.Mu.Room.OpenAccount(h, q.Bytes)
+	a := e.Mu.Room.Account(n)
+	e.Mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %w", q.Kind, q.Name, err, block.ErrInvalid)
+	}
+	if of == state.OfCgroup {
+		e.cgroups.Store(true)
+	} else if fresh {
+		mine := func(en *index.Entry) bool { return en.UID == h.UID && en.Accounts[of] == 0 }
+		e.byAge(mine, func(id index.ID, en *index.Entry) { e.AccountLocked(id, en, of, n) })
+	}
+	return e.evictExcess(ctx, nil, a)
+}
+
+func (e *space) endAccount(q Quota, h room.Holder, of int) error {
+	e.Mu.Lock()
+	n := e.Mu.Room.EndAccount(h)
+	cgroups := false
+	for a := range e.Mu.Room.Accounts() {
+		cgroups = cgroups || a.Holder().Cgroup != ""
+	}
+	e.cgroups.Store(cgroups)
+	e.Mu.Unlock()
+	if n == 0 {
+		return fmt.Errorf("%s %s: has no quota: %w", q.Kind, q.Name, block.ErrInvalid)
+	}
+	e.eachFile(func(id index.ID, en *index.Entry) {
+		if en.Accounts[of] == n {
+			e.AccountLocked(id, en, of, 0)
+		}
+	})
+	e.Mu.Lock()
+	e.Mu.Room.DropAccount(n)
+	e.Mu.Unlock()
+	return nil
+}
+
+// byAge calls fn under the lock, which is let go from time to time, for the files that are mine, the least recently
+// used first.
+func (e *space) byAge(mine func(en *index.Entry) bool, fn func(id index.ID, en *index.Entry)) {
+	type file struct {
+		id   index.ID
+		used int64
+	}
+	var files []file
+	e.eachFile(func(id index.ID, en *index.Entry) {
+		if mine(en) {
+			files = append(files, file{id, max(en.Atime, en.Ctime)})
+		}
+	})
+	slices.SortStableFunc(files, func(a, b file) int { return cmp.Compare(a.used, b.used) })
+	for some := range slices.Chunk(files, quotaBatch) {
+		e.Mu.Lock()
+		for _, f := range some {
+			if !e.Mu.Ix.Valid(f.id) {
+				continue
+			}
+			if en := e.Mu.Ix.At(f.id); en.Mode&state.ModeType == state.ModeRegular && mine(en) {
+				fn(f.id, en)
+			}
+		}
+		e.Mu.Unlock()
+	}
+}
+
+// eachFile calls fn for all files that are there from before the call to its end. fn is called under the lock, which is
+// let go from time to time.
+func (e *space) eachFile(fn func(id index.ID, en *index.Entry)) {
+	for id, end := index.ID(0), index.ID(1); id < end; {
+		e.Mu.Lock()
+		end = e.Mu.Ix.End()
+		for stop := min(uint64(id)+quotaBatch, uint64(end)); uint64(id) < stop; id++ {
+			if e.Mu.Ix.Valid(id) {
+				if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeRegular {
+					fn(id, en)
+				}
+			}
+		}
+		e.Mu.Unlock()
+	}
+}
+
+// evictExcess evicts what a group or an account has above its quota, as far as it may go now.
+func (e *space) evictExcess(ctx context.Context, gr *room.Group, a *room.Account) error {
+	for freed := int64(1); freed > 0 && ctx.Err() == nil; {
+		var g state.Gone
+		e.Mu.Lock()
+		freed = 0
+		if n, order := e.Mu.Room.ExcessOf(gr, a); n > 0 && order != nil {
+			freed, _ = e.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, false, &g)
+		}
+		e.Mu.Unlock()
+		e.Finish(&g)
+	}
+	return ctx.Err()
+}
+
+// holderOf reads the name of a user or a control group.
+func holderOf(q Quota) (h room.Holder, err error) {
+	bad := func(want string) (room.Holder, error) {
+		return h, fmt.Errorf("%s %q: want %s: %w", q.Kind, block.Shorten(q.Name, block.Shown), want, block.ErrInvalid)
+	}
+	if q.Kind == QuotaUser {
+		uid, err := strconv.ParseUint(q.Name, 10, 32)
+		if err != nil {
+			return bad("the number of a user")
+		}
+		return room.Holder{UID: uint32(uid)}, nil
+	}
+	if !path.IsAbs(q.Name) || path.Clean(q.Name) != q.Name || len(q.Name) > maxCgroupPath || !utf8.ValidString(q.Name) {
+		return bad("an absolute path, as in /proc/PID/cgroup after 0::")
+	}
+	return room.Holder{Cgroup: q.Name}, nil
+}
+
+// NeedsCgroups reports whether a caller that may make a version needs Caller.Cgroup.
+func (e *space) NeedsCgroups() bool { return e.cgroups.Load() }
+
+// Quotas returns the quotas, those of groups first.
+func (e *space) Quotas() (list []QuotaStats) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	for g := range e.Mu.Room.Groups() {
+		if q := g.Options().QuotaBytes; q > 0 {
+			list = append(list, QuotaStats{Quota{QuotaGroup, string(g.Name()), q}, g.Used(), !g.Changed()})
+		}
+	}
+	for a := range e.Mu.Room.Accounts() {
+		q := Quota{QuotaUser, strconv.FormatUint(uint64(a.Holder().UID), 10), a.Quota()}
+		if h := a.Holder(); h.Cgroup != "" {
+			q.Kind, q.Name = QuotaCgroup, h.Cgroup
+		}
+		list = append(list, QuotaStats{q, a.Used(), false})
+	}
+	return list
+}
