@@ -108,7 +108,7 @@ var table = map[string]row{
 	"cmd/kvfs/handoff":       {6, nil},
 	"cmd/kvfs/rails":         {8, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/config/scalar", "cmd/kvfs/exit", "cmd/kvfs/show"}},
 	"cmd/kvfs/mounts":        {7, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
-	"cmd/kvfs/status":        {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show"}},
+	"cmd/kvfs/status":        {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show", "fs/control"}},
 	"cmd/kvfs/otlp":          {10, []string{"tiers", "fs/query"}},
 	"cmd/kvfs/metrics":       {10, []string{"tiers", "tiers/disk", "tiers/event", "tiers/latency", "tiers/publish", "tiers/reuse", "cluster", "rdma/tcp", "fs/device", "cmd/kvfs/rails", "cmd/kvfs/status"}},
 	"cmd/kvfs/page":          {10, []string{"tiers", "tiers/event", "tiers/reuse", "cmd/kvfs/config", "cmd/kvfs/show", "cmd/kvfs/status"}},

@@ -15,7 +15,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -218,7 +217,7 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 func (e *adoption) shrinkAdopted() {
 	var g state.Gone
 	for gr := range e.Mu.Room.Groups() {
-		e.writing.ShrinkLocked(room.Bill{Group: gr}, &g)
+		e.writing.ShrinkLocked(gr.Bill(), &g)
 	}
 	e.Finish(&g)
 }

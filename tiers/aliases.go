@@ -80,6 +80,8 @@ type (
 	Quota = space.Quota
 	// QuotaKind says whose memory a quota bounds.
 	QuotaKind = space.QuotaKind
+	// Quotas are the quotas of an engine.
+	Quotas = space.Quotas
 	// QuotaStats is a quota, and what is used of it.
 	QuotaStats = space.QuotaStats
 	// RenameOptions names the file or directory that moves, and where to.

@@ -280,7 +280,7 @@ func (a *audit) entryLocked(id index.ID) {
 	charge := e.core.ChargeLocked(id, en)
 	a.used += charge
 	gr := e.core.Mu.Room.Group(en.Group)
-	a.billed(e.core.BillLocked(en), charge)
+	a.billed(state.BillOf(e.core.Mu.Room, en), charge)
 	a.accountsLocked(id, en)
 	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)

@@ -179,11 +179,8 @@ func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 // Release ends h: the kernel calls it when the last descriptor is gone.
 func (e *Engine) Release(h *Handle) { e.core.writing.Release(h) }
 
-// NeedsCgroups reports whether a caller that may make a version needs Caller.Cgroup.
-func (e *Engine) NeedsCgroups() bool { return e.core.space.NeedsCgroups() }
-
-// Quotas returns the quotas, those of groups first.
-func (e *Engine) Quotas() []QuotaStats { return e.core.space.Quotas() }
+// Quotas returns the quotas of memory, which may be changed.
+func (e *Engine) Quotas() Quotas { return e.core.space.Quotas() }
 
 // ReleaseRequest ends the leases of a request of a user, in all groups, and returns their number.
 func (e *Engine) ReleaseRequest(as *event.Viewer, request string) (ended int) {
@@ -205,9 +202,6 @@ func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) { return e.core.na
 
 // SetPinned pins a file, so that it is never evicted, or unpins it.
 func (e *Engine) SetPinned(id index.ID, pinned bool) error { return e.core.names.SetPinned(id, pinned) }
-
-// SetQuota sets a quota from now on, or takes it away, and evicts down to it.
-func (e *Engine) SetQuota(ctx context.Context, q Quota) error { return e.core.space.SetQuota(ctx, q) }
 
 // SetTTL sets the time that a file has left to live; 0 means for ever.
 func (e *Engine) SetTTL(id index.ID, ttl time.Duration) error { return e.core.names.SetTTL(id, ttl) }

@@ -45,6 +45,7 @@ func newRootCommand() *cobra.Command {
 		newPinCommand(client.System),
 		newUnpinCommand(client.System),
 		newTTLCommand(client.System),
+		newQuotaCommand(client.System),
 		newEvictCommand(client.System),
 		newFlushCommand(client.System),
 		newDrainCommand(client.System),

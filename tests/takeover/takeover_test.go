@@ -34,6 +34,10 @@ func TestTakeover(t *testing.T) {
 	if _, stderr, code := harness.Kvfs(t, "pin", s.path(3)); code != 0 {
 		t.Errorf("pin: %s", stderr)
 	}
+	quotas, stderr, code := harness.Kvfs(t, "quota", "set", "--user", "0", "100MiB", s.dir)
+	if code != 0 || !strings.Contains(quotas, "100.0 MiB") {
+		t.Errorf("quota: %s%s", quotas, stderr)
+	}
 	reading, err := os.Open(s.path(7))
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +88,9 @@ func TestTakeover(t *testing.T) {
 	after := s.status()
 	if after.PID != second.pid || after.Mount.Epoch != 2 || after.Mount.ReadPath != "passthrough" || !after.Mount.Tested || after.Counters.Adopted != blocks {
 		t.Errorf("status: %+v", after)
+	}
+	if got, _, _ := harness.Kvfs(t, "quota", s.dir); got != quotas { // with the same use
+		t.Errorf("quotas: %s, want %s", got, quotas)
 	}
 	s.write(blocks, blocks+10)
 	s.check(0, blocks+10)

@@ -89,7 +89,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 		e.ClassifyLocked(id, en)
 	}
 	if en.Flags&state.FlagPolicy != 0 {
-		e.TouchLocked(id, en)
+		e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
 	}
 	e.Mu.Unlock()
 	file, err := e.Primary.Open(blob)

@@ -11,7 +11,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
-	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -32,7 +31,7 @@ func (e *loads) FetchAside(ctx context.Context, w state.Wanted) (state.Fetched, 
 	if !below {
 		dir = ""
 	}
-	p.bill = room.Bill{Group: e.Mu.Room.Group(e.Mu.Room.Number(block.GroupID(dir)))} // its owner is not known yet
+	p.bill = e.Mu.Room.Group(e.Mu.Room.Number(block.GroupID(dir))).Bill() // its owner is not known yet
 	e.orphans[p] = struct{}{}
 	e.Mu.Unlock()
 	err := e.roomForPromotion(ctx, p)

@@ -86,7 +86,7 @@ func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 	if c.Atime != nil {
 		en.Atime = *c.Atime
 		if en.Flags&state.FlagPolicy != 0 {
-			e.TouchLocked(id, en)
+			e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
 		}
 	}
 	en.Ctime = e.Now()

@@ -115,7 +115,7 @@ func (r *Room) checkQuota(quota int64) error {
 	return nil
 }
 
-// Bill is who pays for a file. With the group alone, no account pays.
+// Bill is who pays for a file.
 type Bill struct {
 	Group    *Group
 	accounts [2]*Account // nil: none
@@ -125,6 +125,9 @@ type Bill struct {
 func (r *Room) Bill(group uint32, accounts [2]uint16) Bill {
 	return Bill{r.groups[group], [2]*Account{r.accounts[accounts[0]], r.accounts[accounts[1]]}}
 }
+
+// Bill returns the bill of a file that no account pays for.
+func (g *Group) Bill() Bill { return Bill{Group: g} }
 
 // Over reports whether n bytes more are more than one of those who pay may use.
 func (b Bill) Over(n int64) bool {

@@ -225,7 +225,7 @@ func (e *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, else
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
 func (e *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Entry, g *state.Gone) {
 	if from == nil {
-		e.LeaveOrdersLocked(id, en)
+		state.LeaveOrders(e.Mu.Room, id, en)
 		e.Mu.Counters.Evicted++
 		e.Mu.Counters.EvictedBytes += uint64(en.Size)
 		e.EvictOneLocked(id, en, fate.ReasonRequest, g)

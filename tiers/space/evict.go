@@ -88,7 +88,7 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 // takeLocked takes a block that goes out of the other orders that it is in.
 func (h *hunt) takeLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= state.FlagPolicy
-	h.Mu.Room.Unrank(h.BillLocked(en), uint32(id), h.order)
+	h.Mu.Room.Unrank(state.BillOf(h.Mu.Room, en), uint32(id), h.order)
 }
 
 // uncopiedLocked queues the copy of a block that has no copy in a tier of this node. stays: the block may not go
@@ -195,7 +195,7 @@ func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 	e.Gauge(n, false)
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
-	ok, _ := e.RoomLocked(e.BillLocked(en), n, false, &g)
+	ok, _ := e.RoomLocked(state.BillOf(e.Mu.Room, en), n, false, &g)
 	if ok {
 		f.AddChargeLocked(n)
 		e.AddUsedLocked(en, n)
@@ -223,7 +223,7 @@ func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n i
 		left := deadline.Sub(e.Opts.Now())
 		e.Gauge(n, left <= 0)
 		e.Mu.Lock()
-		b := e.BillLocked(e.Mu.Ix.At(id))
+		b := state.BillOf(e.Mu.Room, e.Mu.Ix.At(id))
 		ok, until := e.grantLocked(b, id, f, n, started, left <= 0, &g)
 		if !ok {
 			if err = e.Mu.Room.Refusal(b, f.ChargeLocked(), n, left); err != nil {

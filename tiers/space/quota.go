@@ -38,7 +38,7 @@ type Quota struct {
 type QuotaStats struct {
 	Quota
 	UsedBytes  int64
-	Configured bool // it is in the configuration; else SetQuota has set it
+	Configured bool // it is in the configuration; else Set has set it
 }
 
 const (
@@ -46,14 +46,21 @@ const (
 	quotaBatch = 4096
 	// maxQuotaGroups bounds the groups whose quota is not that of the configuration.
 	maxQuotaGroups = 64
-	maxCgroupPath  = 4096 // bytes
+	maxCgroupPath  = 1024 // bytes
 )
 
-// SetQuota sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
+// Quotas are the quotas of an engine. Its methods may be called in parallel.
+type Quotas struct{ e *space }
+
+// Quotas returns the quotas.
+func (e *space) Quotas() Quotas { return Quotas{e} }
+
+// Set sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
 // configuration again. Files that are there count, but for those of a control group: who made them is not known. Then
-// SetQuota evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
+// Set evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
 // ctx's error: then the quota holds, and more than it may be in use.
-func (e *space) SetQuota(ctx context.Context, q Quota) error {
+func (qs Quotas) Set(ctx context.Context, q Quota) error {
+	e := qs.e
 	e.quotas.Lock()
 	defer e.quotas.Unlock()
 	if q.Bytes < 0 {
@@ -71,7 +78,7 @@ func (e *space) SetQuota(ctx context.Context, q Quota) error {
 	return err
 }
 
-// setGroupQuota is SetQuota for a group.
+// setGroupQuota is Set for a group.
 func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
 	if len(q.Name) > block.MaxName || strings.Contains(q.Name, "/") || !utf8.ValidString(q.Name) {
 		return fmt.Errorf("group %q: no name of a directory: %w", block.Shorten(q.Name, block.Shown), block.ErrInvalid)
@@ -89,7 +96,7 @@ func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
 	if anew {
 		mine := func(en *index.Entry) bool { return en.Group == n && en.Flags&state.FlagPolicy != 0 }
 		e.byAge(mine, func(id index.ID, en *index.Entry) {
-			e.LeaveOrdersLocked(id, en)
+			state.LeaveOrders(e.Mu.Room, id, en)
 			e.ClassifyLocked(id, en)
 		})
 		e.Mu.Lock()
@@ -117,7 +124,7 @@ func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 	return n, anew, err
 }
 
-// setHolderQuota is SetQuota for a user or a control group.
+// setHolderQuota is Set for a user or a control group.
 func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 	h, err := holderOf(q)
 	if err != nil {
@@ -141,7 +148,7 @@ func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 		e.cgroups.Store(true)
 	} else if fresh {
 		mine := func(en *index.Entry) bool { return en.UID == h.UID && en.Accounts[of] == 0 }
-		e.byAge(mine, func(id index.ID, en *index.Entry) { e.AccountLocked(id, en, of, n) })
+		e.byAge(mine, func(id index.ID, en *index.Entry) { e.rebillLocked(id, en, of, n) })
 	}
 	return e.evictExcess(ctx, nil, a)
 }
@@ -160,13 +167,20 @@ func (e *space) endAccount(q Quota, h room.Holder, of int) error {
 	}
 	e.eachFile(func(id index.ID, en *index.Entry) {
 		if en.Accounts[of] == n {
-			e.AccountLocked(id, en, of, 0)
+			e.rebillLocked(id, en, of, 0)
 		}
 	})
 	e.Mu.Lock()
 	e.Mu.Room.DropAccount(n)
 	e.Mu.Unlock()
 	return nil
+}
+
+// rebillLocked accounts a file to another account of the kind of.
+func (e *space) rebillLocked(id index.ID, en *index.Entry, of int, to uint16) {
+	accounts := en.Accounts
+	accounts[of] = to
+	e.RebillLocked(id, en, en.Group, accounts)
 }
 
 // byAge calls fn under the lock, which is let go from time to time, for the files that are mine, the least recently
@@ -247,11 +261,12 @@ func holderOf(q Quota) (h room.Holder, err error) {
 	return room.Holder{Cgroup: q.Name}, nil
 }
 
-// NeedsCgroups reports whether a caller that may make a version needs Caller.Cgroup.
-func (e *space) NeedsCgroups() bool { return e.cgroups.Load() }
+// NeedCgroups reports whether a caller that may make a version needs Caller.Cgroup.
+func (qs Quotas) NeedCgroups() bool { return qs.e.cgroups.Load() }
 
-// Quotas returns the quotas, those of groups first.
-func (e *space) Quotas() (list []QuotaStats) {
+// List returns the quotas, those of groups first.
+func (qs Quotas) List() (list []QuotaStats) {
+	e := qs.e
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	for g := range e.Mu.Room.Groups() {

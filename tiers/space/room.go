@@ -165,9 +165,9 @@ func (e *space) MoveGroupLocked(id index.ID, en *index.Entry, to uint32, target 
 	if target != 0 {
 		need -= e.ChargeLocked(target, e.Mu.Ix.At(target))
 	}
-	if ok := e.QuotaLocked(room.Bill{Group: e.Mu.Room.Group(to)}, need, true, g); need > 0 && !ok {
+	if ok := e.QuotaLocked(e.Mu.Room.Group(to).Bill(), need, true, g); need > 0 && !ok {
 		return block.ErrQuota
 	}
-	e.RegroupLocked(id, en, to)
+	e.RebillLocked(id, en, to, en.Accounts)
 	return nil
 }

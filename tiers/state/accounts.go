@@ -27,25 +27,20 @@ const (
 	OfCgroup        // the control group of the process that made the version
 )
 
-// BillLocked returns who pays for an entry.
-func (e *State) BillLocked(en *index.Entry) room.Bill { return e.Mu.Room.Bill(en.Group, en.Accounts) }
+// BillOf returns who pays for an entry.
+func BillOf(r *room.Room, en *index.Entry) room.Bill { return r.Bill(en.Group, en.Accounts) }
 
-// LeaveOrdersLocked takes an entry out of the orders of eviction, if it is in them.
-func (e *State) LeaveOrdersLocked(id index.ID, en *index.Entry) {
+// LeaveOrders takes an entry out of the orders of eviction, if it is in them.
+func LeaveOrders(r *room.Room, id index.ID, en *index.Entry) {
 	if en.Flags&FlagPolicy != 0 {
 		en.Flags &^= FlagPolicy
-		e.Mu.Room.Unrank(e.BillLocked(en), uint32(id), nil)
+		r.Unrank(BillOf(r, en), uint32(id), nil)
 	}
-}
-
-// TouchLocked marks an entry as used in the orders of eviction.
-func (e *State) TouchLocked(id index.ID, en *index.Entry) {
-	e.Mu.Room.Touch(e.BillLocked(en), uint32(id))
 }
 
 // AddUsedLocked changes the bytes charged to an entry by delta.
 func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
-	e.Mu.Room.Charge(e.BillLocked(en), delta, en.Flags&FlagCounted != 0)
+	e.Mu.Room.Charge(BillOf(e.Mu.Room, en), delta, en.Flags&FlagCounted != 0)
 	if delta < 0 {
 		e.Mu.Room.Signal()
 	}
@@ -71,9 +66,9 @@ func (e *State) ClassifyLocked(id index.ID, en *index.Entry) {
 	if evictable := !hold; evictable != (en.Flags&FlagPolicy != 0) {
 		if evictable {
 			en.Flags |= FlagPolicy
-			e.Mu.Room.Rank(e.BillLocked(en), uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
+			e.Mu.Room.Rank(BillOf(e.Mu.Room, en), uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
 		} else {
-			e.LeaveOrdersLocked(id, en)
+			LeaveOrders(e.Mu.Room, id, en)
 		}
 	}
 }
@@ -131,32 +126,29 @@ func (e *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Durati
 // RecordBatch bounds the blocks for which one hold of the lock asks for updates.
 const RecordBatch = 1024
 
-// RegroupLocked accounts a file to another group.
-func (e *State) RegroupLocked(id index.ID, en *index.Entry, to uint32) {
-	if en.Group == to {
-		return
-	}
-	e.LeaveOrdersLocked(id, en)
-	e.Mu.Room.Move(en.Group, to, e.ChargeLocked(id, en))
-	en.Group = to
-	e.ClassifyLocked(id, en)
-}
-
 // ChownLocked gives an entry an owner. A file is accounted to the owner's account from then on.
 func (e *State) ChownLocked(id index.ID, en *index.Entry, uid, gid uint32) {
 	en.UID, en.GID = uid, gid
 	if en.Mode&ModeType != ModeDir {
-		e.AccountLocked(id, en, OfUser, e.Mu.Room.OfUser(uid))
+		to := en.Accounts
+		to[OfUser] = e.Mu.Room.OfUser(uid)
+		e.RebillLocked(id, en, en.Group, to)
 	}
 }
 
-// AccountLocked accounts a file to another account of the kind of.
-func (e *State) AccountLocked(id index.ID, en *index.Entry, of int, to uint16) {
-	if en.Accounts[of] == to {
+// RebillLocked accounts a file to another group, or to other accounts.
+func (e *State) RebillLocked(id index.ID, en *index.Entry, group uint32, accounts [2]uint16) {
+	if en.Group == group && en.Accounts == accounts {
 		return
 	}
-	e.LeaveOrdersLocked(id, en)
-	e.Mu.Room.Pass(en.Accounts[of], to, e.ChargeLocked(id, en))
-	en.Accounts[of] = to
+	LeaveOrders(e.Mu.Room, id, en)
+	charge := e.ChargeLocked(id, en)
+	if en.Group != group {
+		e.Mu.Room.Move(en.Group, group, charge)
+	}
+	for i, from := range en.Accounts {
+		e.Mu.Room.Pass(from, accounts[i], charge)
+	}
+	en.Group, en.Accounts = group, accounts
 	e.ClassifyLocked(id, en)
 }

@@ -330,7 +330,7 @@ func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *s
 		e.Mu.Counters.Overruns++
 		f.charge += over
 		e.AddUsedLocked(en, over)
-		e.ShrinkLocked(e.BillLocked(en), g)
+		e.ShrinkLocked(state.BillOf(e.Mu.Room, en), g)
 	}
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Flags &^= state.FlagSum
@@ -402,7 +402,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	} else {
 		e.AttrsChangedLocked(f.id, en, g) // in place
 	}
-	e.LeaveOrdersLocked(f.id, en) // its size changed: enter it anew
+	state.LeaveOrders(e.Mu.Room, f.id, en) // its size changed: enter it anew
 	e.lower.StaleCopiesLocked(f.id, en)
 	en.Flags &^= state.FlagUncommitted | state.FlagSum | state.FlagRefused | state.FlagOnceSeen | state.FlagFetched
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
@@ -418,7 +418,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	}
 	e.ClassifyLocked(f.id, en)
 	e.EventLocked(event.Stored, f.id, fate.Cause{})
-	e.ShrinkLocked(e.BillLocked(en), g)
+	e.ShrinkLocked(state.BillOf(e.Mu.Room, en), g)
 	if e.Mu.Room.High(0) {
 		e.space.WakeEvictor()
 	}

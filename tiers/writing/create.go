@@ -9,7 +9,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -55,7 +54,7 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
 	e.names.DropExpiredLocked(o.Parent, o.Name, g)
 	existing, err = e.findExistingLocked(o, g)
-	b := room.Bill{Group: e.Mu.Room.Group(e.GroupOfLocked(o.Parent))}
+	b := e.Mu.Room.Group(e.GroupOfLocked(o.Parent)).Bill()
 	switch {
 	case err != nil || existing != 0:
 	case b.Group.Pinned() && !e.space.QuotaLocked(b, state.PageBytes, false, g):

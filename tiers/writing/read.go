@@ -126,7 +126,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 		e.ClassifyLocked(id, en)
 	}
 	if en.Flags&state.FlagPolicy != 0 {
-		e.TouchLocked(id, en)
+		e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
 		e.Mu.Reuse.ReadLocked(id, en)
 	}
 	e.readLocked(id, en, hit)

@@ -17,7 +17,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
-	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -326,7 +325,7 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, r, old, g)
-	e.drafts.ShrinkLocked(room.Bill{Group: e.Mu.Room.Group(e.GroupOfLocked(id))}, g)
+	e.drafts.ShrinkLocked(e.Mu.Room.Group(e.GroupOfLocked(id)).Bill(), g)
 	return nil
 }
 
@@ -428,7 +427,7 @@ func (e *renames) postponeLocked(r *renaming, g *state.Gone) {
 	en.Flags &^= state.FlagTemp | state.FlagPlain
 	f.synced = f.kept
 	e.drafts.uncommitLocked(f, en, g)
-	e.RegroupLocked(id, en, e.GroupOfLocked(to.Parent))
+	e.RebillLocked(id, en, e.GroupOfLocked(to.Parent), en.Accounts)
 	e.drafts.dropVersionsOfLocked(f.owner, to, g)
 	if e.Mu.Ix.Lookup(to.Parent, to.Name) == 0 {
 		e.Mu.Ix.Link(id, to.Parent, to.Name)
@@ -580,7 +579,7 @@ func (e *renames) RenamedDirLocked(id index.ID, en *index.Entry) {
 		if ce.Mode&state.ModeType == state.ModeDir {
 			e.MarkDirLocked(c, ce)
 		} else {
-			e.RegroupLocked(c, ce, e.GroupOfLocked(ix.Parent(c)))
+			e.RebillLocked(c, ce, e.GroupOfLocked(ix.Parent(c)), ce.Accounts)
 		}
 		return true
 	})
@@ -589,7 +588,8 @@ func (e *renames) RenamedDirLocked(id index.ID, en *index.Entry) {
 			continue
 		}
 		for _, s := range waiting {
-			e.RegroupLocked(s, ix.At(s), e.GroupOfLocked(k.Parent))
+			en := ix.At(s)
+			e.RebillLocked(s, en, e.GroupOfLocked(k.Parent), en.Accounts)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tiers"
 )
 
 // Mount is the life of a mount process: it mounts at dir, and returns when ctx ends, the mount
@@ -63,6 +64,7 @@ type embedded struct {
 	with    *launcher
 	guard   guard
 
+	quotas  []tiers.Quota   // that were set at run time, of the daemon before
 	session *device.Session // an existing mount that no process answers; nil: the mount must be made, or is answered
 }
 
@@ -79,6 +81,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		return nil, errors.Join(err, web.close())
 	}
 	d.endsWith = m.with.pid
+	d.restoreQuotas(ctx, m.quotas)
 	web.at("mount " + m.at.path + ": not serving yet")
 	if err = d.peers.start(d.engine); err != nil {
 		err = fmt.Errorf("peers: %w", err)

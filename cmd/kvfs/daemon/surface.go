@@ -74,6 +74,7 @@ func (s *surface) files() []control.File {
 		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
 		{Name: "specs", Open: control.Same(s.specs), Users: s.users, Groups: s.gids},
 		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
+		control.QuotaFile(s.engine.Quotas(), s.users, s.gids, s.audit),
 		{Name: "jobs", Text: s.jobs},
 		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
 	}

@@ -101,6 +101,7 @@ func (d *daemon) takeover() (path, reason string) {
 func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
 	m.log.Named("audit").Info("takeover", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
+	m.quotas = d.quotasSet()
 	offered := d.offer.Load().Close()
 	var err error
 	m.session, err = d.server.HandOver()
@@ -113,7 +114,7 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) 
 	}
 	x := m.session
 	m.at.memory = d.memory.Dir()
-	err = heir.HandOver(&handoff.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin})
+	err = heir.HandOver(&handoff.Handed{Init: x.Init, Epoch: x.Epoch, Stale: x.Stale, Dev: x.Dev, Spin: x.Spin, Settings: encodeSettings(m.quotas, m.log)})
 	if err == nil {
 		err = m.outcome(ctx, heir)
 	}
@@ -222,6 +223,9 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 	}
 	defer from.Close()
 	m.session = &device.Session{Dir: o.Dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch, Stale: handed.Stale}
+	if m.quotas, err = decodeSettings(handed.Settings); err != nil {
+		log.Warn("the earlier process has sent settings that are not understood: quotas that were set are gone", zap.Error(err))
+	}
 	d, err := m.startHanded(ctx)
 	if err != nil {
 		err = errors.Join(err, m.giveUp(from, err))

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,8 @@ type Handed struct {
 	Init  []byte   `json:"init"`
 	Epoch uint32   `json:"epoch"`           // of the next daemon
 	Stale []uint32 `json:"stale,omitempty"` // threads that got ESTALE and are about to open another file
+
+	Settings json.RawMessage `json:"settings,omitempty"` // what has been set at run time, in a form of the daemons
 
 	Dev  *os.File `json:"-"` // required
 	Spin *os.File `json:"-"` // a clone of Dev, or nil

@@ -45,6 +45,7 @@ func full() *Snapshot {
 		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []tiers.SecondaryStats{ssd, {Name: "peer"}}, Reuse: used}, Loading: map[string]int{"disk": 3},
 		Evictions: map[event.Eviction]uint64{{Tier: "memory", Rule: fate.ReasonQuota}: 4},
 		Mounts:    []status.Mount{{State: "serving", ReadPath: "passthrough", BackingFiles: 2}, {State: "attaching"}}, Requests: &device.Latencies{},
+		Quotas: []tiers.QuotaStats{{Quota: tiers.Quota{Kind: tiers.QuotaUser, Name: "7", Bytes: 9}, UsedBytes: 8}},
 		Events: 11, ZMQ: &publish.Stats{Dropped: 5},
 		Cluster: &Cluster{RDMA: &rails.State{}, Members: []cluster.Member{
 			{Self: true, State: "alive"}, {State: "alive", Breaker: "open", Feed: "snapshot"}, {State: "alive", Breaker: "closed", Feed: "following", PathReason: "no rail"},
@@ -74,6 +75,7 @@ func text(t *testing.T, s *Snapshot) string {
 func TestValues(t *testing.T) {
 	got := text(t, full())
 	for _, want := range []string{
+		`kvfs_quota_bytes{kind="user",name="7"} 9`, `kvfs_quota_used_bytes{kind="user",name="7"} 8`,
 		`kvfs_daemon_collect_time_seconds 1.7000000005e+09`, `kvfs_daemon_ready 0`, `kvfs_tier_capacity_bytes{tier="memory"} 64`,
 		`kvfs_tier_hits_total{tier="disk"} 7`, `kvfs_tier_misses_total{reason="corrupt",tier="disk"} 2`, `kvfs_tier_load_queue_blocks{tier="disk"} 3`,
 		`kvfs_tier_state{state="degraded",tier="disk"} 1`, `kvfs_tier_state{state="online",tier="disk"} 0`,

@@ -24,6 +24,7 @@ type Snapshot struct {
 
 	Engine    tiers.Stats
 	Groups    []tiers.GroupStats
+	Quotas    []tiers.QuotaStats
 	Loading   map[string]int // blocks that wait for a load job, by tier
 	Evictions map[event.Eviction]uint64
 	Adoptable bool // blocks in memory outlive a crash

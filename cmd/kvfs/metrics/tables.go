@@ -196,6 +196,16 @@ var engineFamilies = []family{
 			o.put(float64(g.QuotaBytes), string(g.Name))
 		}
 	}},
+	{"kvfs_quota_bytes", gauge, "kind,name", "Quotas of memory: of groups, and of users (by number) and cgroups (by path), of which there are at most 64.", func(s *Snapshot, o *output) {
+		for _, q := range s.Quotas {
+			o.put(float64(q.Bytes), string(q.Kind), q.Name)
+		}
+	}},
+	{"kvfs_quota_used_bytes", gauge, "kind,name", "Memory that is charged to the quota.", func(s *Snapshot, o *output) {
+		for _, q := range s.Quotas {
+			o.put(float64(q.UsedBytes), string(q.Kind), q.Name)
+		}
+	}},
 	{"kvfs_events_total", counter, "", "Events about blocks.", func(s *Snapshot, o *output) { o.put(float64(max(s.Events, 1) - 1)) }},
 	{"kvfs_zmq_subscribers", gauge, "", "Subscribers of the ZeroMQ publisher. Absent without one, as are the next metrics.", zmq(func(s *Snapshot) float64 { return float64(s.ZMQ.Subscribers) })},
 	{"kvfs_zmq_messages_total", counter, "", "Messages published.", zmq(func(s *Snapshot) float64 { return float64(s.ZMQ.Messages) })},

@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -59,6 +60,7 @@ func (s *Source) Collect() *Document {
 	for _, g := range s.Engine.Groups() {
 		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
+	doc.Quotas = control.Quotas(s.Engine.Quotas())
 	return doc
 }
 

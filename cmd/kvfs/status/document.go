@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/publish"
@@ -26,16 +27,17 @@ const Schema = 2
 
 // Document is the content of .kvfs/status. Fields may be added.
 type Document struct {
-	Schema        int            `json:"schema"`
-	Version       string         `json:"version"`
-	PID           int            `json:"pid"`
-	UptimeSeconds float64        `json:"uptime_seconds"`
-	Mount         Mount          `json:"mount"`           // the mount of this file; empty if the status came over a socket
-	Store         *Store         `json:"store,omitempty"` // of an owner of many mounts
-	Tiers         []Tier         `json:"tiers"`
-	Groups        []Group        `json:"groups"`
-	Counters      tiers.Counters `json:"counters"`
-	Reads         tiers.Summary  `json:"reads"` // by the tier in which readers found blocks
+	Schema        int             `json:"schema"`
+	Version       string          `json:"version"`
+	PID           int             `json:"pid"`
+	UptimeSeconds float64         `json:"uptime_seconds"`
+	Mount         Mount           `json:"mount"`           // the mount of this file; empty if the status came over a socket
+	Store         *Store          `json:"store,omitempty"` // of an owner of many mounts
+	Tiers         []Tier          `json:"tiers"`
+	Groups        []Group         `json:"groups"`
+	Quotas        []control.Quota `json:"quotas"` // of groups, users and control groups
+	Counters      tiers.Counters  `json:"counters"`
+	Reads         tiers.Summary   `json:"reads"` // by the tier in which readers found blocks
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind

@@ -50,6 +50,15 @@ func Print(w io.Writer, text []byte) error {
 		fmt.Fprintf(t, "\nThe daemon is of another version. To see all that it tells, add --json.\n")
 		return t.Flush()
 	}
+	if len(s.Quotas) > 0 {
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintf(t, "\nQUOTA OF\tNAME\tUSED\tQUOTA\n")
+		for _, q := range s.Quotas {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", q.Kind, show.OrDash(q.Name), show.Bytes(q.UsedBytes), show.Bytes(q.Bytes))
+		}
+	}
 	for i := range s.Secondaries {
 		if err := t.Flush(); err != nil {
 			return err

@@ -1,0 +1,84 @@
+package control
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/fs/strict"
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/event"
+)
+
+// QuotaRequest is what is written to .kvfs/quota, as JSON. One without Do lists the quotas.
+type QuotaRequest struct {
+	Do    string `json:"do,omitempty"`   // "set" or "clear"
+	Kind  string `json:"kind,omitempty"` // "group", "user" or "cgroup"
+	Name  string `json:"name,omitempty"` // of the group; the number of the user; the path of the control group
+	Bytes int64  `json:"bytes,omitempty"`
+}
+
+// QuotaAnswer is the JSON that is read back: all quotas. The answer to a failed request is {"error": "why"}.
+type QuotaAnswer struct {
+	Quotas []Quota `json:"quotas"`
+}
+
+// Quota is a quota and what is used of it.
+type Quota struct {
+	Kind      string `json:"kind"`
+	Name      string `json:"name"`
+	Bytes     int64  `json:"quota_bytes"`
+	UsedBytes int64  `json:"used_bytes"`
+	Origin    string `json:"origin"` // "configuration", or "command": it ends with the daemon
+}
+
+// Quotas returns the quotas of an engine in the form of answers.
+func Quotas(quotas tiers.Quotas) []Quota {
+	list := []Quota{}
+	for _, q := range quotas.List() {
+		origin := "command"
+		if q.Configured {
+			origin = "configuration"
+		}
+		list = append(list, Quota{string(q.Kind), q.Name, q.Bytes, q.UsedBytes, origin})
+	}
+	return list
+}
+
+// QuotaFile returns the file .kvfs/quota. The users and the members of the groups may read the quotas. Only root and the
+// user of the daemon may change them: else a user could raise its own. Changes are logged.
+func QuotaFile(quotas tiers.Quotas, users, groups []uint32, log *zap.Logger) File {
+	return File{Name: "quota", Users: users, Groups: groups, Open: func(as *event.Viewer) Dialogue {
+		return requestJSON(func(ctx context.Context, q QuotaRequest) (QuotaAnswer, error) {
+			if q != (QuotaRequest{}) {
+				if as != nil {
+					return QuotaAnswer{}, fmt.Errorf("quota: only root and the user of the daemon may change quotas")
+				}
+				if err := change(ctx, quotas, q); err != nil {
+					return QuotaAnswer{}, err
+				}
+				Audit(ctx, log, "quota", zap.String("do", q.Do), zap.String("kind", q.Kind), zap.String("name", q.Name), zap.Int64("bytes", q.Bytes))
+			}
+			return QuotaAnswer{Quotas(quotas)}, nil
+		})
+	}}
+}
+
+// change sets a quota, or takes it away.
+func change(ctx context.Context, quotas tiers.Quotas, q QuotaRequest) error {
+	switch {
+	case q.Do == "set" && q.Bytes <= 0:
+		return strict.Faulty("/bytes", "%d, want at least 1", q.Bytes)
+	case q.Do == "clear" && q.Bytes != 0:
+		return strict.Faulty("/bytes", "%d, want none", q.Bytes)
+	case q.Do != "set" && q.Do != "clear":
+		return strict.Faulty("/do", "%q, want set or clear", block.Shorten(q.Do, block.Shown))
+	}
+	err := quotas.Set(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes})
+	if err != nil {
+		return fmt.Errorf("quota: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// quotaAnswer is the answer of .kvfs/quota.
+type quotaAnswer struct {
+	Quotas []struct {
+		Kind, Name, Origin string
+		QuotaBytes         int64 `json:"quota_bytes"`
+		UsedBytes          int64 `json:"used_bytes"`
+	}
+	Error, Field string
+}
+
+// storeAs stores a block as a process does, by a temporary name.
+func storeAs(a *harness.Actor, path string, data []byte) error {
+	fd, err := a.Open(path+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = a.Write(fd, data)
+	if closed := a.Close(fd); err == nil {
+		err = closed
+	}
+	if err != nil {
+		a.Unlink(path + ".tmp")
+		return err
+	}
+	return a.Rename(path+".tmp", path)
+}
+
+// missing returns those of the blocks that are not there.
+func missing(paths []string) (gone []string) {
+	for _, p := range paths {
+		if _, err := os.Lstat(p); err != nil {
+			gone = append(gone, p)
+		}
+	}
+	return gone
+}
+
+// TestQuotaUsers: two users have one mount. The one that floods it has a quota, and gives up its own oldest blocks
+// alone: the other's, which are older, stay. Without the quota they would be the first to go. (B36)
+func TestQuotaUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		harness.Skip(t, "other users need root")
+	}
+	d := harness.Mount(t, harness.Options{MemorySize: "64MiB", Flags: append([]string{"--mount-write-timeout", "200ms"}, admitted...)})
+	dir := d.Path("g")
+	must(t, "mkdir", os.Mkdir(dir, 0o777))
+	must(t, "chmod", os.Chmod(dir, 0o777))
+	quiet, flood := harness.NewActor(t, engineUser), harness.NewActor(t, stranger)
+	defer quiet.Kill()
+	defer flood.Kill()
+	const size = 1 << 20
+	data := pattern("quota", size)
+	write := func(a *harness.Actor, name string, n int) (paths []string) {
+		t.Helper()
+		for i := range n {
+			p := fmt.Sprintf("%s/%s%d", dir, name, i)
+			must(t, "store", storeAs(a, p, data))
+			paths = append(paths, p)
+		}
+		return paths
+	}
+
+	early := write(quiet, "early", 16)
+	write(flood, "without", 120)
+	if gone := missing(early); len(gone) == 0 {
+		t.Error("without a quota, the other's blocks stay: the test shows nothing")
+	}
+	theirs := write(quiet, "quiet", 16)
+	kvfs(t, "quota", "set", "--user", fmt.Sprint(stranger.UID), "8MiB", d.Dir)
+	own := write(flood, "flood", 120)
+	if gone := missing(theirs); len(gone) > 0 {
+		t.Errorf("%d of the other's %d blocks are gone", len(gone), len(theirs))
+	}
+	if gone := missing(own); !slices.Equal(gone, own[:len(own)-8]) {
+		t.Errorf("%d of its own %d blocks are gone, among them %q; want all but the last 8", len(gone), len(own), gone[len(gone)-1])
+	}
+
+	talkTo := func(u *harness.User, request string) (a quotaAnswer) {
+		decode(t, askAs(t, u, d.Path(".kvfs", "quota"), request), &a)
+		return a
+	}
+	if a := talkTo(engineUser, "{}"); len(a.Quotas) != 1 || a.Quotas[0].Kind != "user" || a.Quotas[0].UsedBytes != 8*size || a.Quotas[0].Origin != "command" {
+		t.Errorf("quotas: %+v", a)
+	}
+	for _, request := range []string{`{"do": "clear", "kind": "user", "name": "23004"}`, `{"do": "set", "kind": "user", "name": "23001", "bytes": 1}`} {
+		if a := talkTo(engineUser, request); !strings.Contains(a.Error, "only root") {
+			t.Errorf("%s as an engine: %+v", request, a)
+		}
+	}
+	if _, err := flood.Open(d.Path(".kvfs", "quota"), unix.O_RDWR, 0); err != unix.EACCES {
+		t.Errorf("a stranger opens the file: %v", err)
+	}
+
+	// What cannot go counts, too: then its writes fail, and the other's do not.
+	kvfs(t, append([]string{"pin"}, own[len(own)-8:]...)...)
+	if err := storeAs(flood, dir+"/full", data); err != unix.ENOSPC {
+		t.Errorf("beside 8 pinned blocks: %v, want ENOSPC", err)
+	}
+	must(t, "the other's store", storeAs(quiet, dir+"/more", data))
+}
+
+// TestQuotaCgroup: what a process writes is charged to its cgroup, once that has a quota.
+func TestQuotaCgroup(t *testing.T) {
+	list, err := os.ReadFile("/proc/self/cgroup")
+	must(t, "read", err)
+	i := strings.Index("\n"+string(list), "\n0::")
+	if i < 0 {
+		harness.Skip(t, "no cgroups of version 2")
+	}
+	cgroup, _, _ := strings.Cut(string(list)[i+len("0::"):], "\n")
+	d := harness.Mount(t, harness.Options{MemorySize: "64MiB"})
+	must(t, "mkdir", os.Mkdir(d.Path("g"), 0o755))
+	put(t, d.Path("g/before"), pattern("x", 1<<20))
+	kvfs(t, "quota", "set", "--cgroup", cgroup, "4MiB", d.Dir)
+	for i := range 6 {
+		put(t, d.Path(fmt.Sprint("g/", i)), pattern("x", 1<<20))
+	}
+	if gone := missing([]string{d.Path("g/before"), d.Path("g/0"), d.Path("g/1"), d.Path("g/2"), d.Path("g/5")}); !slices.Equal(gone, []string{d.Path("g/0"), d.Path("g/1")}) {
+		t.Errorf("%q are gone", gone)
+	}
+	var a quotaAnswer
+	decode(t, kvfs(t, "quota", "--json", d.Dir), &a)
+	if len(a.Quotas) != 1 || a.Quotas[0].Name != cgroup || a.Quotas[0].UsedBytes != 4<<20 {
+		t.Errorf("quotas: %+v", a)
+	}
+}
+
+// TestQuotaCommand shows what kvfs quota, kvfs status and the metrics tell, and what is refused.
+func TestQuotaCommand(t *testing.T) {
+	d := harness.Mount(t, harness.Options{MemorySize: "64MiB", Config: "groups: {c: {quota: 8MiB}}"})
+	must(t, "mkdir", os.Mkdir(d.Path("g"), 0o755))
+	put(t, d.Path("g/a"), pattern("x", 1<<20))
+	wantLine(t, kvfs(t, "quota", d.Dir), "group", "c", "8.0 MiB", "configuration")
+	kvfs(t, "quota", "set", "--group", "g", "2MiB", d.Dir)
+	wantLine(t, kvfs(t, "quota", "set", "--user", "root", "32MiB", d.Dir), "user", "0 (root)", "1.0 MiB", "32.0 MiB", "command")
+	wantLine(t, kvfs(t, "status", d.Dir), "group", "g", "1.0 MiB", "2.0 MiB")
+	metrics, err := os.ReadFile(d.Path(".kvfs/metrics"))
+	must(t, "metrics", err)
+	wantLine(t, string(metrics), `kvfs_quota_bytes{kind="user",name="0"} `)
+	wantLine(t, string(metrics), `kvfs_quota_used_bytes{kind="group",name="g"} `)
+	for _, row := range []struct {
+		args string
+		code int
+		why  string
+	}{
+		{"set --user 0 65MiB", 1, "exceeds the capacity"},
+		{"set --user 0 0", 2, "kvfs quota clear"},
+		{"set --user 0 many", 2, "SIZE"},
+		{"set 1MiB", 2, "whose quota"},
+		{"set --user 0 --group g 1MiB", 2, "want one of them"},
+		{"set --user no-such-user-here 1MiB", 1, "no user"},
+		{"set --cgroup a/b 1MiB", 1, "absolute path"},
+		{"clear --user 77", 1, "has no quota"},
+		{"clear --group none", 1, "has no quota"},
+	} {
+		_, stderr, code := harness.Kvfs(t, append(append([]string{"quota"}, strings.Fields(row.args)...), d.Dir)...)
+		if code != row.code || !strings.Contains(stderr, row.why) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %q; want %d and %q", row.args, code, stderr, row.code, row.why)
+		}
+	}
+	kvfs(t, "quota", "clear", "--group", "g", d.Dir)
+	kvfs(t, "quota", "clear", "--user", "0", d.Dir)
+	if got := kvfs(t, "quota", d.Dir); strings.Count(got, "\n") != 2 {
+		t.Errorf("at the end: %s", got)
+	}
+	for _, bad := range []string{`{"do": "drop"}`, `{"kind": "user"}`, `{"do": "set", "kind": "user", "name": "1"}`, `{"do": "clear", "kind": "user", "name": "1", "bytes": 3}`} {
+		var a quotaAnswer
+		talk(t, d, "quota").ask(json.RawMessage(bad), &a)
+		if a.Error == "" || a.Field == "" {
+			t.Errorf("%s: %+v", bad, a)
+		}
+	}
+}
