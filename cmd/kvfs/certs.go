@@ -36,7 +36,7 @@ func newCertsCommand() *cobra.Command {
 func newCertsInitCommand() *cobra.Command {
 	var dir string
 	var nodes []string
-	cmd := &cobra.Command{
+	cmd := withJSON(&cobra.Command{
 		Use:   "init [--dir DIR] [--node NAME[,HOST|IP...]]...",
 		Short: "Make a certificate authority, and certificates of nodes",
 		Long: "Make a certificate authority in DIR and, for each --node, a certificate, and print what to copy\n" +
@@ -52,9 +52,9 @@ func newCertsInitCommand() *cobra.Command {
 			if err != nil {
 				return usageError(cmd, "%w", err)
 			}
-			return certsInit(cmd.OutOrStdout(), dir, all)
+			return certsInit(cmd, dir, all)
 		},
-	}
+	})
 	cmd.Flags().StringVar(&dir, "dir", certsDir, "directory for the files, made if it is absent")
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`NAME` of a node, with further host names and addresses behind commas; repeat it for more")
 	return cmd
@@ -62,7 +62,7 @@ func newCertsInitCommand() *cobra.Command {
 
 func newCertsIssueCommand() *cobra.Command {
 	var dir string
-	cmd := &cobra.Command{
+	cmd := withJSON(&cobra.Command{
 		Use:   "issue [--dir DIR] NAME [HOST|IP...]",
 		Short: "Make a certificate of a node, with the authority in DIR",
 		Long: "Make a certificate of the node NAME (its node_name) with the certificate authority in DIR, and\n" +
@@ -77,22 +77,26 @@ func newCertsIssueCommand() *cobra.Command {
 			if err := o.Check(); err != nil {
 				return usageError(cmd, "%w", err)
 			}
-			return certsIssue(cmd.OutOrStdout(), dir, o)
+			made, err := certsIssue(dir, o)
+			if err != nil {
+				return err
+			}
+			return answer(cmd, made, "%s", made)
 		},
-	}
+	})
 	cmd.Flags().StringVar(&dir, "dir", certsDir, "directory of the certificate authority")
 	return cmd
 }
 
 func newCertsShowCommand() *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   "show FILE...",
 		Short: "Show the certificates in files",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return certsShow(cmd.OutOrStdout(), args, time.Now())
+			return certsShow(cmd, args, time.Now())
 		},
-	}
+	})
 }
 
 // nodeOptions returns the options of a node: its name, then further names and addresses.
@@ -130,47 +134,82 @@ func parseNodes(values []string) ([]pki.NodeOptions, error) {
 }
 
 // certsInit makes a CA and the certificates of nodes, and prints what to do with them.
-func certsInit(w io.Writer, dir string, nodes []pki.NodeOptions) error {
+func certsInit(cmd *cobra.Command, dir string, nodes []pki.NodeOptions) error {
 	if err := pki.CreateCA(dir, 0); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "Certificate authority of the cluster: %s\n", filepath.Join(dir, pki.CAFile))
-	fmt.Fprintf(w, "Its key stays here. Everyone who has it can join the cluster: %s\n", filepath.Join(dir, pki.CAKeyFile))
+	made := struct {
+		CA    string       `json:"ca"`
+		Key   string       `json:"ca_key"`
+		Nodes []issuedCert `json:"nodes"`
+	}{filepath.Join(dir, pki.CAFile), filepath.Join(dir, pki.CAKeyFile), []issuedCert{}}
+	text := fmt.Sprintf("Certificate authority of the cluster: %s\nIts key stays here. Everyone who has it can join the cluster: %s\n", made.CA, made.Key)
 	if len(nodes) == 0 {
-		_, err := fmt.Fprintf(w, "\nNow make a certificate for each node: kvfs certs issue --dir %s NAME\n", dir)
-		return err
+		text += fmt.Sprintf("\nNow make a certificate for each node: kvfs certs issue --dir %s NAME\n", dir)
 	}
 	for _, o := range nodes {
-		fmt.Fprintln(w)
-		if err := certsIssue(w, dir, o); err != nil {
-			return err
+		one, err := certsIssue(dir, o)
+		if err != nil {
+			return errors.Join(err, answer(cmd, made, "%s", text)) // the files are there
 		}
+		made.Nodes = append(made.Nodes, one)
+		text += "\n" + one.String()
 	}
-	return nil
+	return answer(cmd, made, "%s", text)
 }
 
-// certsIssue makes the certificate of a node, and prints what to do with it.
-func certsIssue(w io.Writer, dir string, o pki.NodeOptions) error {
+// issuedCert is a certificate of a node that was made.
+type issuedCert struct {
+	Name  string    `json:"node_name"`
+	CA    string    `json:"ca"`
+	Cert  string    `json:"cert"`
+	Key   string    `json:"key"`
+	Until time.Time `json:"not_after"`
+}
+
+// String says what to do with it.
+func (c issuedCert) String() string {
+	return fmt.Sprintf("Node %s, valid until %s. Copy to /etc/kvfs there:\n  %s %s %s\n"+
+		"and set there:\n  node_name: %q\n  tls:\n    ca: /etc/kvfs/%s\n    cert: /etc/kvfs/%s\n    key: /etc/kvfs/%s\n",
+		c.Name, c.Until.Format(time.DateOnly), c.CA, c.Cert, c.Key,
+		c.Name, filepath.Base(c.CA), filepath.Base(c.Cert), filepath.Base(c.Key))
+}
+
+// certsIssue makes the certificate of a node.
+func certsIssue(dir string, o pki.NodeOptions) (issuedCert, error) {
 	if err := pki.Issue(dir, o); err != nil {
-		return err
+		return issuedCert{}, err
 	}
 	cert, key := pki.NodeFiles(dir, o.Name)
 	made, err := pki.ReadCertificates(cert)
 	if err != nil {
-		return err
+		return issuedCert{}, err
 	}
-	ca := filepath.Join(dir, pki.CAFile)
-	_, err = fmt.Fprintf(w, "Node %s, valid until %s. Copy to /etc/kvfs there:\n  %s %s %s\n"+
-		"and set there:\n  node_name: %q\n  tls:\n    ca: /etc/kvfs/%s\n    cert: /etc/kvfs/%s\n    key: /etc/kvfs/%s\n",
-		o.Name, made[0].NotAfter.UTC().Format(time.DateOnly), ca, cert, key,
-		o.Name, filepath.Base(ca), filepath.Base(cert), filepath.Base(key))
-	return err
+	return issuedCert{o.Name, filepath.Join(dir, pki.CAFile), cert, key, made[0].NotAfter.UTC()}, nil
+}
+
+// shownCert is a certificate in a file.
+type shownCert struct {
+	File    string    `json:"file"`
+	Subject string    `json:"subject"`
+	CA      bool      `json:"ca"`
+	Names   []string  `json:"names"`
+	Issuer  string    `json:"issuer"`
+	Serial  string    `json:"serial"` // in hexadecimal digits
+	From    time.Time `json:"not_before"`
+	Until   time.Time `json:"not_after"`
+
+	usages, left string
 }
 
 // certsShow prints the certificates in files, and joins the errors of those that
 // cannot be read.
-func certsShow(w io.Writer, files []string, now time.Time) error {
+func certsShow(cmd *cobra.Command, files []string, now time.Time) error {
 	var errs []error
+	all := struct {
+		Certificates []shownCert `json:"certificates"`
+	}{[]shownCert{}}
+	var text strings.Builder
 	for i, file := range files {
 		certs, err := pki.ReadCertificates(file)
 		if err != nil {
@@ -178,39 +217,47 @@ func certsShow(w io.Writer, files []string, now time.Time) error {
 			continue
 		}
 		if i > 0 {
-			fmt.Fprintln(w)
+			text.WriteString("\n")
 		}
-		fmt.Fprintf(w, "%s\n", file)
+		fmt.Fprintf(&text, "%s\n", file)
 		for _, c := range certs {
-			if err := showCert(w, c, now); err != nil {
-				return err
-			}
+			shown := showCert(file, c, now)
+			shown.print(&text)
+			all.Certificates = append(all.Certificates, shown)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, answer(cmd, all, "%s", text.String()))...)
 }
 
-// showCert prints one certificate. It quotes text of a foreign one that could disturb a
+// showCert describes one certificate. It quotes text of a foreign one that could disturb a
 // terminal.
-func showCert(w io.Writer, c *x509.Certificate, now time.Time) error {
-	names := slices.Clone(c.DNSNames)
+func showCert(file string, c *x509.Certificate, now time.Time) shownCert {
+	names := []string{}
+	for _, name := range c.DNSNames {
+		names = append(names, query.Escape(name))
+	}
 	for _, ip := range c.IPAddresses {
 		names = append(names, ip.String())
 	}
+	return shownCert{
+		file, query.Escape(c.Subject.String()), c.IsCA, names, query.Escape(c.Issuer.String()), fmt.Sprintf("%x", c.SerialNumber),
+		c.NotBefore.UTC(), c.NotAfter.UTC(), usages(c), timeLeft(c, now),
+	}
+}
+
+// print writes it for people.
+func (c *shownCert) print(w io.Writer) {
 	kind := "of a node"
-	if c.IsCA {
+	if c.CA {
 		kind = "authority"
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "  subject\t%s\n", query.Escape(c.Subject.String()))
-	fmt.Fprintf(t, "  kind\t%s%s\n", kind, usages(c))
-	if len(names) > 0 {
-		fmt.Fprintf(t, "  names\t%s\n", query.Escape(strings.Join(names, ", ")))
+	fmt.Fprintf(t, "  subject\t%s\n  kind\t%s%s\n", c.Subject, kind, c.usages)
+	if len(c.Names) > 0 {
+		fmt.Fprintf(t, "  names\t%s\n", strings.Join(c.Names, ", "))
 	}
-	fmt.Fprintf(t, "  issuer\t%s\n", query.Escape(c.Issuer.String()))
-	fmt.Fprintf(t, "  serial\t%x\n", c.SerialNumber)
-	fmt.Fprintf(t, "  valid\t%s to %s, %s\n", c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), timeLeft(c, now))
-	return t.Flush()
+	fmt.Fprintf(t, "  issuer\t%s\n  serial\t%s\n  valid\t%s to %s, %s\n", c.Issuer, c.Serial, c.From.Format(time.RFC3339), c.Until.Format(time.RFC3339), c.left)
+	t.Flush()
 }
 
 // usages returns the allowed uses of a certificate, or "" if they are not limited.

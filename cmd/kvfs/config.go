@@ -15,11 +15,10 @@ func newConfigCommand() *cobra.Command {
 		Short: "Check, print and explain the configuration",
 	}
 	cmd.AddCommand(
-		newConfigLoadCommand("check", "Check the configuration from all sources and report every error",
-			func(cmd *cobra.Command, _ *config.Config) error {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "configuration ok")
-				return err
-			}),
+		withJSON(newConfigLoadCommand("check", "Check the configuration from all sources and report every error",
+			func(cmd *cobra.Command, c *config.Config) error {
+				return answer(cmd, map[string][]string{"warnings": append([]string{}, c.Warnings...)}, "configuration ok\n")
+			})),
 		newConfigLoadCommand("print", "Print the configuration in effect, with the origin of each value",
 			func(cmd *cobra.Command, c *config.Config) error {
 				return config.Print(cmd.OutOrStdout(), c)

@@ -32,7 +32,7 @@ func newDebugCommand(m *rails.Machine) *cobra.Command {
 
 func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	var out string
-	cmd := &cobra.Command{
+	cmd := withJSON(&cobra.Command{
 		Use:   "bundle [-o FILE.tar.gz] [flags] [MOUNT]",
 		Short: "Write an archive with what is known of the machine and of a mount",
 		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and mounts. With MOUNT also\n" +
@@ -52,10 +52,9 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 			if err := bundle.Write(path, name, files, now); err != nil {
 				return fmt.Errorf("the bundle cannot be written: %w", err)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), path)
-			return err
+			return answer(cmd, map[string]string{"file": path}, "%s\n", path)
 		},
-	}
+	})
 	config.AddFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&out, bundleOut, "o", "", "file to write; the default is kvfs-debug-TIME.tar.gz")
 	return cmd

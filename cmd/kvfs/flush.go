@@ -1,28 +1,25 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 func newFlushCommand(connect client.Connector) *cobra.Command {
-	return &cobra.Command{
-		Use:   "flush [PATH...]",
+	return withJSON(&cobra.Command{
+		Use:   "flush [--json] [PATH...]",
 		Short: "Make blocks durable on SSD",
 		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
 			"directory (a mount is one) for all committed blocks below it. Blocks that kvfs would not copy\n" +
 			"by itself are copied, too. Without an SSD tier there is nothing to do.\n" +
 			"Without PATH it is the only kvfs mount of this machine. If there are several, their names are in the error.\n\n" +
 			"Exit codes: 0 if all is durable; 1 if it is not; 5 if it is not in a kvfs mount.",
+		DisableFlagsInUseLine: true,
+
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
@@ -32,29 +29,15 @@ func newFlushCommand(connect client.Connector) *cobra.Command {
 			if args, err = orOnly(c, args); err != nil {
 				return err
 			}
-			mount, paths, err := c.Locate(args)
-			if err != nil {
-				return err
-			}
-			for i, path := range paths {
-				f, err := os.Open(filepath.Join(mount, path))
-				if err == nil {
-					err = f.Sync()
-					f.Close()
-				}
-				if err != nil {
-					return fmt.Errorf("flush %s: %w", args[i], show.Reason(err))
-				}
-			}
-			return nil
+			return blocks.Flush(streams(cmd), c, args, wantsJSON(cmd))
 		},
-	}
+	})
 }
 
 func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "drain [--timeout 1m] [DIR]",
+	cmd := withJSON(&cobra.Command{
+		Use:   "drain [--timeout 1m] [--json] [DIR]",
 		Short: "Wait until the copies to lower tiers that are under way are done",
 		Long: "Wait for the blocks that are on their way to the SSD and to peers when the command begins: until they\n" +
 			"are there and durable, or refused. Later blocks are not waited for. .kvfs/jobs shows what is left.\n\n" +
@@ -70,35 +53,13 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			dir, err := mountArg(connect, args)
+			dir, err := orOnly(c, args)
 			if err != nil {
 				return err
 			}
-			mount, err := c.Root(dir)
-			if err != nil {
-				return err
-			}
-			d, err := c.Dial(mount, "drain")
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			ctx := cmd.Context()
-			if timeout > 0 {
-				limited, cancel := context.WithTimeout(ctx, timeout)
-				defer cancel()
-				ctx = limited
-			}
-			err = d.AskInto(ctx, struct{}{}, &struct{}{})
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("not done after %v", timeout)
-			}
-			if err != nil {
-				return fmt.Errorf("drain %s: %w", dir, err)
-			}
-			return nil
+			return blocks.Drain(cmd.Context(), streams(cmd), c, dir[0], timeout, wantsJSON(cmd))
 		},
-	}
+	})
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0: as long as it takes")
 	return cmd
 }

@@ -28,8 +28,14 @@ func newKeysCommand() *cobra.Command {
 	return cmd
 }
 
+// keyResult is the result of a change of keys as JSON.
+type keyResult struct {
+	File string `json:"file,omitempty"`
+	Key  string `json:"key,omitempty"` // a new one that was made
+}
+
 func newKeysCreateCommand() *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   "create FILE",
 		Short: "Make a file with one new key",
 		Args:  cobra.ExactArgs(1),
@@ -37,15 +43,14 @@ func newKeysCreateCommand() *cobra.Command {
 			if err := gossip.CreateKeyring(args[0]); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s holds a new key. Copy it to all nodes, readable by kvfs only (mode 0600), and set there:\n"+
+			return answer(cmd, keyResult{File: args[0]}, "%s holds a new key. Copy it to all nodes, readable by kvfs only (mode 0600), and set there:\n"+
 				"  peer:\n    gossip_keys: %q\n", args[0], args[0])
-			return err
 		},
-	}
+	})
 }
 
 func newKeysGenerateCommand() *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   "generate",
 		Short: "Print a new key",
 		Args:  cobra.NoArgs,
@@ -54,14 +59,13 @@ func newKeysGenerateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), key)
-			return err
+			return answer(cmd, keyResult{Key: key}, "%s\n", key)
 		},
-	}
+	})
 }
 
 func newKeysListCommand() *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   "list FILE",
 		Short: "List the fingerprints of the keys in FILE",
 		Args:  cobra.ExactArgs(1),
@@ -70,22 +74,29 @@ func newKeysListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			type row struct {
+				Fingerprint string `json:"fingerprint"`
+				Encrypts    bool   `json:"encrypts"` // all of them decrypt
+			}
+			var all struct {
+				Keys []row `json:"keys"`
+			}
+			text := ""
 			for i, fingerprint := range ring.Fingerprints() {
+				all.Keys = append(all.Keys, row{fingerprint, i == 0})
 				role := "decrypts"
 				if i == 0 {
 					role = "encrypts and decrypts"
 				}
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s  %s\n", fingerprint, role); err != nil {
-					return err
-				}
+				text += fingerprint + "  " + role + "\n"
 			}
-			return nil
+			return answer(cmd, all, "%s", text)
 		},
-	}
+	})
 }
 
 func newKeysAddCommand() *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   "add FILE [KEY]",
 		Short: "Add a key to FILE, behind the others",
 		Long:  "Add KEY to FILE, behind the others, or a new key, which is then printed, to be added on the other nodes.",
@@ -99,8 +110,7 @@ func newKeysAddCommand() *cobra.Command {
 				if err := gossip.AddKey(args[0], key); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the key is added to %s\n", args[0])
-				return err
+				return answer(cmd, keyResult{File: args[0]}, "the key is added to %s\n", args[0])
 			}
 			key, err := gossip.GenerateKey()
 			if err != nil {
@@ -109,15 +119,14 @@ func newKeysAddCommand() *cobra.Command {
 			if err := gossip.AddKey(args[0], key); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), key)
-			return err
+			return answer(cmd, keyResult{args[0], key}, "%s\n", key)
 		},
-	}
+	})
 }
 
 // newKeysChangeCommand returns a command that changes one key of a file.
 func newKeysChangeCommand(name, short, done string, change func(path, key string) error) *cobra.Command {
-	return &cobra.Command{
+	return withJSON(&cobra.Command{
 		Use:   name + " FILE KEY|FINGERPRINT",
 		Short: short,
 		Args:  cobra.ExactArgs(2),
@@ -129,10 +138,9 @@ func newKeysChangeCommand(name, short, done string, change func(path, key string
 			if err := change(args[0], key); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the key %s in %s\n", done, args[0])
-			return err
+			return answer(cmd, keyResult{File: args[0]}, "the key %s in %s\n", done, args[0])
 		},
-	}
+	})
 }
 
 // maxKeyLine bounds the line of a key on standard input, in bytes.

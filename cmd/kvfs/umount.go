@@ -16,7 +16,7 @@ const umountWait = 10 * time.Second
 func newUmountCommand() *cobra.Command {
 	var lazy bool
 	var timeout time.Duration
-	cmd := &cobra.Command{
+	cmd := withJSON(&cobra.Command{
 		Use:   "umount DIR",
 		Short: "Unmount, also what a dead daemon left behind",
 		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone and its daemon has ended. " +
@@ -29,9 +29,15 @@ func newUmountCommand() *cobra.Command {
 			if ending != 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "kvfs: %s is unmounted; its daemon (process %d) is still ending\n", args[0], ending)
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			return answer(cmd, struct {
+				Mount  string `json:"mount"`
+				Ending int    `json:"ending_pid"` // of the daemon; 0: it has ended
+			}{args[0], ending}, "")
 		},
-	}
+	})
 	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach at once, even if files are open; they stay usable until they are closed")
 	cmd.Flags().DurationVar(&timeout, "timeout", umountWait, "how long to wait until the mount is gone and its daemon has ended")
 	return cmd

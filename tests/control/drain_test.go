@@ -34,7 +34,9 @@ func storesUnderWay(t testing.TB, d *harness.Daemon) (keys int, bytes int64, que
 // and no longer than it may (A46).
 func TestDrain(t *testing.T) {
 	d, g := gateMount(t, harness.Options{})
-	kvfs(t, "drain", d.Dir) // nothing to do
+	if out := kvfs(t, "drain", "--json", d.Dir); !strings.Contains(out, `"seconds": 0`) || kvfs(t, "drain", d.Dir) != "" { // nothing to do
+		t.Errorf("drain --json: %s", out)
+	}
 	g.holdWrites()
 	paths := []string{d.Path("g/a"), d.Path("g/b")}
 	for _, p := range paths {
@@ -107,7 +109,9 @@ func TestFlush(t *testing.T) {
 		}
 	}
 	store(t, d.Path("c/x"), pattern("c/x", 64*kib))
-	kvfs(t, "flush", d.Dir)
+	if out := kvfs(t, "flush", "--json", d.Dir); !strings.Contains(out, `"flushed": 1`) {
+		t.Errorf("flush --json: %s", out)
+	}
 	if got := tierOf(d.Path("c/x")); got != "memory,disk" {
 		t.Errorf("after a flush of the mount a block is in %s", got)
 	}

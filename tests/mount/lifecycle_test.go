@@ -127,9 +127,12 @@ func TestUmountCommand(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	t.Run("live", func(t *testing.T) {
 		d := harness.Mount(t, harness.Options{})
-		_, stderr, code := harness.Kvfs(t, "umount", d.Dir)
+		stdout, stderr, code := harness.Kvfs(t, "umount", "--json", d.Dir)
 		if code != 0 {
 			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		if want := fmt.Sprintf("{\n  \"mount\": %q,\n  \"ending_pid\": 0\n}\n", d.Dir); stdout != want {
+			t.Errorf("it prints %s, want %s", stdout, want)
 		}
 		wantUnmounted(t, d)
 		harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
