@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
@@ -46,7 +43,14 @@ func newFsckCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
-			o := disk.CheckOptions{Repair: repair, Data: !noData, Progress: progressOn(cmd.ErrOrStderr(), time.Now)}
+			bar := show.NewBar(cmd.ErrOrStderr(), show.IsTerminal(cmd.ErrOrStderr()))
+			o := disk.CheckOptions{Repair: repair, Data: !noData, Progress: func(done, total int64) {
+				if done == total {
+					bar.Clear()
+					return
+				}
+				bar.Share("checking "+args[0], done, total)
+			}}
 			return fsck(ctx, cmd.OutOrStdout(), args[0], o, raw)
 		},
 	}
@@ -83,39 +87,6 @@ func printReport(w io.Writer, report *disk.Report, raw bool) error {
 	}
 	_, err = w.Write(append(text, '\n'))
 	return err
-}
-
-// progressEvery is how often the progress is printed.
-const progressEvery = time.Second
-
-// progressOn returns a function that prints the progress of a check on one line, which it
-// rewrites. It returns nil if w is no terminal.
-func progressOn(w io.Writer, now func() time.Time) func(done, total int64) {
-	f, ok := w.(*os.File)
-	if !ok {
-		return nil
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
-		return nil
-	}
-	return progressLine(w, now)
-}
-
-func progressLine(w io.Writer, now func() time.Time) func(done, total int64) {
-	last := now()
-	shown := false
-	return func(done, total int64) {
-		at := now()
-		end := done == total
-		if at.Sub(last) < progressEvery && !(end && shown) {
-			return
-		}
-		last, shown = at, !end
-		fmt.Fprintf(w, "\r\033[K") // to the start of the line, and clear it
-		if !end {
-			fmt.Fprintf(w, "%s of %s read", show.Bytes(done), show.Bytes(total))
-		}
-	}
 }
 
 // fsckError returns the error for a code of the report, or nil for a clean directory.

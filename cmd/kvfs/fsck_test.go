@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/directio"
@@ -84,43 +83,6 @@ func TestFsckReport(t *testing.T) {
 	var again disk.Report
 	if err := json.Unmarshal(document.Bytes(), &again); err != nil || again.String() != report.String() {
 		t.Errorf("%v, JSON:\n%s", err, document.String())
-	}
-}
-
-// TestFsckProgress shows one line a second, which is gone at the end, and none
-// where nobody looks.
-func TestFsckProgress(t *testing.T) {
-	var w bytes.Buffer
-	now := time.Unix(0, 0)
-	progress := progressLine(&w, func() time.Time { return now })
-	for _, step := range []struct {
-		after       time.Duration
-		done, total int64
-		want        string
-	}{
-		{0, 1, 4096, ""},
-		{time.Second, 1024, 4096, "\r\033[K1.0 KiB of 4.0 KiB read"},
-		{time.Second / 2, 2048, 4096, ""},
-		{time.Second / 2, 2048, 4096, "\r\033[K2.0 KiB of 4.0 KiB read"},
-		{0, 4096, 4096, "\r\033[K"},
-		{0, 4096, 4096, ""},
-	} {
-		now = now.Add(step.after)
-		w.Reset()
-		if progress(step.done, step.total); w.String() != step.want {
-			t.Errorf("%+v: got %q", step, w.String())
-		}
-	}
-	if progressOn(&w, time.Now) != nil {
-		t.Error("progress for a buffer")
-	}
-	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if progressOn(f, time.Now) != nil {
-		t.Error("progress for a file")
 	}
 }
 

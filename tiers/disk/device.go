@@ -178,12 +178,16 @@ func (d *device) discard() {
 	}
 }
 
+// progressSlots is how many blocks recover reads between two calls of Options.Progress.
+const progressSlots = 256
+
 // recover fills the tables from the directory.
 func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
 	byFound := make(map[*home.Slab]*ledger.Slab)
-	slots := 0
+	before := make(map[*home.Slab]int64) // slots of earlier slabs
+	slots, seen := 0, 0
 	rec, err := d.home.Recover(ctx, home.Funcs{
 		Slab: func(found *home.Slab) {
 			s := &ledger.Slab{Space: d.mu.space, Path: found.Path, Header: found.SlabHeader, Usable: found.Usable, Size: found.FileBytes}
@@ -198,11 +202,15 @@ func (d *device) recover(ctx context.Context) error {
 			defer t.mu.Unlock()
 			d.mu.space.Found(s.Header.Number, s.Size)
 			t.mu.ledger.AddSlab(s)
+			before[found] = int64(slots)
 			slots += int(s.Usable)
 			t.mu.ledger.Reserve(slots)
 			byFound[found] = s
 		},
 		Slot: func(found *home.Slab, h *format.SlotHeader) {
+			if seen++; seen%progressSlots == 0 && t.opts.Progress != nil {
+				t.opts.Progress(d.dir, before[found]+int64(h.Slot)+1, int64(slots))
+			}
 			if s := byFound[found]; s != nil {
 				t.mu.Lock()
 				defer t.mu.Unlock()
@@ -212,6 +220,9 @@ func (d *device) recover(ctx context.Context) error {
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return err
+	}
+	if t.opts.Progress != nil {
+		t.opts.Progress(d.dir, int64(slots), int64(slots))
 	}
 	d.recoveredIn = rec.Took
 	for _, p := range rec.SetAside {

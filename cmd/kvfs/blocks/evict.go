@@ -30,7 +30,12 @@ type Eviction struct {
 // Run evicts the blocks of paths below a mount from the tier, or without paths all of its
 // blocks, and prints the result. It fails if there is nothing at a path.
 func (e *Eviction) Run(ctx context.Context, s Streams, c *client.Controls, mount string, paths []string) error {
+	stop := func() {}
+	if !e.Force { // the daemon copies blocks down before it evicts them: that is what takes time
+		stop = followCopies(ctx, s.Err, mount)
+	}
 	answer, err := e.ask(ctx, c, mount, paths)
+	stop()
 	if err != nil {
 		return err
 	}

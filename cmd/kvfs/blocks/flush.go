@@ -56,7 +56,9 @@ func Drain(ctx context.Context, s Streams, c *client.Controls, dir string, timeo
 		ctx = limited
 	}
 	start := time.Now()
+	stop := followCopies(ctx, s.Err, mount)
 	err = d.AskInto(ctx, struct{}{}, &struct{}{})
+	stop()
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("not done after %v", timeout)
 	}

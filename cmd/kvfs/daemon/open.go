@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
 	"github.com/kvfs/kvfs/cmd/kvfs/page"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -203,7 +204,10 @@ func closeSecondaries(list []tiers.SecondaryOptions) error {
 }
 
 // ssd is the SSD as a type of tier. Its options are sections of their own.
-type ssd struct{ cfg *config.Config }
+type ssd struct {
+	cfg      *config.Config
+	progress func(dir string, done, total int64) // of disk.Options
+}
 
 // Open implements driver.Opener.
 func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tier, error) {
@@ -211,7 +215,7 @@ func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tie
 	if err != nil {
 		return nil, err
 	}
-	o.Name = name
+	o.Name, o.Progress = name, s.progress
 	o.Pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: int64(s.cfg.Staging.Size), UsableRatio: s.cfg.Staging.UsableRatio})
 	if err != nil {
 		return nil, err
@@ -222,7 +226,7 @@ func (s ssd) Open(ctx context.Context, name string, log *zap.Logger) (driver.Tie
 // openSecondaries opens the local tiers below memory, fastest first. The engine closes them.
 func openSecondaries(ctx context.Context, cfg *config.Config, web *web, log *zap.Logger) (list []tiers.SecondaryOptions, err error) {
 	for _, t := range cfg.Below() {
-		opener := driver.Opener(ssd{cfg})
+		opener := driver.Opener(ssd{cfg, recovering(web, t.Name)})
 		if t.Type != config.TierDisk {
 			opener = t.Options.(driver.Opener) // of tierTypes
 		}
@@ -237,6 +241,19 @@ func openSecondaries(ctx context.Context, cfg *config.Config, web *web, log *zap
 		})
 	}
 	return list, nil
+}
+
+// recovering returns a function that tells, on the web and on a terminal, how much of an SSD directory is read.
+func recovering(web *web, tier string) func(dir string, done, total int64) {
+	bar := show.NewBar(os.Stderr, show.IsTerminal(os.Stderr))
+	return func(dir string, done, total int64) {
+		if done == total { // of this directory
+			bar.Clear()
+			return
+		}
+		web.at(fmt.Sprintf("tier %s: recovering, %s at %d of %d slots", tier, dir, done, total))
+		bar.Share("reading "+dir, done, total)
+	}
 }
 
 // rootDir is the mode and owner of the root directory.

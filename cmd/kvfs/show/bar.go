@@ -14,12 +14,13 @@ import (
 type Bar struct {
 	w     io.Writer // nil: nothing is shown
 	start time.Time
-	width int // of the line on the screen
+	width int   // of the line on the screen
+	share int64 // in percent, as Share last wrote it
 }
 
 // NewBar begins a work. If on, it is shown on w.
 func NewBar(w io.Writer, on bool) *Bar {
-	b := &Bar{start: time.Now()}
+	b := &Bar{start: time.Now(), share: -1}
 	if on {
 		b.w = w
 	}
@@ -31,10 +32,28 @@ func (b *Bar) Took() time.Duration { return time.Since(b.start) }
 
 // Show writes the line. It ignores errors.
 func (b *Bar) Show(done, total, bytes int64) {
+	if b.w != nil {
+		b.write(line(done, total, bytes, time.Since(b.start)))
+	}
+}
+
+// Share writes a line with what is done, and the share of it in percent, when that is another than before. It ignores
+// errors.
+func (b *Bar) Share(what string, done, total int64) {
 	if b.w == nil {
 		return
 	}
-	line := line(done, total, bytes, time.Since(b.start))
+	share := int64(100)
+	if total > 0 {
+		share = min(100, max(0, int64(100*float64(done)/float64(total))))
+	}
+	if share != b.share {
+		b.share = share
+		b.write(fmt.Sprintf("%s  %d %%", what, share))
+	}
+}
+
+func (b *Bar) write(line string) {
 	fmt.Fprintf(b.w, "\r%-*s", b.width, line)
 	b.width = len(line)
 }
@@ -43,7 +62,7 @@ func (b *Bar) Show(done, total, bytes int64) {
 func (b *Bar) Clear() {
 	if b.w != nil && b.width > 0 {
 		fmt.Fprintf(b.w, "\r%s\r", strings.Repeat(" ", b.width))
-		b.width = 0
+		b.width, b.share = 0, -1
 	}
 }
 

@@ -37,8 +37,18 @@ func TestProgressBar(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	w.Reset()
+	for _, done := range []int64{0, 1, 999, 1000, 200000, 300000} {
+		bar.Share("x", done, 200000)
+	}
+	bar.Share("empty", 0, 0)
+	bar.Clear()
+	if got, want := w.String(), "\rx  0 %\rx  100 %\r"+strings.Repeat(" ", 8)+"\r"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	w.Reset()
 	bar = NewBar(&w, false)
 	bar.Show(1, 2, 3)
+	bar.Share("x", 1, 2)
 	bar.Clear()
 	if w.Len() > 0 || IsTerminal(&w) {
 		t.Errorf("got %q", w.String())
