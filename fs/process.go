@@ -49,7 +49,7 @@ func (f *files) program(tid uint32) (pid uint32, command string) {
 // maker is caller for a request that may make a version.
 func (f *files) maker(tid uint32) tiers.Caller {
 	c := f.caller(tid)
-	if f.engine.Quotas().NeedCgroups() {
+	if f.engine.Accounts().NeedCgroups() {
 		c.Cgroup = f.procs.cgroup(tid)
 	}
 	return c

@@ -26,6 +26,8 @@ type (
 	// StoreJob is what StoreJobs returns.
 	StoreJob = lane.StoreJob
 
+	// Accounts are what groups, users and control groups hold and may hold.
+	Accounts = space.Accounts
 	// Attr is what stat shows of an entry.
 	Attr = state.Attr
 	// Caller is the thread that asks.
@@ -80,14 +82,14 @@ type (
 	Quota = space.Quota
 	// QuotaKind says whose memory a quota bounds.
 	QuotaKind = space.QuotaKind
-	// Quotas are the quotas of an engine.
-	Quotas = space.Quotas
 	// QuotaStats is a quota, and what is used of it.
 	QuotaStats = space.QuotaStats
 	// RenameOptions names the file or directory that moves, and where to.
 	RenameOptions = writing.RenameOptions
 	// SecondaryOptions describes one secondary tier.
 	SecondaryOptions = state.SecondaryOptions
+	// Share is what a tier has of a group.
+	Share = space.Share
 	// Summary counts keys by where a reader found them, over all batches.
 	Summary = state.Summary
 	// Waiter is a thread that serves other requests, too.

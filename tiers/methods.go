@@ -179,8 +179,8 @@ func (e *Engine) RefNamed(dir, id index.ID, name string) (Attr, bool) {
 // Release ends h: the kernel calls it when the last descriptor is gone.
 func (e *Engine) Release(h *Handle) { e.core.writing.Release(h) }
 
-// Quotas returns the quotas of memory, which may be changed.
-func (e *Engine) Quotas() Quotas { return e.core.space.Quotas() }
+// Accounts returns what groups, users and control groups hold and may hold. Quotas may be changed there.
+func (e *Engine) Accounts() Accounts { return e.core.space.Accounts() }
 
 // ReleaseRequest ends the leases of a request of a user, in all groups, and returns their number.
 func (e *Engine) ReleaseRequest(as *event.Viewer, request string) (ended int) {

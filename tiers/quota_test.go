@@ -38,14 +38,14 @@ func (w *world) there(names ...string) string {
 // quota sets a quota of some pages.
 func (w *world) quota(kind tiers.QuotaKind, name string, pages int64) {
 	w.t.Helper()
-	must(w.t, w.e.Quotas().Set(context.Background(), tiers.Quota{Kind: kind, Name: name, Bytes: pages * page}))
+	must(w.t, w.e.Accounts().SetQuota(context.Background(), tiers.Quota{Kind: kind, Name: name, Bytes: pages * page}))
 	w.audit()
 }
 
 // used is what the engine tells of the quotas, in pages.
 func (w *world) used() string {
 	var got []string
-	for _, q := range w.e.Quotas().List() {
+	for _, q := range w.e.Accounts().Quotas() {
 		got = append(got, fmt.Sprintf("%s %s: %d of %d", q.Kind, q.Name, q.UsedBytes/page, q.Bytes/page))
 	}
 	return strings.Join(got, ", ")
@@ -108,12 +108,12 @@ func TestQuotaOwn(t *testing.T) {
 // quota counts.
 func TestQuotaCgroup(t *testing.T) {
 	w := shared(t, tiers.Options{})
-	if w.e.Quotas().NeedCgroups() {
+	if w.e.Accounts().NeedCgroups() {
 		t.Error("control groups are asked for")
 	}
 	w.quota(tiers.QuotaCgroup, "/c", 2)
 	w.quota(tiers.QuotaCgroup, "/c/3", 3)
-	if !w.e.Quotas().NeedCgroups() {
+	if !w.e.Accounts().NeedCgroups() {
 		t.Error("no control groups are asked for")
 	}
 	for i := range 4 {
@@ -130,7 +130,7 @@ func TestQuotaCgroup(t *testing.T) {
 	}
 	w.quota(tiers.QuotaCgroup, "/c/3", 0)
 	w.quota(tiers.QuotaCgroup, "/c", 0)
-	if w.e.Quotas().NeedCgroups() {
+	if w.e.Accounts().NeedCgroups() {
 		t.Error("control groups are asked for at the end")
 	}
 	w.close(false)
@@ -207,20 +207,20 @@ func TestQuotaRefused(t *testing.T) {
 		quota("group", strings.Repeat("x", 256), page), quota("group", "a", 17*page), quota("group", "none", 0), quota("node", "1", page),
 		quota("user", "1", -1), quota("group", "a", -1), quota("group", "a/b", page),
 	} {
-		if err := w.e.Quotas().Set(t.Context(), q); !errors.Is(err, block.ErrInvalid) {
+		if err := w.e.Accounts().SetQuota(t.Context(), q); !errors.Is(err, block.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
 	for i := range 64 {
-		must(t, w.e.Quotas().Set(t.Context(), tiers.Quota{Kind: "user", Name: fmt.Sprint(i), Bytes: page}))
-		must(t, w.e.Quotas().Set(t.Context(), tiers.Quota{Kind: "group", Name: fmt.Sprint("g", i), Bytes: page}))
+		must(t, w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: "user", Name: fmt.Sprint(i), Bytes: page}))
+		must(t, w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: "group", Name: fmt.Sprint("g", i), Bytes: page}))
 	}
 	for _, q := range []tiers.Quota{quota("user", "64", page), quota("group", "g64", page)} {
-		if err := w.e.Quotas().Set(t.Context(), q); !errors.Is(err, block.ErrInvalid) {
+		if err := w.e.Accounts().SetQuota(t.Context(), q); !errors.Is(err, block.ErrInvalid) {
 			t.Errorf("one too many: %+v: %v", q, err)
 		}
 	}
-	must(t, w.e.Quotas().Set(t.Context(), tiers.Quota{Kind: "user", Name: "7", Bytes: 0}))
-	must(t, w.e.Quotas().Set(t.Context(), tiers.Quota{Kind: "user", Name: "64", Bytes: page}))
+	must(t, w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: "user", Name: "7", Bytes: 0}))
+	must(t, w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: "user", Name: "64", Bytes: page}))
 	w.close(false)
 }

@@ -248,7 +248,7 @@ func (w *worker) quota() {
 		{Kind: tiers.QuotaUser, Name: "2"}, {Kind: tiers.QuotaCgroup, Name: "/c/1"}, {Kind: tiers.QuotaCgroup, Name: "/c"},
 	}[w.rng.IntN(6)]
 	q.Bytes = int64(w.rng.IntN(4)) * 6 * page
-	if err := w.e.Quotas().Set(context.Background(), q); err != nil && (q.Bytes > 0 || !errors.Is(err, block.ErrInvalid)) { // else there is none
+	if err := w.e.Accounts().SetQuota(context.Background(), q); err != nil && (q.Bytes > 0 || !errors.Is(err, block.ErrInvalid)) { // else there is none
 		w.t.Errorf("%+v: %v", q, err)
 	}
 }

@@ -35,9 +35,9 @@ type Quota struct {
 }
 
 // Quotas returns the quotas of an engine in the form of answers.
-func Quotas(quotas tiers.Quotas) []Quota {
+func Quotas(accounts tiers.Accounts) []Quota {
 	list := []Quota{}
-	for _, q := range quotas.List() {
+	for _, q := range accounts.Quotas() {
 		origin := "command"
 		if q.Configured {
 			origin = "configuration"
@@ -49,25 +49,25 @@ func Quotas(quotas tiers.Quotas) []Quota {
 
 // QuotaFile returns the file .kvfs/quota. The users and the members of the groups may read the quotas. Only root and the
 // user of the daemon may change them: else a user could raise its own. Changes are logged.
-func QuotaFile(quotas tiers.Quotas, users, groups []uint32, log *zap.Logger) File {
+func QuotaFile(accounts tiers.Accounts, users, groups []uint32, log *zap.Logger) File {
 	return File{Name: "quota", Users: users, Groups: groups, Open: func(as *event.Viewer) Dialogue {
 		return requestJSON(func(ctx context.Context, q QuotaRequest) (QuotaAnswer, error) {
 			if q != (QuotaRequest{}) {
 				if as != nil {
 					return QuotaAnswer{}, fmt.Errorf("quota: only root and the user of the daemon may change quotas")
 				}
-				if err := change(ctx, quotas, q); err != nil {
+				if err := change(ctx, accounts, q); err != nil {
 					return QuotaAnswer{}, err
 				}
 				Audit(ctx, log, "quota", zap.String("do", q.Do), zap.String("kind", q.Kind), zap.String("name", q.Name), zap.Int64("bytes", q.Bytes))
 			}
-			return QuotaAnswer{Quotas(quotas)}, nil
+			return QuotaAnswer{Quotas(accounts)}, nil
 		})
 	}}
 }
 
 // change sets a quota, or takes it away.
-func change(ctx context.Context, quotas tiers.Quotas, q QuotaRequest) error {
+func change(ctx context.Context, accounts tiers.Accounts, q QuotaRequest) error {
 	switch {
 	case q.Do == "set" && q.Bytes <= 0:
 		return strict.Faulty("/bytes", "%d, want at least 1", q.Bytes)
@@ -76,7 +76,7 @@ func change(ctx context.Context, quotas tiers.Quotas, q QuotaRequest) error {
 	case q.Do != "set" && q.Do != "clear":
 		return strict.Faulty("/do", "%q, want set or clear", block.Shorten(q.Do, block.Shown))
 	}
-	err := quotas.Set(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes})
+	err := accounts.SetQuota(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes})
 	if err != nil {
 		return fmt.Errorf("quota: %w", err)
 	}

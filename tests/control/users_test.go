@@ -88,7 +88,7 @@ func TestUsers(t *testing.T) {
 
 	for _, u := range []*harness.User{engineUser, member, helpful, stranger} {
 		a := harness.NewActor(t, u)
-		for _, file := range []string{"query", "prefetch", "specs", "events", "accesslog", "quota", "evict"} {
+		for _, file := range []string{"query", "prefetch", "specs", "events", "accesslog", "quota", "usage", "evict"} {
 			var want error
 			if u == stranger || file == "evict" {
 				want = unix.EACCES

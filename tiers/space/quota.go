@@ -38,7 +38,7 @@ type Quota struct {
 type QuotaStats struct {
 	Quota
 	UsedBytes  int64
-	Configured bool // it is in the configuration; else Set has set it
+	Configured bool // it is in the configuration; else SetQuota has set it
 }
 
 const (
@@ -49,18 +49,18 @@ const (
 	maxCgroupPath  = 1024 // bytes
 )
 
-// Quotas are the quotas of an engine. Its methods may be called in parallel.
-type Quotas struct{ e *space }
+// Accounts are what groups, users and control groups hold and may hold. Its methods may be called in parallel.
+type Accounts struct{ e *space }
 
-// Quotas returns the quotas.
-func (e *space) Quotas() Quotas { return Quotas{e} }
+// Accounts returns the accounts.
+func (e *space) Accounts() Accounts { return Accounts{e} }
 
-// Set sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
+// SetQuota sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
 // configuration again. Files that are there count, but for those of a control group: who made them is not known. Then
-// Set evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
+// SetQuota evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
 // ctx's error: then the quota holds, and more than it may be in use.
-func (qs Quotas) Set(ctx context.Context, q Quota) error {
-	e := qs.e
+func (as Accounts) SetQuota(ctx context.Context, q Quota) error {
+	e := as.e
 	e.quotas.Lock()
 	defer e.quotas.Unlock()
 	if q.Bytes < 0 {
@@ -78,7 +78,7 @@ func (qs Quotas) Set(ctx context.Context, q Quota) error {
 	return err
 }
 
-// setGroupQuota is Set for a group.
+// setGroupQuota is SetQuota for a group.
 func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
 	if len(q.Name) > block.MaxName || strings.Contains(q.Name, "/") || !utf8.ValidString(q.Name) {
 		return fmt.Errorf("group %q: no name of a directory: %w", block.Shorten(q.Name, block.Shown), block.ErrInvalid)
@@ -124,7 +124,7 @@ func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 	return n, anew, err
 }
 
-// setHolderQuota is Set for a user or a control group.
+// setHolderQuota is SetQuota for a user or a control group.
 func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 	h, err := holderOf(q)
 	if err != nil {
@@ -262,11 +262,11 @@ func holderOf(q Quota) (h room.Holder, err error) {
 }
 
 // NeedCgroups reports whether a caller that may make a version needs Caller.Cgroup.
-func (qs Quotas) NeedCgroups() bool { return qs.e.cgroups.Load() }
+func (as Accounts) NeedCgroups() bool { return as.e.cgroups.Load() }
 
-// List returns the quotas, those of groups first.
-func (qs Quotas) List() (list []QuotaStats) {
-	e := qs.e
+// Quotas returns the quotas, those of groups first.
+func (as Accounts) Quotas() (list []QuotaStats) {
+	e := as.e
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	for g := range e.Mu.Room.Groups() {

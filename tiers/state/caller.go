@@ -15,7 +15,7 @@ type Caller struct {
 	Told bool
 
 	// Cgroup is the path of the process's control group, in the hierarchy of version 2; empty unless the call may make a
-	// version and Quotas.NeedCgroups says so.
+	// version and Accounts.NeedCgroups says so.
 	Cgroup string
 
 	// Waits is called before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.

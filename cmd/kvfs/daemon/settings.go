@@ -39,7 +39,7 @@ func decodeSettings(text []byte) ([]tiers.Quota, error) {
 
 // quotasSet returns the quotas that are not of the configuration.
 func (d *daemon) quotasSet() (list []tiers.Quota) {
-	for _, q := range d.engine.Quotas().List() {
+	for _, q := range d.engine.Accounts().Quotas() {
 		if !q.Configured {
 			list = append(list, q.Quota)
 		}
@@ -50,7 +50,7 @@ func (d *daemon) quotasSet() (list []tiers.Quota) {
 // restoreQuotas sets quotas again.
 func (d *daemon) restoreQuotas(ctx context.Context, list []tiers.Quota) {
 	for _, q := range list {
-		if err := d.engine.Quotas().Set(ctx, q); err != nil { // memory may be smaller now
+		if err := d.engine.Accounts().SetQuota(ctx, q); err != nil { // memory may be smaller now
 			d.log.Warn("a quota that was set does not hold any more", zap.Error(err))
 		}
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os/user"
@@ -14,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/otlp"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/query"
@@ -74,7 +76,8 @@ func (s *surface) files() []control.File {
 		{Name: "prefetch", Open: asking(s.queries.Prefetch), Users: s.users, Groups: s.gids},
 		{Name: "specs", Open: control.Same(s.specs), Users: s.users, Groups: s.gids},
 		{Name: "events", Open: s.followEvents, Stream: true, Users: s.users, Groups: s.gids},
-		control.QuotaFile(s.engine.Quotas(), s.users, s.gids, s.audit),
+		control.QuotaFile(s.engine.Accounts(), s.users, s.gids, s.audit),
+		{Name: "usage", Open: control.Same(control.StreamJSON(s.usage)), Users: s.users, Groups: s.gids},
 		{Name: "jobs", Text: s.jobs},
 		{Name: "drain", Open: control.Same(control.StreamJSON(s.drain))},
 	}
@@ -97,6 +100,19 @@ func (s *surface) specs(ctx context.Context, request []byte, answer io.Writer) {
 		control.Audit(ctx, s.audit, "specs", zap.Strings("set", set), zap.Strings("removed", removed))
 	}
 	answer.Write(text.Bytes())
+}
+
+// usage answers .kvfs/usage.
+func (s *surface) usage(_ context.Context, _ struct{}, answer io.Writer) error {
+	doc := status.Lower{Groups: map[string]map[string]status.Share{}}
+	for group, shares := range s.engine.Accounts().Shares() {
+		tiers := map[string]status.Share{}
+		for tier, share := range shares {
+			tiers[tier] = status.Share(share)
+		}
+		doc.Groups[show.Text(string(group))] = tiers
+	}
+	return json.NewEncoder(answer).Encode(doc)
 }
 
 // asking makes the Open of a control file whose answers depend on the asking user.

@@ -60,7 +60,7 @@ func (s *Source) Collect() *Document {
 	for _, g := range s.Engine.Groups() {
 		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
-	doc.Quotas = control.Quotas(s.Engine.Quotas())
+	doc.Quotas = control.Quotas(s.Engine.Accounts())
 	return doc
 }
 

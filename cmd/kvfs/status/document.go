@@ -89,6 +89,18 @@ type Group struct {
 	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
 }
 
+// Lower is the answer of .kvfs/usage: what the tiers of a node below memory have of each group, by the names of both.
+// Names of groups are escaped.
+type Lower struct {
+	Groups map[string]map[string]Share `json:"groups"`
+}
+
+// Share is what a tier has of a group.
+type Share struct {
+	Blocks int64 `json:"blocks"`
+	Bytes  int64 `json:"bytes"`
+}
+
 // MemoryDir is the directory of the blocks in memory.
 type MemoryDir struct {
 	Dir       string `json:"dir"`

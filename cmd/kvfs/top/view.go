@@ -169,7 +169,7 @@ func writeGroups(w io.Writer, d *status.Document, width int) {
 	if len(d.Tiers) > 0 {
 		capacity = d.Tiers[0].CapacityBytes
 	}
-	groups := watch.UsageOf(d).Groups
+	groups := watch.UsageOf(d, nil).Groups
 	for i := range groups[:min(len(groups), shownGroups)] {
 		g := &groups[i]
 		note := ""

@@ -2,32 +2,50 @@ package watch
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
-// Usage is who uses how much of which tier. A daemon counts the bytes of each group in memory; of lower tiers it knows
-// the sum alone.
+// LowerOf asks the daemon of the mount at dir.
+func LowerOf(ctx context.Context, c *client.Controls, dir string) (*status.Lower, error) {
+	mount, err := c.Root(dir)
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.Dial(mount, "usage")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	low := &status.Lower{}
+	return low, d.AskInto(ctx, struct{}{}, low)
+}
+
+// Usage is who uses how much of which tier.
 type Usage struct {
 	Groups []GroupUsage `json:"groups"` // largest first
 	Tiers  []TierUsage  `json:"tiers"`  // memory first
 	Total  Total        `json:"total"`  // of this node's tiers; a block that is in two of them counts twice
 }
 
-// GroupUsage is the memory of a group.
+// GroupUsage is what a group uses.
 type GroupUsage struct {
 	Name        string `json:"name"` // escaped; empty for files directly below the mount
 	MemoryBytes int64  `json:"memory_bytes"`
 	QuotaBytes  int64  `json:"quota_bytes"` // 0: none
 	BlockBytes  int64  `json:"block_bytes"` // size of its blocks; 0: not known
 	Pinned      bool   `json:"pinned"`
+
+	Lower map[string]status.Share `json:"lower,omitempty"` // in tiers below memory; absent if it is not known
 }
 
 // TierUsage is what is in a tier.
@@ -45,11 +63,14 @@ type Total struct {
 	Blocks    int64 `json:"blocks"`
 }
 
-// UsageOf returns the usage in a status.
-func UsageOf(d *status.Document) *Usage {
+// UsageOf returns the usage in a status, and of lower tiers in low, which may be nil.
+func UsageOf(d *status.Document, low *status.Lower) *Usage {
+	if low == nil {
+		low = &status.Lower{}
+	}
 	u := &Usage{Groups: make([]GroupUsage, 0, len(d.Groups)), Tiers: make([]TierUsage, 0, len(d.Tiers))}
 	for _, g := range d.Groups {
-		u.Groups = append(u.Groups, GroupUsage{g.Name, g.UsedBytes, g.QuotaBytes, g.BlockBytes, g.Pinned})
+		u.Groups = append(u.Groups, GroupUsage{g.Name, g.UsedBytes, g.QuotaBytes, g.BlockBytes, g.Pinned, low.Groups[g.Name]})
 	}
 	slices.SortFunc(u.Groups, func(a, b GroupUsage) int {
 		return cmp.Or(cmp.Compare(b.MemoryBytes, a.MemoryBytes), cmp.Compare(a.Name, b.Name))
@@ -67,14 +88,31 @@ func UsageOf(d *status.Document) *Usage {
 // Print writes the usage as two tables.
 func (u *Usage) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "GROUP\tMEMORY\tQUOTA\tBLOCK SIZE\tNOTE\n")
+	lower := u.lower()
+	columns := func(first, memory string, of func(tier string) int64, rest string) {
+		fmt.Fprintf(t, "%s\t%s\t", first, memory)
+		for _, tier := range lower {
+			if of == nil {
+				fmt.Fprintf(t, "%s\t", strings.ToUpper(show.Text(tier)))
+			} else {
+				fmt.Fprintf(t, "%s\t", show.Bytes(of(tier)))
+			}
+		}
+		fmt.Fprintln(t, rest)
+	}
+	columns("GROUP", "MEMORY", nil, "QUOTA\tBLOCK SIZE\tNOTE")
 	var sum int64
+	sums := map[string]int64{}
 	for i := range u.Groups {
 		g := &u.Groups[i]
 		sum += g.MemoryBytes
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", g.Title(), show.Bytes(g.MemoryBytes), orNone(g.QuotaBytes), orNone(g.BlockBytes), g.note())
+		for _, tier := range lower {
+			sums[tier] += g.Lower[tier].Bytes
+		}
+		columns(g.Title(), show.Bytes(g.MemoryBytes), func(tier string) int64 { return g.Lower[tier].Bytes },
+			orNone(g.QuotaBytes)+"\t"+orNone(g.BlockBytes)+"\t"+g.note())
 	}
-	fmt.Fprintf(t, "total\t%s\t-\t-\t-\n", show.Bytes(sum))
+	columns("total", show.Bytes(sum), func(tier string) int64 { return sums[tier] }, "-\t-\t-")
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -84,6 +122,16 @@ func (u *Usage) Print(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "total\t%s\t-\t-\t%d\n", show.Bytes(u.Total.UsedBytes), u.Total.Blocks)
 	return t.Flush()
+}
+
+// lower returns the names of the tiers that have something of a group, in the order of the tiers.
+func (u *Usage) lower() (names []string) {
+	for _, t := range u.Tiers {
+		if slices.ContainsFunc(u.Groups, func(g GroupUsage) bool { _, ok := g.Lower[t.Name]; return ok }) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
 
 // Title is the name of the group as tables have it. The name is escaped already; show.Lines keeps a terminal safe from a
