@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/bench"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/watch"
 )
 
@@ -25,7 +26,7 @@ func newBenchCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Duration < time.Second || o.Duration > time.Hour {
 				return usageError(cmd, "--duration: %v is not from 1s to 1h", o.Duration)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
@@ -279,7 +280,7 @@ func TestOnlyMount(t *testing.T) {
 	}
 	f := newFakeDaemon("/m", "", nil)
 	f.other = "/n"
-	complete := completeMount(f.connect)
+	complete := complete.MountArg(f.connect)
 	for begun, want := range map[string][]string{"": {"/m", "/n"}, "/n": {"/n"}, "x": nil} {
 		if got, _ := complete(nil, nil, begun); !slices.Equal(got, want) {
 			t.Errorf("completion of %q: got %q, want %q", begun, got, want)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 )
 
 func newEventsCommand(connect client.Connector) *cobra.Command {
@@ -22,13 +23,14 @@ func newEventsCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE:              func(cmd *cobra.Command, args []string) error { return runEvents(cmd, connect, &flags, args) },
 	}
 	cmd.Flags().Uint64Var(&flags.Since, "since", 0, "begin with the event of this number, or a gap if it is not known any more; 1: all that are known")
 	cmd.Flags().StringArrayVar(&flags.Groups, "group", nil, "only this group; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.Names, "event", nil, "only events of this name; may be repeated")
-	completeFlag(cmd, "event", "stored", "evicted", "removed", "renamed")
+	complete.FlagOf(cmd, connect, "group", complete.Groups)
+	complete.Flag(cmd, "event", "stored", "evicted", "removed", "renamed")
 	cmd.Flags().Uint64VarP(&flags.Count, "count", "n", 0, "end after so many lines; 0: never")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the lines as the daemon wrote them")
 	return cmd

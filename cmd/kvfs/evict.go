@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -38,7 +39,7 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return runEvict(cmd, connect, flags, args) },
 	}
 	cmd.Flags().StringVar(&flags.Tier, "tier", "", "the tier: memory or disk (required)")
-	completeFlag(cmd, "tier", "memory", "disk")
+	complete.FlagOf(cmd, connect, "tier", complete.Tiers)
 	cmd.Flags().BoolVar(&flags.all, "all", false, "every block of the tier")
 	cmd.Flags().BoolVar(&flags.Force, "force", false, "also blocks that no other tier holds: they are lost")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -18,13 +18,15 @@ import (
 type blockFlags struct{ client.Naming }
 
 // add adds the flags to cmd.
-func (b *blockFlags) add(cmd *cobra.Command) {
+func (b *blockFlags) add(cmd *cobra.Command, connect client.Connector) {
 	cmd.Flags().StringVar(&b.Mount, "mount", "", "the arguments are hashes, of blocks of the mount at this directory")
 	cmd.Flags().StringVar(&b.Group, "group", "", "{group} of the template (with --mount)")
 	cmd.Flags().StringVar(&b.Template, "template", "", "path of a hash below the mount; default {group}/{hash} (with --mount)")
 	cmd.Flags().IntVar(&b.Ranks, "ranks", 1, "a block is one file for each {rank} of the template from 0 up to this (with --mount)")
 	cmd.Flags().StringVar(&b.Request, "request", "", "name of this request in logs and .kvfs/jobs")
 	b.addForm(cmd)
+	complete.FlagOf(cmd, connect, "mount", complete.Mounts)
+	complete.FlagOf(cmd, connect, "group", complete.Groups)
 }
 
 // addForm adds the flags for the form of names.
@@ -68,36 +70,6 @@ func orOnly(c *client.Controls, args []string) ([]string, error) {
 	}
 	mount, err := c.Only()
 	return []string{mount}, err
-}
-
-// completeMount returns a completion of the first argument: the mounts of this machine, else directories.
-func completeMount(connect client.Connector) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		c, err := connect()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		}
-		var points []string
-		for _, p := range c.Points() {
-			if strings.HasPrefix(p, begun) {
-				points = append(points, p)
-			}
-		}
-		if len(points) == 0 {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		}
-		return points, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// completeFlag completes the values of a flag of cmd, which are known.
-func completeFlag(cmd *cobra.Command, flag string, values ...string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // cmd has no such flag
-	}
 }
 
 // checkUTF8 finds values of flags that a request cannot hold.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 )
 
 func newFlushCommand(connect client.Connector) *cobra.Command {
@@ -47,7 +48,7 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {

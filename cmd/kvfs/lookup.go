@@ -40,7 +40,7 @@ func newLookupCommand(connect client.Connector) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return runLookup(cmd, connect, &flags, args) },
 	}
-	flags.add(cmd)
+	flags.add(cmd, connect)
 	cmd.Flags().StringVar(&flags.Spec, "spec", "", "find the longest hit for the groups of this spec (with --mount)")
 	cmd.Flags().IntVar(&flags.numTokens, "num-tokens", 0, "length of the prompt; that of all hashes unless given (with --spec)")
 	cmd.Flags().IntVar(&flags.Cached, "cached", 0, "tokens that the engine has already and does not read (with --spec)")

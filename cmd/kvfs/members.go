@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
@@ -28,7 +29,7 @@ func newMembersCommand(connect client.Connector) *cobra.Command {
 		Short:             "List the nodes of the cluster that the mount at DIR is part of",
 		Long:              "List the nodes of the cluster that the mount at DIR is part of.\n\n" + onlyMount,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := mountArg(connect, args)
 			if err != nil {

@@ -37,7 +37,7 @@ func newPrefetchCommand(connect client.Connector) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return runPrefetch(cmd, connect, &flags, args) },
 	}
-	flags.add(cmd)
+	flags.add(cmd, connect)
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")
 	cmd.Flags().BoolVarP(&flags.Quiet, "quiet", "q", false, "do not show the progress")
 	return cmd

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/fs/control"
 )
 
@@ -25,7 +26,7 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runQuota(cmd, connect, args, control.QuotaRequest{}, raw)
 		},
@@ -74,6 +75,9 @@ func quotaCommand(connect client.Connector, cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().String("group", "", "the blocks of this group")
 	cmd.Flags().String("user", "", "the files that this user owns: a name, or a number")
 	cmd.Flags().String("cgroup", "", "what processes of this cgroup write: a path, as in /proc/PID/cgroup after 0::")
+	complete.FlagOf(cmd, connect, "group", complete.Groups)
+	complete.FlagOf(cmd, connect, "user", complete.Quotas("user"))
+	complete.FlagOf(cmd, connect, "cgroup", complete.Quotas("cgroup"))
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
@@ -69,6 +70,7 @@ func newRootCommand() *cobra.Command {
 	})
 	root.SetUsageFunc(usageOf(root.UsageFunc()))
 	checkUsage(root)
+	complete.Settings(root)
 	return root
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 )
 
 func newSpecsCommand(connect client.Connector) *cobra.Command {
@@ -28,7 +29,7 @@ func newSpecsCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE:              func(cmd *cobra.Command, args []string) error { return runSpecs(cmd, connect, args, raw) },
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print the answer as JSON")

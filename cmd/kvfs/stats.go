@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/watch"
 )
 
@@ -35,7 +36,7 @@ func newStatsCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE:              func(cmd *cobra.Command, args []string) error { return runStats(cmd, connect, &lines, args) },
 	}
 	addLines(cmd, &lines)

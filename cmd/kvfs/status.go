@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
@@ -21,7 +22,7 @@ func newStatusCommand(connect client.Connector) *cobra.Command {
 		Short:             "Show the state of the mount at DIR, or of the owner that kvfs serve runs",
 		Long:              "Show the state of the mount at DIR, or of the owner that kvfs serve runs.\n\n" + onlyMount,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := statusOf(cmd.Context(), connect, args, owner)
 			if err != nil {

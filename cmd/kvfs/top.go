@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/top"
 	"github.com/kvfs/kvfs/cmd/kvfs/watch"
@@ -27,7 +28,7 @@ func newTopCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lines := watch.Lines{Interval: interval}
 			if !show.IsTerminal(cmd.OutOrStdout()) || interval < minInterval {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
@@ -26,7 +27,7 @@ func newTraceRecordCommand(connect client.Connector) *cobra.Command {
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeMount(connect),
+		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.File == "" {
 				return usageError(cmd, "no file is named: give -o FILE")
@@ -59,14 +60,14 @@ func newTraceReplayCommand(connect client.Connector) *cobra.Command {
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return completeMount(connect)(cmd, args[1:], begun)
+			return complete.MountArg(connect)(cmd, args[1:], begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return replay.Print(cmd.Context(), args[0], args[1], cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().Var(&replay.Speed, "speed", "times as fast as it was recorded, or max: each process without a pause")
-	completeFlag(cmd, "speed", "1", "2", "10", "max")
+	complete.Flag(cmd, "speed", "1", "2", "10", "max")
 	cmd.Flags().BoolVar(&replay.Fill, "fill", false, "first write the blocks that were there before the trace began, as far as it reads them")
 	cmd.Flags().BoolVar(&replay.Keep, "keep", false, "leave what was written")
 	cmd.Flags().BoolVar(&replay.JSON, "json", false, "print the report as JSON")

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
@@ -22,6 +24,8 @@ func newUmountCommand() *cobra.Command {
 		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone and its daemon has ended. " +
 			"With --lazy it does not wait for the daemon. A mount whose daemon is dead is cleaned up too.",
 		Args: cobra.ExactArgs(1),
+
+		ValidArgsFunction: complete.MountArg(client.System),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -219,10 +220,7 @@ func AddFlags(fs *pflag.FlagSet) {
 	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
 	for _, t := range textSettings() {
 		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", firstSentence(t.help))
-		f.DefValue = t.def
-		if t.auto != "" {
-			f.DefValue = t.auto
-		}
+		f.DefValue, f.Annotations = cmp.Or(t.auto, t.def), map[string][]string{"values": t.enum} // for cmd/kvfs/complete
 		if t.typ.Kind() == reflect.Bool {
 			f.NoOptDefVal = "true"
 		}
