@@ -52,6 +52,8 @@ type (
 	EvictRequest = space.EvictRequest
 	// File is the write side of one entry.
 	File = writing.File
+	// GroupStats is a snapshot of one group.
+	GroupStats = space.GroupStats
 	// GroupOptions configures one group.
 	GroupOptions = state.GroupOptions
 	// Handle is one open of a File for writing.

@@ -15,7 +15,7 @@ import (
 // groupNames are the groups that the engine knows.
 func (w *world) groupNames() map[string]tiers.GroupStats {
 	all := map[string]tiers.GroupStats{}
-	for _, g := range w.e.Groups() {
+	for _, g := range w.e.Accounts().Groups() {
 		all[string(g.Name)] = g
 	}
 	return all
@@ -43,7 +43,7 @@ func TestForgetGroups(t *testing.T) {
 		}
 	}
 	must(t, w.rename(10, "moved", "arrived", false))
-	eventually(t, "the groups without files are forgotten", func() bool { return len(w.e.Groups()) == 4 })
+	eventually(t, "the groups without files are forgotten", func() bool { return len(w.e.Accounts().Groups()) == 4 })
 	left := w.groupNames()
 	for _, name := range []string{"hollow", "open", "configured", "arrived"} {
 		if _, ok := left[name]; !ok {

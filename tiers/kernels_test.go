@@ -293,7 +293,7 @@ func TestRenameDirVersions(t *testing.T) {
 	must(t, err, w.rename(10, "g", "h", false))
 	w.audit()
 	must(t, f.close())
-	for _, g := range w.e.Groups() {
+	for _, g := range w.e.Accounts().Groups() {
 		if want := map[block.GroupID]int64{"h": 2 * page}[g.Name]; g.UsedBytes != want {
 			t.Errorf("group %q uses %d, want %d", g.Name, g.UsedBytes, want)
 		}

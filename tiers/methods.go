@@ -68,9 +68,6 @@ func (e *Engine) FsyncDir(ctx context.Context, dir index.ID) error {
 	return e.core.lower.FsyncDir(ctx, dir)
 }
 
-// Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
-func (e *Engine) Groups() []GroupStats { return e.core.report.Groups() }
-
 // Hint begins to bring blocks into memory, in order, and returns at once.
 func (e *Engine) Hint(as *event.Viewer, request string, paths [][]byte) {
 	e.core.lower.Hint(as, request, paths)

@@ -132,7 +132,7 @@ func (r *runner) drain() {
 	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Names != 0 || st.Writing != 0 {
 		r.t.Errorf("left after all was removed: %+v", st)
 	}
-	for _, g := range r.w.e.Groups() {
+	for _, g := range r.w.e.Accounts().Groups() {
 		if g.UsedBytes != 0 {
 			r.t.Errorf("left in group %q after all was removed: %d", g.Name, g.UsedBytes)
 		}
@@ -353,7 +353,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		return fmt.Sprintf("used %s pinned %s blocks %d writing %d", pages(st.UsedBytes), pages(st.PinnedBytes), st.Blocks, st.Writing)
 	},
 	"group": func(r *runner, a []string) string {
-		for _, g := range r.w.e.Groups() {
+		for _, g := range r.w.e.Accounts().Groups() {
 			if string(g.Name) == a[0] {
 				return fmt.Sprintf("used %s expects %s", pages(g.UsedBytes), pages(g.BlockBytes))
 			}

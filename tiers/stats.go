@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/reuse"
@@ -71,26 +70,6 @@ func (e *report) stats() Stats {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
 	return st
-}
-
-// GroupStats is a snapshot of one group.
-type GroupStats struct {
-	Name       block.GroupID
-	Pinned     bool
-	QuotaBytes int64
-	UsedBytes  int64
-	BlockBytes int64 // configured or learned; 0: not known
-}
-
-// Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
-func (e *report) Groups() []GroupStats {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	out := []GroupStats{}
-	for g := range e.Mu.Room.Groups() {
-		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
-	}
-	return out
 }
 
 // StoreJobs returns the copies under way, oldest first, and for each tier the number of blocks that wait for a job.

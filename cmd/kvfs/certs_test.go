@@ -133,23 +133,3 @@ func readAll(t *testing.T, dir string) string {
 	}
 	return all.String()
 }
-
-// TestTimeLeft shows how validity reads.
-func TestTimeLeft(t *testing.T) {
-	dir := t.TempDir()
-	if err := pki.CreateCA(dir, 100*time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	certs, err := pki.ReadCertificates(filepath.Join(dir, pki.CAFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := certs[0].NotAfter
-	for before, want := range map[time.Duration]string{
-		-time.Second: "expired", 47 * time.Hour: "47 hours left", 72 * time.Hour: "3 days left", 200 * time.Hour: "not yet valid",
-	} {
-		if got := timeLeft(certs[0], end.Add(-before)); got != want {
-			t.Errorf("%v before the end: %q, want %q", before, got, want)
-		}
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 )
 
 func newConfigCommand() *cobra.Command {
@@ -15,9 +16,9 @@ func newConfigCommand() *cobra.Command {
 		Short: "Check, print and explain the configuration",
 	}
 	cmd.AddCommand(
-		withJSON(newConfigLoadCommand("check", "Check the configuration from all sources and report every error",
+		result.WithJSON(newConfigLoadCommand("check", "Check the configuration from all sources and report every error",
 			func(cmd *cobra.Command, c *config.Config) error {
-				return answer(cmd, map[string][]string{"warnings": append([]string{}, c.Warnings...)}, "configuration ok\n")
+				return result.Print(cmd, map[string][]string{"warnings": append([]string{}, c.Warnings...)}, "configuration ok\n")
 			})),
 		newConfigLoadCommand("print", "Print the configuration in effect, with the origin of each value",
 			func(cmd *cobra.Command, c *config.Config) error {

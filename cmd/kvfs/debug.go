@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
@@ -32,7 +33,7 @@ func newDebugCommand(m *rails.Machine) *cobra.Command {
 
 func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	var out string
-	cmd := withJSON(&cobra.Command{
+	cmd := result.WithJSON(&cobra.Command{
 		Use:   "bundle [-o FILE.tar.gz] [flags] [MOUNT]",
 		Short: "Write an archive with what is known of the machine and of a mount",
 		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and mounts. With MOUNT also\n" +
@@ -52,7 +53,7 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 			if err := bundle.Write(path, name, files, now); err != nil {
 				return fmt.Errorf("the bundle cannot be written: %w", err)
 			}
-			return answer(cmd, map[string]string{"file": path}, "%s\n", path)
+			return result.Print(cmd, map[string]string{"file": path}, "%s\n", path)
 		},
 	})
 	config.AddFlags(cmd.Flags())

@@ -11,7 +11,6 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/complete"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // blockFlags are the flags of commands that name blocks by path or by hash.
@@ -106,24 +105,6 @@ func needNames(cmd *cobra.Command, args []string) error {
 // nulFlag adds -0.
 func nulFlag(cmd *cobra.Command, nul *bool) {
 	cmd.Flags().BoolVarP(nul, "null", "0", false, "names from standard input end with a NUL byte, not with a line")
-}
-
-// withJSON adds --json to a command whose result is in its output.
-func withJSON(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().Bool("json", false, "print the result as JSON")
-	return cmd
-}
-
-// wantsJSON reports whether --json is given.
-func wantsJSON(cmd *cobra.Command) bool { return cmd.Flag("json").Value.String() == "true" }
-
-// answer prints the result of a command: v with --json, else the text.
-func answer(cmd *cobra.Command, v any, format string, args ...any) error {
-	if wantsJSON(cmd) {
-		return show.JSON(cmd.OutOrStdout(), v)
-	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), format, args...)
-	return err
 }
 
 // streams returns the streams of cmd.

@@ -8,10 +8,11 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/complete"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 )
 
 func newFlushCommand(connect client.Connector) *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "flush [--json] [PATH...]",
 		Short: "Make blocks durable on SSD",
 		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
@@ -30,14 +31,14 @@ func newFlushCommand(connect client.Connector) *cobra.Command {
 			if args, err = orOnly(c, args); err != nil {
 				return err
 			}
-			return blocks.Flush(streams(cmd), c, args, wantsJSON(cmd))
+			return blocks.Flush(streams(cmd), c, args, result.WantsJSON(cmd))
 		},
 	})
 }
 
 func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
-	cmd := withJSON(&cobra.Command{
+	cmd := result.WithJSON(&cobra.Command{
 		Use:   "drain [--timeout 1m] [--json] [DIR]",
 		Short: "Wait until the copies to lower tiers that are under way are done",
 		Long: "Wait for the blocks that are on their way to the SSD and to peers when the command begins: until they\n" +
@@ -58,7 +59,7 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return blocks.Drain(cmd.Context(), streams(cmd), c, dir[0], timeout, wantsJSON(cmd))
+			return blocks.Drain(cmd.Context(), streams(cmd), c, dir[0], timeout, result.WantsJSON(cmd))
 		},
 	})
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0: as long as it takes")

@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/secrets"
 )
 
 // newRootCommand returns the whole command tree. Each call makes a new one.
@@ -60,8 +61,8 @@ func newRootCommand() *cobra.Command {
 		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),
 		newDebugCommand(rails.ThisMachine()),
-		newCertsCommand(),
-		newKeysCommand(),
+		secrets.CertsCommand(),
+		secrets.KeysCommand(),
 		newConfigCommand(),
 		newVersionCommand(),
 	)
@@ -144,8 +145,7 @@ func commandNames(cmd *cobra.Command) []string {
 
 // usageError is an error in the command line: one line that ends with the name of the help.
 func usageError(cmd *cobra.Command, format string, args ...any) error {
-	err := fmt.Errorf(format, args...)
-	return exit.With(exit.Usage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	return exit.InUsage(cmd.CommandPath(), format, args...)
 }
 
 // flagHint suggests a flag if err is about an unknown one.

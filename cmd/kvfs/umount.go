@@ -10,6 +10,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 )
 
 // umountWait is the default of umount --timeout.
@@ -18,7 +19,7 @@ const umountWait = 10 * time.Second
 func newUmountCommand() *cobra.Command {
 	var lazy bool
 	var timeout time.Duration
-	cmd := withJSON(&cobra.Command{
+	cmd := result.WithJSON(&cobra.Command{
 		Use:   "umount DIR",
 		Short: "Unmount, also what a dead daemon left behind",
 		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone and its daemon has ended. " +
@@ -36,7 +37,7 @@ func newUmountCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return answer(cmd, struct {
+			return result.Print(cmd, struct {
 				Mount  string `json:"mount"`
 				Ending int    `json:"ending_pid"` // of the daemon; 0: it has ended
 			}{args[0], ending}, "")

@@ -41,3 +41,24 @@ func (as Accounts) Shares() map[block.GroupID]map[string]Share {
 	}
 	return out
 }
+
+// GroupStats is a snapshot of one group.
+type GroupStats struct {
+	Name       block.GroupID
+	Pinned     bool
+	QuotaBytes int64
+	UsedBytes  int64
+	BlockBytes int64 // configured or learned; 0: not known
+}
+
+// Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
+func (as Accounts) Groups() []GroupStats {
+	e := as.e
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	out := []GroupStats{}
+	for g := range e.Mu.Room.Groups() {
+		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
+	}
+	return out
+}

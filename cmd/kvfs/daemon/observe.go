@@ -28,7 +28,7 @@ func (d *daemon) snapshot() *metrics.Snapshot {
 	_, loading := d.engine.Jobs()
 	s := &metrics.Snapshot{
 		Time: time.Now(), Version: d.program.Version, Unready: d.unready(&st),
-		Engine: st, Groups: d.engine.Groups(), Quotas: d.engine.Accounts().Quotas(), Loading: loading, Evictions: d.engine.Events().Evictions(),
+		Engine: st, Groups: d.engine.Accounts().Groups(), Quotas: d.engine.Accounts().Quotas(), Loading: loading, Evictions: d.engine.Events().Evictions(),
 		Adoptable: d.memory.Status().Adoptable, Mounts: d.mounts(), Requests: &d.latencies,
 		Events: d.engine.Events().Next(), Cluster: d.peers.snapshot(),
 	}

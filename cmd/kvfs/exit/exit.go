@@ -3,6 +3,7 @@ package exit
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 )
@@ -60,4 +61,9 @@ func Each(err error) []error {
 		}
 	}
 	return []error{err}
+}
+
+// InUsage returns an error in the command line of command: one line that ends with the name of its help.
+func InUsage(command, format string, args ...any) error {
+	return With(Usage, fmt.Errorf("%w (see %s --help)", fmt.Errorf(format, args...), command))
 }

@@ -57,7 +57,7 @@ func (s *Source) Collect() *Document {
 			UsedBytes: t.UsedBytes, PinnedBytes: t.PinnedBytes, Blocks: t.Blocks, Policy: policy,
 		})
 	}
-	for _, g := range s.Engine.Groups() {
+	for _, g := range s.Engine.Accounts().Groups() {
 		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
 	}
 	doc.Quotas = control.Quotas(s.Engine.Accounts())

@@ -1,4 +1,5 @@
-package main
+// Package secrets is the commands that make and change what peers know each other by: certificates and gossip keys.
+package secrets
 
 import (
 	"crypto/x509"
@@ -15,13 +16,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster/pki"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 	"github.com/kvfs/kvfs/fs/query"
 )
 
 // certsDir is where certificates are made unless --dir says otherwise.
 const certsDir = "kvfs-certs"
 
-func newCertsCommand() *cobra.Command {
+// CertsCommand returns kvfs certs.
+func CertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Make and show the certificates with which peers know each other",
@@ -36,7 +40,7 @@ func newCertsCommand() *cobra.Command {
 func newCertsInitCommand() *cobra.Command {
 	var dir string
 	var nodes []string
-	cmd := withJSON(&cobra.Command{
+	cmd := result.WithJSON(&cobra.Command{
 		Use:   "init [--dir DIR] [--node NAME[,HOST|IP...]]...",
 		Short: "Make a certificate authority, and certificates of nodes",
 		Long: "Make a certificate authority in DIR and, for each --node, a certificate, and print what to copy\n" +
@@ -50,7 +54,7 @@ func newCertsInitCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := parseNodes(nodes)
 			if err != nil {
-				return usageError(cmd, "%w", err)
+				return exit.InUsage(cmd.CommandPath(), "%w", err)
 			}
 			return certsInit(cmd, dir, all)
 		},
@@ -62,7 +66,7 @@ func newCertsInitCommand() *cobra.Command {
 
 func newCertsIssueCommand() *cobra.Command {
 	var dir string
-	cmd := withJSON(&cobra.Command{
+	cmd := result.WithJSON(&cobra.Command{
 		Use:   "issue [--dir DIR] NAME [HOST|IP...]",
 		Short: "Make a certificate of a node, with the authority in DIR",
 		Long: "Make a certificate of the node NAME (its node_name) with the certificate authority in DIR, and\n" +
@@ -75,13 +79,13 @@ func newCertsIssueCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := nodeOptions(args)
 			if err := o.Check(); err != nil {
-				return usageError(cmd, "%w", err)
+				return exit.InUsage(cmd.CommandPath(), "%w", err)
 			}
 			made, err := certsIssue(dir, o)
 			if err != nil {
 				return err
 			}
-			return answer(cmd, made, "%s", made)
+			return result.Print(cmd, made, "%s", made)
 		},
 	})
 	cmd.Flags().StringVar(&dir, "dir", certsDir, "directory of the certificate authority")
@@ -89,7 +93,7 @@ func newCertsIssueCommand() *cobra.Command {
 }
 
 func newCertsShowCommand() *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "show FILE...",
 		Short: "Show the certificates in files",
 		Args:  cobra.MinimumNArgs(1),
@@ -150,12 +154,12 @@ func certsInit(cmd *cobra.Command, dir string, nodes []pki.NodeOptions) error {
 	for _, o := range nodes {
 		one, err := certsIssue(dir, o)
 		if err != nil {
-			return errors.Join(err, answer(cmd, made, "%s", text)) // the files are there
+			return errors.Join(err, result.Print(cmd, made, "%s", text)) // the files are there
 		}
 		made.Nodes = append(made.Nodes, one)
 		text += "\n" + one.String()
 	}
-	return answer(cmd, made, "%s", text)
+	return result.Print(cmd, made, "%s", text)
 }
 
 // issuedCert is a certificate of a node that was made.
@@ -226,7 +230,7 @@ func certsShow(cmd *cobra.Command, files []string, now time.Time) error {
 			all.Certificates = append(all.Certificates, shown)
 		}
 	}
-	return errors.Join(append(errs, answer(cmd, all, "%s", text.String()))...)
+	return errors.Join(append(errs, result.Print(cmd, all, "%s", text.String()))...)
 }
 
 // showCert describes one certificate. It quotes text of a foreign one that could disturb a

@@ -1,4 +1,4 @@
-package main
+package secrets
 
 import (
 	"bufio"
@@ -9,9 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cluster/gossip"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 )
 
-func newKeysCommand() *cobra.Command {
+// KeysCommand returns kvfs keys.
+func KeysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
 		Short: "Make and change the file of keys that encrypt the gossip",
@@ -35,7 +37,7 @@ type keyResult struct {
 }
 
 func newKeysCreateCommand() *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "create FILE",
 		Short: "Make a file with one new key",
 		Args:  cobra.ExactArgs(1),
@@ -43,14 +45,14 @@ func newKeysCreateCommand() *cobra.Command {
 			if err := gossip.CreateKeyring(args[0]); err != nil {
 				return err
 			}
-			return answer(cmd, keyResult{File: args[0]}, "%s holds a new key. Copy it to all nodes, readable by kvfs only (mode 0600), and set there:\n"+
+			return result.Print(cmd, keyResult{File: args[0]}, "%s holds a new key. Copy it to all nodes, readable by kvfs only (mode 0600), and set there:\n"+
 				"  peer:\n    gossip_keys: %q\n", args[0], args[0])
 		},
 	})
 }
 
 func newKeysGenerateCommand() *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "generate",
 		Short: "Print a new key",
 		Args:  cobra.NoArgs,
@@ -59,13 +61,13 @@ func newKeysGenerateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return answer(cmd, keyResult{Key: key}, "%s\n", key)
+			return result.Print(cmd, keyResult{Key: key}, "%s\n", key)
 		},
 	})
 }
 
 func newKeysListCommand() *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "list FILE",
 		Short: "List the fingerprints of the keys in FILE",
 		Args:  cobra.ExactArgs(1),
@@ -90,13 +92,13 @@ func newKeysListCommand() *cobra.Command {
 				}
 				text += fingerprint + "  " + role + "\n"
 			}
-			return answer(cmd, all, "%s", text)
+			return result.Print(cmd, all, "%s", text)
 		},
 	})
 }
 
 func newKeysAddCommand() *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   "add FILE [KEY]",
 		Short: "Add a key to FILE, behind the others",
 		Long:  "Add KEY to FILE, behind the others, or a new key, which is then printed, to be added on the other nodes.",
@@ -110,7 +112,7 @@ func newKeysAddCommand() *cobra.Command {
 				if err := gossip.AddKey(args[0], key); err != nil {
 					return err
 				}
-				return answer(cmd, keyResult{File: args[0]}, "the key is added to %s\n", args[0])
+				return result.Print(cmd, keyResult{File: args[0]}, "the key is added to %s\n", args[0])
 			}
 			key, err := gossip.GenerateKey()
 			if err != nil {
@@ -119,14 +121,14 @@ func newKeysAddCommand() *cobra.Command {
 			if err := gossip.AddKey(args[0], key); err != nil {
 				return err
 			}
-			return answer(cmd, keyResult{args[0], key}, "%s\n", key)
+			return result.Print(cmd, keyResult{args[0], key}, "%s\n", key)
 		},
 	})
 }
 
 // newKeysChangeCommand returns a command that changes one key of a file.
 func newKeysChangeCommand(name, short, done string, change func(path, key string) error) *cobra.Command {
-	return withJSON(&cobra.Command{
+	return result.WithJSON(&cobra.Command{
 		Use:   name + " FILE KEY|FINGERPRINT",
 		Short: short,
 		Args:  cobra.ExactArgs(2),
@@ -138,7 +140,7 @@ func newKeysChangeCommand(name, short, done string, change func(path, key string
 			if err := change(args[0], key); err != nil {
 				return err
 			}
-			return answer(cmd, keyResult{File: args[0]}, "the key %s in %s\n", done, args[0])
+			return result.Print(cmd, keyResult{File: args[0]}, "the key %s in %s\n", done, args[0])
 		},
 	})
 }
