@@ -94,7 +94,7 @@ func (a *access) answered(r *device.Access) {
 	}
 	line := accesslog.Line{
 		Time: r.Came, UID: r.UID, GID: r.GID, PID: k.pid, Op: r.Op.String(), Path: k.path, To: k.to,
-		Size: r.Size, Offset: r.Offset, Result: "OK", Took: r.Took,
+		Size: r.Size, Offset: r.Offset, Writes: r.Writes, Result: "OK", Took: r.Took,
 	}
 	if r.Status != fuse.OK {
 		line.Result = unix.ErrnoName(syscall.Errno(r.Status))

@@ -21,6 +21,7 @@ func TestLine(t *testing.T) {
 		{Time: at, Dropped: 17},
 		{Time: at, Op: "GETATTR", Result: "OK"},
 		{Time: at, UID: 1000, GID: 4294967295, PID: 77, Op: "RENAME", Path: "g/a b\n\"=\xff", To: "g/é\x1b[0m\\", Size: 1 << 40, Result: "OK", Took: 1500 * time.Microsecond},
+		{Time: at, PID: 1, Op: "OPEN", Path: "g/a", Writes: true, Result: "OK"},
 		{Time: at, PID: 1, Op: "READ", Path: "g/a", Size: 4096, Offset: 1 << 33, Result: "EIO", Took: 12 * time.Second},
 	} {
 		text := string(l.Append(nil))

@@ -18,6 +18,7 @@ type Line struct {
 	To            string        // new path, of RENAME
 	Size          int64         // bytes moved by READ and WRITE, else the size of the file; 0 may mean unknown
 	Offset        int64         // of READ and WRITE, in bytes
+	Writes        bool          // of OPEN: for writing
 	Result        string        // OK, or the name of the errno
 	Took          time.Duration // from when the daemon read the request to its answer
 
@@ -48,6 +49,9 @@ func (l *Line) Append(b []byte) []byte {
 	}
 	b = strconv.AppendInt(append(b, " size="...), l.Size, 10)
 	b = strconv.AppendInt(append(b, " offset="...), l.Offset, 10)
+	if l.Writes {
+		b = append(b, " writes=true"...)
+	}
 	b = append(append(b, " result="...), l.Result...)
 	b = strconv.AppendFloat(append(b, " seconds="...), l.Took.Seconds(), 'f', 6, 64)
 	return append(b, '\n')
@@ -101,6 +105,8 @@ func (l *Line) set(key, value string) (err error) {
 		l.Time, err = time.Parse(timeForm, value)
 	} else if key == "seconds" {
 		l.Took, err = time.ParseDuration(value + "s")
+	} else if key == "writes" {
+		l.Writes, err = strconv.ParseBool(value)
 	} else if key == "dropped" {
 		l.Dropped, err = strconv.ParseUint(value, 10, 64)
 	}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // Watch is shown requests of the kernel. A request that is not watched costs one atomic load. Requests about service
@@ -36,6 +37,7 @@ type Access struct {
 	NewName       string // of RENAME
 	Offset        int64  // of READ, WRITE and FALLOCATE, in bytes
 	Size          int64  // bytes: how many these move; of LOOKUP and CREATE, the size of the file
+	Writes        bool   // of OPEN: for writing
 	Came          time.Time
 
 	// Set when the request is answered.
@@ -72,6 +74,8 @@ func (w *worker) watched(n int) *Access {
 		}
 	}
 	switch {
+	case a.Op == OpOpen && len(body) >= 4:
+		a.Writes = binary.NativeEndian.Uint32(body)&unix.O_ACCMODE != unix.O_RDONLY
 	case len(body) < 24: // handle, offset, size
 	case a.Op == OpRead, a.Op == OpWrite:
 		a.Offset, a.Size = int64(binary.NativeEndian.Uint64(body[8:])), int64(binary.NativeEndian.Uint32(body[16:]))

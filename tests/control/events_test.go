@@ -425,7 +425,7 @@ func TestEventsAccess(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	stranger := harness.NewActor(t, &harness.User{UID: 12345, GID: 12345})
 	texts := []string{"jobs", "metrics", "status"}
-	dialogues := []string{"drain", "events", "evict", "prefetch", "query", "quota", "specs", "usage"}
+	dialogues := []string{"accesslog", "drain", "events", "evict", "prefetch", "query", "quota", "specs", "usage"}
 	for _, file := range texts {
 		if _, err := stranger.ReadFile(d.Path(".kvfs", file)); err != nil {
 			t.Errorf("%s: a stranger gets %v", file, err)

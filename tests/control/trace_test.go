@@ -69,3 +69,17 @@ func TestTrace(t *testing.T) {
 		t.Errorf("a trace in the mount itself: exit code %d, %s", code, stderr)
 	}
 }
+
+// TestTraceNone shows that a mount without an access log is not recorded, in one line, and that no file is left.
+func TestTraceNone(t *testing.T) {
+	harness.KvfsOnly(t, "an access log")
+	d := harness.Mount(t, harness.Options{Flags: []string{"--memory-passthrough", "off"}})
+	file := filepath.Join(t.TempDir(), "trace")
+	_, stderr, code := harness.Kvfs(t, "trace", "record", "-o", file, d.Dir)
+	if code != 1 || !strings.Contains(stderr, "this mount has no access log") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("a file is left: %v", err)
+	}
+}

@@ -66,7 +66,10 @@ func Record(ctx context.Context, connect client.Connector, o Recording, dir stri
 	if err != nil {
 		err = fmt.Errorf("access log of %s: %w", mount, err)
 	}
-	if err := errors.Join(err, r.failed, w.close()); err != nil {
+	if err = errors.Join(err, r.failed, w.close()); err != nil {
+		if r.start.IsZero() { // there is nothing in it
+			err = errors.Join(err, os.Remove(o.File))
+		}
 		return err
 	}
 	_, err = fmt.Fprintf(out, "%s: %d operations, %d lost\n", show.Text(o.File), r.ops, r.lost)
@@ -164,7 +167,7 @@ func (r *recorder) add(l *accesslog.Line) {
 		r.lost += int64(l.Dropped)
 		r.keep(r.w.enc.Encode(Op{At: r.since(l.Time), Do: Lost, Size: int64(l.Dropped)}))
 	}
-	if l.Path == "" {
+	if l.Path == "" || l.Result == "ESTALE" { // on ESTALE the kernel asks again
 		return
 	}
 	r.settle(l)
@@ -174,10 +177,8 @@ func (r *recorder) add(l *accesslog.Line) {
 		if !isDraft {
 			r.looked[l.PID] = r.op(Lookup, l, l.PID, l.Time)
 		}
-	case "OPEN":
-		r.emit(r.op(Read, l, l.PID, l.Time))
-	case "CREATE":
-		r.create(l)
+	case "OPEN", "CREATE":
+		r.opened(l)
 	case "FLUSH":
 		if l.Size > 0 { // 0: the descriptor that a shell duplicated; the bytes follow
 			r.wrote(l, l.Path)
@@ -196,8 +197,12 @@ func (r *recorder) add(l *accesslog.Line) {
 	}
 }
 
-// create remembers a file that is being written.
-func (r *recorder) create(l *accesslog.Line) {
+// opened writes the operation of an open for reading, and remembers a file that is being written.
+func (r *recorder) opened(l *accesslog.Line) {
+	if l.Op == "OPEN" && !l.Writes {
+		r.emit(r.op(Read, l, l.PID, l.Time))
+		return
+	}
 	if l.Result != "OK" {
 		r.emit(r.op(Write, l, l.PID, l.Time))
 		return

@@ -97,6 +97,11 @@ func TestRecord(t *testing.T) {
 		accesslog.Line{PID: 8, Op: "FLUSH", Path: "secret/other"},
 		accesslog.Line{PID: 8, Op: "FLUSH", Path: "secret/other", Size: 2000},
 		accesslog.Line{Op: "RELEASE", Path: "secret/other", Size: 2000},
+		// The same block, written anew by another process.
+		accesslog.Line{PID: 9, Op: "LOOKUP", Path: "secret/other", Size: 2000},
+		accesslog.Line{PID: 9, Op: "OPEN", Path: "secret/other", Size: 2000, Writes: true, Result: "ESTALE"},
+		accesslog.Line{PID: 9, Op: "OPEN", Path: "secret/other", Size: 2000, Writes: true},
+		accesslog.Line{PID: 9, Op: "FLUSH", Path: "secret/other", Size: 2500},
 		// A read, a stat, a miss, an error.
 		accesslog.Line{PID: 8, Op: "LOOKUP", Path: "secret/hash", Size: 1000},
 		accesslog.Line{PID: 8, Op: "OPEN", Path: "secret/hash", Size: 1000},
@@ -112,7 +117,7 @@ func TestRecord(t *testing.T) {
 		accesslog.Line{Dropped: 12},
 	)
 	want := []string{
-		"0: write A/B 1000", "1: write A/C 2000", "1: read A/B 1000", "1: lookup A/B 1000", "2: read A/BEMFILE",
+		"0: write A/B 1000", "1: write A/C 2000", "2: write A/C 2500", "1: read A/B 1000", "1: lookup A/B 1000", "2: read A/BEMFILE",
 		"0: rename A/B A/D 1000", "0: remove A/D", "0: lost  12", "1: lookup A/E miss",
 	}
 	if got := opsOf(t, name); !slices.Equal(got, want) {
