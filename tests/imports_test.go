@@ -45,6 +45,7 @@ var table = map[string]row{
 	"rdma/inproc":      {1, []string{"rdma"}},
 	"rdma/rdmatest":    {1, []string{"rdma"}},
 	"tiers/driver":     {1, []string{"tiers/block"}},
+	"tiers/blobs":      {2, []string{"tiers/block", "tiers/driver"}},
 	"tiers/fate":       {1, []string{"tiers/block"}},
 	"tiers/hybrid":     {1, []string{"tiers/block"}},
 	"tiers/reuse":      {1, []string{"tiers/latency"}},
@@ -125,6 +126,7 @@ var table = map[string]row{
 	"cmd/kvfs/bundle":        {11, []string{"cmd/kvfs/client", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
 	"cmd/kvfs/doctor":        {12, []string{"cluster", "cluster/gossip", "cluster/pki", "directio", "tiers/disk/format", "tiers/mem", "cmd/kvfs/config", "cmd/kvfs/config/scalar", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/mounts", "cmd/kvfs/rails", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs":               {13, []string{"*"}},
+	"docs/examples/tier":     {3, []string{"tiers/blobs", "tiers/driver"}},
 }
 
 const testsLevel = 14 // everything below tests/, which only tests/ may import

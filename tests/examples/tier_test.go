@@ -1,6 +1,5 @@
-// Package tier holds the black-box tests of a program with one more type of tier, whose package is not
-// part of kvfs: files, below this directory.
-package tier
+// Package examples runs the programs of docs/examples: kvfs with one more type of tier, and a router.
+package examples
 
 import (
 	"bytes"
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) {
 const typesFile = "cmd/kvfs/types.go"
 
 var added = []struct{ before, more string }{
-	{"\t\"github.com/kvfs/kvfs/tiers/driver\"\n", "\t\"github.com/kvfs/kvfs/tests/tier/files\"\n"},
+	{"\t\"github.com/kvfs/kvfs/tiers/driver\"\n", "\tfiles \"github.com/kvfs/kvfs/docs/examples/tier\"\n"},
 	{"\t)\n}\n", "\t\tr.Register(\"files\", func() driver.Opener { return &files.Options{} }),\n"},
 }
 
@@ -155,7 +154,6 @@ func refused(t *testing.T, bin string) {
 		"{type: flies, root: /r}":               `tiers[0].type: unknown value "flies"; one of disk, files, memory, peer` + "\n",
 		"{type: files, rot: /r, root: /s}":      `unknown key "tiers[0].rot"; did you mean "tiers[0].root"?` + "\n",
 		"{type: files}":                         "tiers[0]: root is missing\n",
-		"{type: files, root: /r, max_block: 1}": `tiers[0].max_block: "1" needs a unit: 1B, 1KiB, 1MiB, 1GiB, ...` + "\n",
 	} {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		if err := os.WriteFile(file, []byte("tiers: ["+list+"]\n"), 0o600); err != nil {

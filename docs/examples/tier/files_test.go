@@ -1,4 +1,4 @@
-package files
+package tier
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/tiertest/suite"
 )
@@ -14,7 +13,7 @@ import (
 // TestConformance runs the suite of all tiers over this one (A35).
 func TestConformance(t *testing.T) {
 	suite.Run(t, func(t *testing.T) driver.Tier {
-		o := Options{Root: t.TempDir(), MaxBlock: 64 * scalar.MiB}
+		o := Options{Root: t.TempDir()}
 		tier, err := o.Open(context.Background(), "files", zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
