@@ -39,6 +39,9 @@
 // That of modes: store (hot reads and writes through a mount of a standalone store, beside an
 // embedded mount; and what kvfs run adds to the time of a command).
 //
+// That of an engine: ttft (time to first token of a prompt that llama.cpp computes, or whose state it reads from memory,
+// SSD or a peer). It needs Node.js 20 and npm, which installs llama.cpp once; otherwise the table says what is missing.
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk tier also
 // '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue SIZE'. From .kvfs/status the
 // bench reads "mount": {"ops": {name: count}} and "process": {"heap_bytes": n}; a topic without its
@@ -142,7 +145,7 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx))
+	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx), b.measureTTFT(ctx))
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func runTopic(t *testing.T, topic string) (*bench, string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + 3))
-	c, err := parseFlags([]string{"-quick", "-only", topic, "-timeout", "2m"})
+	c, err := parseFlags([]string{"-quick", "-only", topic, "-timeout", "5m"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,15 @@ type Engine struct {
 
 	prompt     []int
 	transposed bool
+	context    int // tokens
+	opts       Options
+}
+
+// Options say how to run the engine.
+type Options struct {
+	Threads int           // 1 fixes the order of additions, and so the last bit
+	Warm    bool          // evaluate a token before the measured work, as a server has
+	Timeout time.Duration // of one process
 }
 
 // Continuation is what a process generated from a state.
@@ -50,6 +59,10 @@ type Continuation struct {
 	Probabilities []float64 // of each of Tokens, as the model saw it
 	Bytes         int64     // size of the state file; 0 after Restore
 	Path          string    // of the state file
+
+	// FirstToken is the time from the beginning of the evaluation of the prompt, or of the loading of the state, to the
+	// first token. The saving of the state is not in it.
+	FirstToken time.Duration
 }
 
 // RefusedError says that the engine reported an error and lived on.
@@ -67,38 +80,43 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s %s: %s", e.Op, e.
 // and the reason, for tb.Skip; anything else that goes wrong fails tb.
 func Prepare(tb testing.TB) (e *Engine, skipReason string) {
 	tb.Helper()
-	node, err := findNode(tb.Context())
-	if errors.Is(err, errUnavailable) {
+	e, err := Open(tb.Context(), tb.TempDir(), Small(), Options{Threads: 1, Timeout: runTimeout})
+	if errors.Is(err, ErrUnavailable) {
 		return nil, fmt.Sprint(err)
 	} else if err != nil {
-		tb.Fatal(err)
-	}
-	modules, err := installOnce()
-	if errors.Is(err, errUnavailable) {
-		return nil, fmt.Sprint(err)
-	} else if err != nil {
-		tb.Fatal(err)
-	}
-
-	dir := tb.TempDir()
-	e = &Engine{
-		node:    node,
-		modules: modules,
-		script:  filepath.Join(dir, "engine.mjs"),
-		model:   filepath.Join(dir, "random.gguf"),
-		prompt:  randomPrompt(1, promptLength),
-	}
-	if err := os.WriteFile(e.script, engineScript, 0o644); err != nil {
-		tb.Fatal(err)
-	}
-	if err := WriteModel(e.model, 1); err != nil {
 		tb.Fatal(err)
 	}
 	return e, ""
 }
 
+// Open installs the engine, if this is the first use by the user, and writes engine.mjs and random.gguf to dir. It
+// fails with ErrUnavailable if the machine lacks what the engine needs.
+func Open(ctx context.Context, dir string, m Model, o Options) (*Engine, error) {
+	node, err := findNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	modules, err := installOnce()
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		node:    node,
+		modules: modules,
+		script:  filepath.Join(dir, "engine.mjs"),
+		model:   filepath.Join(dir, "random.gguf"),
+		prompt:  randomPrompt(1, promptLength),
+		context: m.Context,
+		opts:    o,
+	}
+	if err := os.WriteFile(e.script, engineScript, 0o644); err != nil {
+		return nil, err
+	}
+	return e, WriteModel(e.model, m, 1)
+}
+
 // WithPrompt returns an engine that saves the state of another prompt: length
-// random tokens from seed. Each token takes 4 KiB of the state file.
+// random tokens from seed. Each token of a Small model takes 4 KiB of the state file.
 func (e *Engine) WithPrompt(seed uint64, length int) *Engine {
 	c := *e
 	c.prompt = randomPrompt(seed, length)
@@ -151,6 +169,8 @@ type request struct {
 	Modules string `json:"modules"`
 	Model   string `json:"model"`
 	Context int    `json:"context"`
+	Threads int    `json:"threads"`
+	Warm    bool   `json:"warm"`
 	Flash   bool   `json:"flash"`
 	Op      string `json:"op"`
 	File    string `json:"file"`
@@ -167,6 +187,7 @@ type reply struct {
 	Context       []int     `json:"context"`
 	Tokens        []int     `json:"tokens"`
 	Probabilities []float64 `json:"probabilities"`
+	FirstToken    float64   `json:"first_token_ms"`
 }
 
 // Command returns the program and arguments that do "save" or "restore" once, for callers that start the process
@@ -176,7 +197,9 @@ func (e *Engine) Command(op, file string) ([]string, error) {
 	req := request{
 		Modules: e.modules,
 		Model:   e.model,
-		Context: modelContext,
+		Context: e.context,
+		Threads: e.opts.Threads,
+		Warm:    e.opts.Warm,
 		Flash:   !e.transposed,
 		Op:      op,
 		File:    file,
@@ -213,6 +236,7 @@ func Result(op, file string, stdout []byte) (Continuation, error) {
 		Probabilities: rep.Probabilities,
 		Bytes:         rep.Bytes,
 		Path:          rep.Path,
+		FirstToken:    time.Duration(rep.FirstToken * float64(time.Millisecond)),
 	}, nil
 }
 
@@ -243,7 +267,7 @@ func (e *Engine) Start(ctx context.Context, op, file string) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{op: op, file: file}
-	ctx, p.cancel = context.WithTimeout(ctx, runTimeout)
+	ctx, p.cancel = context.WithTimeout(ctx, e.opts.Timeout)
 	p.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.WaitDelay = 5 * time.Second

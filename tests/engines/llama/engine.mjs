@@ -5,6 +5,8 @@
 //   modules  directory of node_modules
 //   model    GGUF file
 //   context  tokens that the context can hold
+//   threads  of the evaluation
+//   warm     whether to evaluate a token first, as a server has
 //   flash    whether to use flash attention
 //   op       "save": evaluate prompt, save the state to file
 //            "restore": load the state from file
@@ -13,8 +15,9 @@
 //   next     token from which both continue, greedily
 //   length   tokens to generate
 //
-// Prints one line of JSON: {path, tokens, probabilities, context, bytes}, or
-// {path, error} when the engine refused the operation; path is that of the file.
+// Prints one line of JSON: {path, tokens, probabilities, context, bytes,
+// first_token_ms}, or {path, error} when the engine refused the operation; path is
+// that of the file.
 // Everything else goes to stderr.
 import {statSync} from "node:fs";
 import {join, resolve} from "node:path";
@@ -31,7 +34,7 @@ const llama = await getLlama({
     build: "never",
     skipDownload: true,
     progressLogs: false,
-    maxThreads: 1,
+    maxThreads: request.threads,
     logLevel: "error",
     logger: (level, message) => process.stderr.write(`${level}: ${message}\n`)
 });
@@ -44,15 +47,23 @@ const context = await model.createContext({
     contextSize: request.context,
     sequences: 1,
     flashAttention: request.flash,
-    threads: 1, // the order of additions, and so the last bit, is fixed
+    threads: request.threads,
     ignoreMemorySafetyChecks: true
 });
 const sequence = context.getSequence();
 
+if (request.warm) {
+    await sequence.evaluateWithoutGeneratingNewTokens([request.next]);
+    await sequence.clearHistory();
+}
+
 let bytes = 0;
 let error;
+const begin = performance.now();
+let elapsed; // until the prompt, or the state, is there
 if (request.op === "save") {
     await sequence.evaluateWithoutGeneratingNewTokens(request.prompt);
+    elapsed = performance.now() - begin;
     try {
         bytes = (await sequence.saveStateToFile(path)).fileSize;
     } catch (err) {
@@ -61,6 +72,7 @@ if (request.op === "save") {
 } else if (request.op === "restore") {
     try {
         await sequence.loadStateFromFile(path, {acceptRisk: true});
+        elapsed = performance.now() - begin;
     } catch (err) {
         error = String(err?.message ?? err);
     }
@@ -70,7 +82,7 @@ if (request.op === "save") {
 if (error !== undefined)
     print({path, error});
 else
-    print({path, bytes, context: Array.from(sequence.contextTokens), ...await generate()});
+    print({path, bytes, context: Array.from(sequence.contextTokens), ...await generate(elapsed)});
 
 await llama.dispose();
 
@@ -87,8 +99,10 @@ function directory(options) {
 }
 
 // generate continues from request.next and returns each token that was chosen
-// and how probable the model held it.
-async function generate() {
+// and how probable the model held it. elapsed is the time before it.
+async function generate(elapsed) {
+    const begin = performance.now();
+    let firstToken;
     const tokens = [];
     const probabilities = [];
     const outputs = sequence.evaluateWithMetadata([request.next], {confidence: true}, {
@@ -96,12 +110,13 @@ async function generate() {
         yieldEogToken: true
     });
     for await (const {token, confidence} of outputs) {
+        firstToken ??= elapsed + performance.now() - begin;
         tokens.push(token);
         probabilities.push(confidence);
         if (tokens.length === request.length)
             break;
     }
-    return {tokens, probabilities};
+    return {tokens, probabilities, first_token_ms: firstToken};
 }
 
 function print(reply) {

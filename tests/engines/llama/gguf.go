@@ -10,16 +10,31 @@ import (
 	"os"
 )
 
-// Shape of the model. It is as small as it can be with a state file of more
-// than 1 MiB: layers * (keys + values) * width * 2 bytes of f16 are 4 KiB per
-// token, and f32 weights come to 11 MB.
-const (
-	modelLayers  = 4
-	modelWidth   = 256
-	modelHeads   = 4
-	modelFeed    = 512
-	modelContext = 1024 // tokens
-)
+// Model is the shape of a model.
+type Model struct {
+	Layers  int
+	Width   int
+	Heads   int
+	KVHeads int // heads of keys and values; divides Heads
+	Feed    int // width of the feed-forward layers
+	Context int // tokens
+}
+
+// Small is as small as it can be with a state file of more than 1 MiB: layers *
+// (keys + values) * width * 2 bytes of f16 are 4 KiB per token, and f32 weights
+// come to 11 MB.
+func Small() Model {
+	return Model{Layers: 4, Width: 256, Heads: 4, KVHeads: 4, Feed: 512, Context: 1024}
+}
+
+// Parameters returns the number of weights.
+func (m Model) Parameters() int {
+	n := uint64(0)
+	for _, t := range m.tensors() {
+		n += t.values()
+	}
+	return int(n)
+}
 
 // Vocabulary: three control tokens and one token for each byte. llama.cpp
 // refuses to decode without a tokenizer, and a tokenizer of type llama without
@@ -74,7 +89,7 @@ func alignUp(n uint64) uint64 { return (n + ggufAlign - 1) &^ (ggufAlign - 1) }
 
 // WriteModel writes a llama model with random weights to a new file at path.
 // The same seed gives the same file.
-func WriteModel(path string, seed uint64) (err error) {
+func WriteModel(path string, m Model, seed uint64) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("write model: %w", err)
@@ -85,31 +100,32 @@ func WriteModel(path string, seed uint64) (err error) {
 		}
 	}()
 	w := &ggufWriter{w: bufio.NewWriterSize(f, 1<<20)}
-	w.model(rand.New(rand.NewPCG(seed, 0)))
+	w.model(m, rand.New(rand.NewPCG(seed, 0)))
 	if err := w.w.Flush(); err != nil {
 		return fmt.Errorf("write model: %w", err)
 	}
 	return nil
 }
 
-// modelTensors lists the tensors in the order of their data.
-func modelTensors() []ggufTensor {
+// tensors lists the tensors in the order of their data.
+func (m Model) tensors() []ggufTensor {
+	width, feed, kv := uint64(m.Width), uint64(m.Feed), uint64(m.Width/m.Heads*m.KVHeads)
 	t := []ggufTensor{
-		{"token_embd.weight", []uint64{modelWidth, vocabulary}},
-		{"output_norm.weight", []uint64{modelWidth}},
-		{"output.weight", []uint64{modelWidth, vocabulary}},
+		{"token_embd.weight", []uint64{width, vocabulary}},
+		{"output_norm.weight", []uint64{width}},
+		{"output.weight", []uint64{width, vocabulary}},
 	}
-	for i := range modelLayers {
+	for i := range m.Layers {
 		for _, b := range []ggufTensor{
-			{"attn_norm", []uint64{modelWidth}},
-			{"attn_q", []uint64{modelWidth, modelWidth}},
-			{"attn_k", []uint64{modelWidth, modelWidth}},
-			{"attn_v", []uint64{modelWidth, modelWidth}},
-			{"attn_output", []uint64{modelWidth, modelWidth}},
-			{"ffn_norm", []uint64{modelWidth}},
-			{"ffn_gate", []uint64{modelWidth, modelFeed}},
-			{"ffn_up", []uint64{modelWidth, modelFeed}},
-			{"ffn_down", []uint64{modelFeed, modelWidth}},
+			{"attn_norm", []uint64{width}},
+			{"attn_q", []uint64{width, width}},
+			{"attn_k", []uint64{width, kv}},
+			{"attn_v", []uint64{width, kv}},
+			{"attn_output", []uint64{width, width}},
+			{"ffn_norm", []uint64{width}},
+			{"ffn_gate", []uint64{width, feed}},
+			{"ffn_up", []uint64{width, feed}},
+			{"ffn_down", []uint64{feed, width}},
 		} {
 			t = append(t, ggufTensor{fmt.Sprintf("blk.%d.%s.weight", i, b.name), b.dims})
 		}
@@ -125,16 +141,16 @@ type ggufWriter struct {
 }
 
 // model writes the whole file.
-func (g *ggufWriter) model(r *rand.Rand) {
-	meta := modelMetadata()
-	tensors := modelTensors()
+func (g *ggufWriter) model(m Model, r *rand.Rand) {
+	meta := m.metadata()
+	tensors := m.tensors()
 	g.raw([]byte("GGUF"))
 	g.u32(3)
 	g.u64(uint64(len(tensors)))
 	g.u64(uint64(len(meta)))
-	for _, m := range meta {
-		g.str(m.key)
-		g.value(m.value)
+	for _, datum := range meta {
+		g.str(datum.key)
+		g.value(datum.value)
 	}
 	var offset uint64
 	for _, t := range tensors {
@@ -157,12 +173,16 @@ func (g *ggufWriter) model(r *rand.Rand) {
 // that no layer saturates; norms are 1.
 func (g *ggufWriter) tensor(t ggufTensor, r *rand.Rand) {
 	scale := 1 / math.Sqrt(float64(t.dims[0]))
-	for range t.values() {
-		v := 1.0
-		if len(t.dims) > 1 {
-			v = r.NormFloat64() * scale * weightGain
+	row := make([]byte, 4*t.dims[0])
+	for range t.values() / t.dims[0] {
+		for i := range t.dims[0] {
+			v := 1.0
+			if len(t.dims) > 1 {
+				v = r.NormFloat64() * scale * weightGain
+			}
+			binary.LittleEndian.PutUint32(row[4*i:], math.Float32bits(float32(v)))
 		}
-		g.u32(math.Float32bits(float32(v)))
+		g.raw(row)
 	}
 	g.pad()
 }
@@ -177,19 +197,19 @@ type metadatum struct {
 	value any // uint32, float32, string, []string, []float32 or []int32
 }
 
-func modelMetadata() []metadatum {
+func (m Model) metadata() []metadatum {
 	tokens, scores, types := modelVocabulary()
 	return []metadatum{
 		{"general.architecture", "llama"},
 		{"general.name", "random"},
-		{"llama.context_length", uint32(modelContext)},
-		{"llama.embedding_length", uint32(modelWidth)},
-		{"llama.block_count", uint32(modelLayers)},
-		{"llama.feed_forward_length", uint32(modelFeed)},
-		{"llama.attention.head_count", uint32(modelHeads)},
-		{"llama.attention.head_count_kv", uint32(modelHeads)},
+		{"llama.context_length", uint32(m.Context)},
+		{"llama.embedding_length", uint32(m.Width)},
+		{"llama.block_count", uint32(m.Layers)},
+		{"llama.feed_forward_length", uint32(m.Feed)},
+		{"llama.attention.head_count", uint32(m.Heads)},
+		{"llama.attention.head_count_kv", uint32(m.KVHeads)},
 		{"llama.attention.layer_norm_rms_epsilon", float32(1e-5)},
-		{"llama.rope.dimension_count", uint32(modelWidth / modelHeads)},
+		{"llama.rope.dimension_count", uint32(m.Width / m.Heads)},
 		{"llama.vocab_size", uint32(vocabulary)},
 		{"tokenizer.ggml.model", "llama"},
 		{"tokenizer.ggml.tokens", tokens},

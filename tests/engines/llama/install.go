@@ -34,17 +34,17 @@ const oldestNode = 20
 // installTimeout bounds the download of about 40 MB.
 const installTimeout = 5 * time.Minute
 
-// errUnavailable marks errors of a machine that lacks something for the engine. Other errors are faults.
-var errUnavailable = errors.New("engine unavailable")
+// ErrUnavailable marks errors of a machine that lacks something for the engine. Other errors are faults.
+var ErrUnavailable = errors.New("engine unavailable")
 
 // findNode returns the path of a Node that can run the engine.
 func findNode(ctx context.Context) (string, error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return "", fmt.Errorf("%w: no binary for %s/%s", errUnavailable, runtime.GOOS, runtime.GOARCH)
+		return "", fmt.Errorf("%w: no binary for %s/%s", ErrUnavailable, runtime.GOOS, runtime.GOARCH)
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {
-		return "", fmt.Errorf("%w: Node %d or newer is not installed", errUnavailable, oldestNode)
+		return "", fmt.Errorf("%w: Node %d or newer is not installed", ErrUnavailable, oldestNode)
 	}
 	out, err := exec.CommandContext(ctx, node, "--version").Output()
 	if err != nil {
@@ -56,7 +56,7 @@ func findNode(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if major < oldestNode {
-		return "", fmt.Errorf("%w: Node is %s, need %d or newer", errUnavailable, version, oldestNode)
+		return "", fmt.Errorf("%w: Node is %s, need %d or newer", ErrUnavailable, version, oldestNode)
 	}
 	return node, nil
 }
@@ -108,7 +108,7 @@ func install() (string, error) {
 func installTo(dir string) error {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		return fmt.Errorf("%w: npm is not installed", errUnavailable)
+		return fmt.Errorf("%w: npm is not installed", ErrUnavailable)
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".tmp-")
 	if err != nil {
@@ -149,10 +149,10 @@ func npmInstall(npm, dir string) error {
 		return nil
 	}
 	if code := npmErrorCode(out); slices.Contains(npmUnavailable, code) {
-		return fmt.Errorf("%w: npm cannot install it here: %s", errUnavailable, code)
+		return fmt.Errorf("%w: npm cannot install it here: %s", ErrUnavailable, code)
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: npm has not installed it after %v", errUnavailable, installTimeout)
+		return fmt.Errorf("%w: npm has not installed it after %v", ErrUnavailable, installTimeout)
 	}
 	out = bytes.TrimSpace(out)
 	return fmt.Errorf("npm install: %w\n%s", err, out[:min(len(out), 2000)])

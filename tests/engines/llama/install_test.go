@@ -34,7 +34,7 @@ func TestFindNodeTooOld(t *testing.T) {
 			if got := err == nil; got != tt.ok {
 				t.Errorf("ok: got %v (%v), want %v", got, err, tt.ok)
 			}
-			if got := errors.Is(err, errUnavailable); got != tt.skip {
+			if got := errors.Is(err, ErrUnavailable); got != tt.skip {
 				t.Errorf("skip: got %v (%v), want %v", got, err, tt.skip)
 			}
 		})

@@ -166,7 +166,7 @@ func TestWriteModelRepeats(t *testing.T) {
 	var models [][]byte
 	for i, seed := range []uint64{1, 1, 2} {
 		path := filepath.Join(dir, fmt.Sprintf("%d.gguf", i))
-		if err := WriteModel(path, seed); err != nil {
+		if err := WriteModel(path, Small(), seed); err != nil {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(path)
