@@ -37,7 +37,8 @@
 // 100,000 events a second).
 //
 // That of modes: store (hot reads and writes through a mount of a standalone store, beside an
-// embedded mount; and what kvfs run adds to the time of a command).
+// embedded mount; and what kvfs run adds to the time of a command). That of upgrades: takeover (how long a client waits
+// while a new daemon takes a mount over).
 //
 // That of an engine: ttft (time to first token of a prompt that llama.cpp computes, or whose state it reads from memory,
 // SSD or a peer). It needs Node.js 20 and npm, which installs llama.cpp once; otherwise the table says what is missing.
@@ -145,7 +146,8 @@ func (b *bench) measure(ctx context.Context) error {
 			return err
 		}
 	}
-	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx), b.measureTTFT(ctx))
+	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx), b.measureTakeover(ctx),
+		b.measureTTFT(ctx))
 	if err != nil {
 		return err
 	}
