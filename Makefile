@@ -1,6 +1,6 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster test test-rdma race lint deadcode fuzz bench bench-quick clean
+.PHONY: help build dist run cluster test test-rdma race lint deadcode fuzz bench bench-quick site clean
 DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
@@ -53,11 +53,15 @@ deadcode: ## list functions of the product that only tests call
 fuzz: ## run each fuzz target for FUZZTIME (5s)
 	@.ci/fuzz
 
-bench: bench-deps ## measure kvfs next to tmpfs, a disk and others
-	go run $(LINK) ./tests/bench
+bench: bench-deps ## measure kvfs next to tmpfs, a disk and others; ARGS='-only ttft' measures a part
+	go run $(LINK) ./tests/bench $(ARGS)
 
 bench-quick: bench-deps ## the same in a minute, to see that it works
 	go run $(LINK) ./tests/bench -quick
 
+site: ## write the documentation as HTML to _site/; fails for a link that leads nowhere
+	rm -rf _site
+	go run ./docs/site _site
+
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin _site

@@ -150,10 +150,10 @@ func tiersOf(path string) string {
 func refused(t *testing.T, bin string) {
 	environ := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "KVFS_") })
 	for list, want := range map[string]string{
-		"{root: /r}":                            "tiers[0].type: it is missing; one of disk, files, memory, peer\n",
-		"{type: flies, root: /r}":               `tiers[0].type: unknown value "flies"; one of disk, files, memory, peer` + "\n",
-		"{type: files, rot: /r, root: /s}":      `unknown key "tiers[0].rot"; did you mean "tiers[0].root"?` + "\n",
-		"{type: files}":                         "tiers[0]: root is missing\n",
+		"{root: /r}":                       "tiers[0].type: it is missing; one of disk, files, memory, peer\n",
+		"{type: flies, root: /r}":          `tiers[0].type: unknown value "flies"; one of disk, files, memory, peer` + "\n",
+		"{type: files, rot: /r, root: /s}": `unknown key "tiers[0].rot"; did you mean "tiers[0].root"?` + "\n",
+		"{type: files}":                    "tiers[0]: root is missing\n",
 	} {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		if err := os.WriteFile(file, []byte("tiers: ["+list+"]\n"), 0o600); err != nil {

@@ -1,0 +1,283 @@
+// Site writes the documentation as HTML, from the same files that are read in the tree. It fails if a page is not in
+// the table of pages, or if a link leads nowhere. `make site` runs it.
+//
+//	go run ./docs/site DIR
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/text"
+)
+
+// section is a part of the navigation.
+type section struct {
+	Title string
+	Pages []string // files, below the root of the tree
+}
+
+// nav has every page, in the order in which one reads them.
+func nav() []section {
+	return []section{
+		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/comparison.md", "docs/performance.md"}},
+		{"Engines", []string{"docs/engines/README.md", "docs/engines/vllm.md", "docs/engines/sglang.md", "docs/engines/lmcache.md",
+			"docs/engines/llm-d.md", "docs/engines/llama.cpp.md", "docs/engines/nixl.md", "docs/engines/dynamo.md",
+			"docs/engines/mooncake.md", "docs/engines/gpu.md"}},
+		{"Use", []string{"docs/semantics.md", "docs/control.md", "docs/events.md", "clients/python/README.md", "docs/sizing.md"}},
+		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/debugging.md", "docs/metrics.md", "docs/alerts.md",
+			"docs/status.md", "docs/cluster.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md"}},
+		{"Develop", []string{"docs/architecture.md", "CONTRIBUTING.md", "docs/features.md", "CHANGELOG.md", "SECURITY.md"}},
+	}
+}
+
+//go:embed page.html
+var pageHTML string
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: site DIR")
+		os.Exit(2)
+	}
+	root, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
+	if err == nil {
+		err = write(strings.TrimSpace(string(root)), os.Args[1])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "site:", err)
+		os.Exit(1)
+	}
+}
+
+// page is one file of Markdown.
+type page struct {
+	file    string
+	text    []byte
+	doc     ast.Node
+	title   string
+	anchors []string
+}
+
+// site is all pages by their files, and the other files that they lead to.
+type site struct {
+	root   string
+	pages  map[string]*page
+	copied map[string]bool
+	errs   []error
+}
+
+// write writes the pages of the tree at root to a directory. It reports all faults.
+func write(root, dir string) error {
+	s := &site{root: root, pages: map[string]*page{}, copied: map[string]bool{}}
+	for _, part := range nav() {
+		for _, file := range part.Pages {
+			p, err := parse(root, file)
+			if err != nil {
+				return err
+			}
+			s.pages[file] = p
+		}
+	}
+	if err := s.missing(); err != nil {
+		return err
+	}
+	for _, p := range s.pages {
+		s.links(p)
+	}
+	if err := errors.Join(s.errs...); err != nil {
+		return err
+	}
+	for _, p := range s.pages {
+		if err := s.render(p, dir); err != nil {
+			return err
+		}
+	}
+	for file := range s.copied {
+		data, err := os.ReadFile(filepath.Join(root, file))
+		if err == nil {
+			err = create(filepath.Join(dir, file), data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing fails for pages of the tree that the navigation lacks.
+func (s *site) missing() error {
+	var errs []error
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "clients/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(s.root, pattern))
+		errs = append(errs, err)
+		for _, file := range found {
+			rel, err := filepath.Rel(s.root, file)
+			if err == nil && s.pages[filepath.ToSlash(rel)] == nil {
+				err = fmt.Errorf("%s is not in the table of docs/site/main.go", rel)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// markdown reads pages as GitHub does.
+func markdown() goldmark.Markdown {
+	return goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
+}
+
+// parse reads a page.
+func parse(root, file string) (*page, error) {
+	data, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		return nil, err
+	}
+	ids := &anchors{}
+	p := &page{file: file, text: data, title: file}
+	p.doc = markdown().Parser().Parse(text.NewReader(data), parser.WithContext(parser.NewContext(parser.WithIDs(ids))))
+	if h, ok := p.doc.FirstChild().(*ast.Heading); ok {
+		p.title = string(h.Lines().Value(data))
+	}
+	p.anchors = ids.made
+	return p, nil
+}
+
+// anchors gives headings the names that GitHub gives them.
+type anchors struct{ made []string }
+
+// Generate implements parser.IDs.
+func (a *anchors) Generate(heading []byte, _ ast.NodeKind) []byte {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, string(bytes.TrimSpace(heading)))
+	unique := name
+	for i := 1; slices.Contains(a.made, unique); i++ {
+		unique = name + "-" + strconv.Itoa(i)
+	}
+	a.Put([]byte(unique))
+	return []byte(unique)
+}
+
+// Put implements parser.IDs.
+func (a *anchors) Put(name []byte) { a.made = append(a.made, string(name)) }
+
+// links makes the links of a page lead to pages of the site, and to files that are copied.
+func (s *site) links(p *page) {
+	err := ast.Walk(p.doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		switch n := n.(type) {
+		case *ast.Link:
+			if entering {
+				n.Destination = s.link(p, string(n.Destination))
+			}
+		case *ast.Image:
+			if entering {
+				n.Destination = s.link(p, string(n.Destination))
+			}
+		}
+		return ast.WalkContinue, nil
+	})
+	s.errs = append(s.errs, err)
+}
+
+func (s *site) link(from *page, to string) []byte {
+	if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") {
+		return []byte(to)
+	}
+	file, anchor, _ := strings.Cut(to, "#")
+	target := from.file
+	if file != "" {
+		target = path.Join(path.Dir(from.file), file)
+	}
+	p := s.pages[target]
+	info, err := os.Stat(filepath.Join(s.root, target))
+	switch {
+	case p != nil && anchor != "" && !slices.Contains(p.anchors, anchor):
+		s.errs = append(s.errs, fmt.Errorf("%s: link to %s: no such heading", from.file, to))
+	case p != nil && file == "":
+	case p != nil:
+		to = relative(from.file, htmlName(target))
+		if anchor != "" {
+			to += "#" + anchor
+		}
+	case err != nil || info.IsDir():
+		s.errs = append(s.errs, fmt.Errorf("%s: link to %s: no such file", from.file, to))
+	default:
+		s.copied[target] = true
+	}
+	return []byte(to)
+}
+
+// htmlName returns the name of a page in the site.
+func htmlName(file string) string {
+	if dir, ok := strings.CutSuffix(file, "README.md"); ok {
+		return dir + "index.html"
+	}
+	return strings.TrimSuffix(file, ".md") + ".html"
+}
+
+// relative returns how a link on the page of one file leads to another file.
+func relative(from, to string) string {
+	return strings.Repeat("../", strings.Count(from, "/")) + to
+}
+
+// item is a line of the navigation.
+type item struct {
+	Title, Link string
+	Here        bool
+}
+
+func (s *site) render(p *page, dir string) error {
+	var body, out bytes.Buffer
+	if err := markdown().Renderer().Render(&body, p.text, p.doc); err != nil {
+		return err
+	}
+	type part struct {
+		Title string
+		Items []item
+	}
+	var parts []part
+	for _, n := range nav() {
+		var items []item
+		for _, file := range n.Pages {
+			items = append(items, item{s.pages[file].title, relative(p.file, htmlName(file)), file == p.file})
+		}
+		parts = append(parts, part{n.Title, items})
+	}
+	t, err := template.New("page").Parse(pageHTML)
+	if err == nil {
+		err = t.Execute(&out, map[string]any{"Title": p.title, "Nav": parts, "Body": template.HTML(body.String())})
+	}
+	if err != nil {
+		return err
+	}
+	return create(filepath.Join(dir, htmlName(p.file)), out.Bytes())
+}
+
+// create writes a file, and makes its directory.
+func create(file string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
+}
