@@ -160,13 +160,17 @@ func (s stuck) Put(ctx context.Context, _ string, _ []byte) error {
 	return ctx.Err()
 }
 
-// TestCloseCancels shows that the end of the context of Close ends the wait for a store that does not answer.
+// TestCloseCancels shows that the end of the context of Close ends the wait for a store that does not answer. Until then
+// another Store of the same version is skipped, and not as one that the tier holds.
 func TestCloseCancels(t *testing.T) {
 	s := stuck{newMemory(), make(chan struct{})}
 	made := New("blobs", s)
 	ended := make(chan driver.Outcome, 1)
 	go func() { ended <- do(t, made.Store, "data") }() // ends with Close
 	<-s.asked
+	if o := do(t, made.Store, "data"); o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrPending) {
+		t.Errorf("a second Store: %v, %v, want skipped and %v", o.Status, o.Err, block.ErrPending)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := made.Close(ctx); err != nil || s.closed != 1 {
