@@ -1,5 +1,9 @@
 // Package tier is a complete type of tier, as another program would add one: a directory with a file for each block.
-// One line in cmd/kvfs/types.go adds it, and the configuration then lists it as
+// One line in cmd/kvfs/types.go adds it to kvfs:
+//
+//	r.Register("files", func() driver.Opener { return &tier.Options{} }),
+//
+// The configuration then lists it:
 //
 //	tiers: [{type: files, root: /mnt/nfs/kvfs}]
 package tier
