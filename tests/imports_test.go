@@ -1,5 +1,5 @@
 // Package tests checks the tree itself: which package may import which, the
-// house style, and the links of the documentation. The directories below it
+// house style, and the documentation. The directories below it
 // hold the black-box tests and benchmarks.
 package tests
 

@@ -157,38 +157,3 @@ func TestCalls(t *testing.T) {
 		}
 	}
 }
-
-var link = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
-
-// TestLinks shows that the links of the recipes lead to files, and to headings.
-func TestLinks(t *testing.T) {
-	dir := filepath.Join(harness.Root(t), "docs", "engines")
-	for _, page := range recipes {
-		for _, m := range link.FindAllStringSubmatch(Page(t, page), -1) {
-			target := filepath.Join(dir, m[1])
-			if m[1] == "" {
-				target = filepath.Join(dir, page)
-			}
-			text, err := os.ReadFile(target)
-			if err != nil {
-				t.Errorf("%s: link to %s: %v", page, m[1], err)
-				continue
-			}
-			if m[2] != "" && !slices.Contains(headings(string(text)), m[2]) {
-				t.Errorf("%s: link to %s#%s: no such heading", page, m[1], m[2])
-			}
-		}
-	}
-}
-
-// headings returns the names of the headings, as links have them.
-func headings(text string) []string {
-	var found []string
-	for _, line := range strings.Split(text, "\n") {
-		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
-			title = regexp.MustCompile("[^a-z0-9 _-]").ReplaceAllString(strings.ToLower(title), "")
-			found = append(found, strings.ReplaceAll(title, " ", "-"))
-		}
-	}
-	return found
-}
