@@ -119,6 +119,9 @@
 // evicted. Leased blocks go only when a writer has waited for WriteTimeout and would fail otherwise. Above the high
 // watermark a goroutine evicts blocks that have rested for a second, so that writers seldom evict inline.
 //
+// A group with a quota has an order of its own. A user or a control group with a quota has one, too; its blocks are in
+// that order and in the one of their group, and leave both at once. What is over a quota evicts in that quota's order.
+//
 // A block with a copy in a secondary tier becomes hollow, whatever its lease: that tier keeps the promise. A block
 // without one is copied first, and skipped until the copy is there. A writer that has waited for WriteTimeout takes
 // its memory all the same. Then the block is lost, and counted as lost. A block that a tier has refused (full, write
