@@ -94,7 +94,7 @@ func newOwner(d *daemon, mounts *fs.Mounts) *owner {
 type guest struct {
 	o       *owner
 	dir     string
-	pid     int
+	pid     atomic.Int64 // 0 while no process holds the mount
 	epoch   uint32
 	server  *fs.Server
 	serving atomic.Pointer[fs.Server] // server, for requests that come meanwhile
@@ -116,7 +116,8 @@ func (o *owner) Attach(ctx context.Context, r *handoff.Request) (handoff.Mount, 
 			return nil, err
 		}
 	}
-	g := &guest{o: o, dir: r.Dir, pid: r.PID, epoch: r.Epoch}
+	g := &guest{o: o, dir: r.Dir, epoch: r.Epoch}
+	g.pid.Store(int64(r.PID))
 	session := &device.Session{Dir: r.Dir, Dev: r.Dev, Spin: r.Spin, Proc: r.Proc, Init: r.Init, Epoch: r.Epoch}
 	var err error
 	g.server, err = fs.Attach(o.d.engine, o.mounts, session, guestOptions(o.d, g, r))
@@ -181,7 +182,7 @@ func (o *owner) list() []*guest {
 	for g := range o.mu.guests {
 		all = append(all, g)
 	}
-	slices.SortFunc(all, func(a, b *guest) int { return cmp.Or(cmp.Compare(a.dir, b.dir), a.pid-b.pid) })
+	slices.SortFunc(all, func(a, b *guest) int { return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.pid.Load(), b.pid.Load())) })
 	return all
 }
 
@@ -197,7 +198,7 @@ func (g *guest) mount() status.Mount {
 	if s := g.serving.Load(); s != nil {
 		m = status.Mounted(s)
 	}
-	m.Dir, m.Mode, m.PID, m.Epoch = g.dir, config.ModeStandaloneStore, g.pid, g.epoch
+	m.Dir, m.Mode, m.PID, m.Epoch = g.dir, config.ModeStandaloneStore, int(g.pid.Load()), g.epoch
 	return m
 }
 
@@ -210,6 +211,9 @@ func (g *guest) Attached() handoff.Attached {
 
 // Done implements handoff.Mount.
 func (g *guest) Done() <-chan struct{} { return g.server.Served() }
+
+// Holder implements handoff.Mount.
+func (g *guest) Holder(pid int) { g.pid.Store(int64(pid)) }
 
 // Detach implements handoff.Mount.
 func (g *guest) Detach() {

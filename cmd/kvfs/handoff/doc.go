@@ -23,6 +23,14 @@
 //	mount  {"do":"detach"}        please stop answering
 //	owner  {"do":"detached"}      done, and the end
 //
+// A mount with "keep":true stays when its process ends without "detach". The next process asks for it by its directory,
+// on a connection that is the life line from then on:
+//
+//	mount  {"version":1, "features":[], "do":"resume", "dir":"/mnt/kv"}
+//	owner  {"attached":{...}, "handed":{...}, "descriptors":["dev","spin"]}     or {"error":"..."}, and the end
+//
+// So such a mount outlives its process as long as the owner lives, and the owner as long as the process lives.
+//
 // With "do":"status" the answer is the owner's status document in one frame, and the end.
 //
 // The owner greets when it can serve, not when it begins to listen. So a mount that got a

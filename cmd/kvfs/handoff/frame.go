@@ -36,13 +36,18 @@ func (w wire) sendBytes(body []byte, limit int, deadline time.Time, files ...*os
 	if len(body) > limit {
 		return fmt.Errorf("%w: %d bytes, %d is the limit", ErrMalformed, len(body), limit)
 	}
+	fds, err := duplicate(files)
+	defer closeAll(fds)
+	if err != nil {
+		return err
+	}
+	return w.write(body, deadline, fds)
+}
+
+// write writes one frame, with copies of descriptors.
+func (w wire) write(body []byte, deadline time.Time, fds []int) error {
 	var rights []byte
-	if len(files) > 0 {
-		fds, err := duplicate(files)
-		defer closeAll(fds)
-		if err != nil {
-			return err
-		}
+	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
 	if err := w.c.SetWriteDeadline(deadline); err != nil {
@@ -178,9 +183,8 @@ func lineError(err error) error {
 }
 
 // newFile wraps a descriptor that arrived. Go's runtime would add a non-blocking descriptor to
-// its poller, which then wakes at every event of it. So newFile makes the descriptor blocking
-// while os.NewFile looks at it. Both sides share the flag; the other side waits for an answer
-// meanwhile.
+// its poller, which then wakes at every event of it. So newFile puts the descriptor in the place
+// of one that blocks, which the runtime has looked at already. The flags, which both sides share, stay.
 func newFile(fd int, name string) (*os.File, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
@@ -189,13 +193,15 @@ func newFile(fd int, name string) (*os.File, error) {
 	if flags&unix.O_NONBLOCK == 0 {
 		return os.NewFile(uintptr(fd), name), nil
 	}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
+	place, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev/null", Err: err}
 	}
-	f := os.NewFile(uintptr(fd), name)
-	if err := unix.SetNonblock(fd, true); err != nil {
+	f := os.NewFile(uintptr(place), name)
+	if err := unix.Dup3(fd, place, unix.O_CLOEXEC); err != nil {
 		f.Close()
-		return nil, os.NewSyscallError("fcntl", err)
+		return nil, os.NewSyscallError("dup3", err)
 	}
+	unix.Close(fd)
 	return f, nil
 }

@@ -40,6 +40,8 @@ type mount struct {
 	r     *Request
 	done  chan struct{}
 	ended chan struct{} // closed by Detach
+
+	holder atomic.Int64
 }
 
 func (o *owner) Attach(ctx context.Context, r *Request) (Mount, error) {
@@ -84,6 +86,7 @@ func (m *mount) Attached() Attached {
 	return Attached{Init: []byte("init of " + m.r.Dir), ReadPath: "none"}
 }
 func (m *mount) Done() <-chan struct{} { return m.done }
+func (m *mount) Holder(pid int)        { m.holder.Store(int64(pid)) }
 func (m *mount) Detach() {
 	m.r.Close()
 	m.o.detached.Add(1)

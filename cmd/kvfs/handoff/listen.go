@@ -44,6 +44,9 @@ type Mount interface {
 	// Done returns a channel that is closed when the mount is gone.
 	Done() <-chan struct{}
 
+	// Holder tells which process holds the mount from now on; 0: none does, until one resumes it.
+	Holder(pid int)
+
 	// Detach stops answering. It returns when nothing of the mount is in use. It is called
 	// exactly once.
 	Detach()
@@ -74,6 +77,7 @@ type Listener struct {
 		dir    *socketDir // nil while a removed socket cannot be made again
 		l      *net.UnixListener
 		conns  map[*net.UnixConn]struct{}
+		kept   map[string]*kept // by directory
 		mounts int
 		closed bool
 	}
@@ -105,7 +109,7 @@ func Listen(o Options) (*Listener, error) {
 		return nil, errors.Join(err, p.close())
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.mu.conns = map[*net.UnixConn]struct{}{}
+	l.mu.conns, l.mu.kept = map[*net.UnixConn]struct{}{}, map[string]*kept{}
 	return l, nil
 }
 
@@ -302,6 +306,10 @@ func (l *Listener) serve(w wire, h Handler) {
 	case q.Do == doAttach:
 		l.attach(w, h, who, q, fds)
 		return
+	case q.Do == doResume && len(fds) == 0:
+		if err = l.resume(w, who, q.Dir); err == nil {
+			return
+		}
 	case q.Do == doStatus && len(fds) == 0:
 		if err = w.sendBytes(h.Status(), maxStatus, l.due()); err == nil {
 			return
@@ -327,10 +335,20 @@ func (l *Listener) ask(w wire) (q *question, fds []int, err error) {
 	return q, fds, nil
 }
 
-// attach serves a mount until one side ends it.
+// attach serves a mount until one side ends it. If the mount process ends before that and wanted the mount to be
+// kept, the mount waits for the process that resumes it.
 func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds []int) {
 	log := l.log.With(zap.Int32("pid", who.Pid))
-	m, err := l.begin(h, who, q, fds)
+	kept, err := l.keep(q, fds)
+	done := func() {}
+	defer func() {
+		l.unkeep(kept)
+		done() // last: the other side may use the directory again from then on
+	}()
+	var m Mount
+	if err == nil {
+		m, err = l.begin(h, who, q, fds)
+	}
 	if err != nil {
 		l.rarely.Warn("refused a mount", zap.Int32("pid", who.Pid), zap.Error(err))
 		_ = w.send(answer{Error: err.Error()}, l.due()) // the other side may be gone
@@ -343,6 +361,10 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 	err = w.send(answer{Attached: &told}, l.due())
 	if err == nil {
 		err = l.follow(w, m)
+	}
+	if kept != nil && errors.Is(err, ErrEnded) {
+		l.drop(w.c)
+		w, done, err = l.await(kept, m, log)
 	}
 	m.Detach()
 	log.Info("mount detached", zap.Error(err))

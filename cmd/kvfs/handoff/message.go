@@ -12,8 +12,11 @@ import (
 // version is the version of the protocol that this package speaks.
 const version = 1
 
-// knownFeatures are the features of this side. There are none yet.
-var knownFeatures = []string{}
+// featureKeep is the feature of mounts that outlive their process (Request.Keep, Conn.Resume).
+const featureKeep = "keep"
+
+// knownFeatures are the features of this side.
+var knownFeatures = []string{featureKeep}
 
 // maxFeatures and maxFeature bound the list of the other side.
 const maxFeatures, maxFeature = 64, 64
@@ -21,6 +24,7 @@ const maxFeatures, maxFeature = 64, 64
 // What a mount may request.
 const (
 	doAttach   = "attach"
+	doResume   = "resume"
 	doStatus   = "status"
 	doDetach   = "detach"
 	doDetached = "detached"
@@ -58,6 +62,7 @@ type Request struct {
 	MaxWrite     int           `json:"max_write,omitempty"`
 	Passthrough  string        `json:"passthrough,omitempty"`
 	Release      string        `json:"release,omitempty"` // version of the program
+	Keep         bool          `json:"keep,omitempty"`    // the owner keeps the mount when the process ends without Detach, for Resume
 
 	Dev  *os.File `json:"-"` // required
 	Spin *os.File `json:"-"` // a clone of Dev, or nil
@@ -93,6 +98,7 @@ type question struct {
 	Do          string   `json:"do"`
 	Descriptors []string `json:"descriptors,omitempty"` // the names of the descriptors that came along, in order
 	Attach      *Request `json:"attach,omitempty"`
+	Dir         string   `json:"dir,omitempty"` // with doResume: the mount
 
 	Release string `json:"release,omitempty"` // with doTakeover: version of the program
 	Error   string `json:"error,omitempty"`   // with doFailed
