@@ -6,6 +6,7 @@ require (
 	charm.land/bubbletea/v2 v2.1.1
 	github.com/NVIDIA/go-nvml v0.13.0-1
 	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/container-storage-interface/spec v1.11.0
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/go-zeromq/zmq4 v0.17.0
 	github.com/hanwen/go-fuse/v2 v2.12.1

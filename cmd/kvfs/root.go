@@ -32,6 +32,7 @@ func newRootCommand() *cobra.Command {
 		newMountCommand(),
 		newRunCommand(),
 		newServeCommand(),
+		newCSICommand(),
 		newUmountCommand(),
 		newStatusCommand(client.System),
 		newMembersCommand(client.System),

@@ -78,14 +78,14 @@ func newLoop(files Files, o *fuse.MountOptions, log *zap.Logger) *loop {
 	}
 }
 
-// mountAt is mount(2) of the connection of fd.
-func mountAt(dir string, fd int, o *fuse.MountOptions) error {
+// mountAt is mount(2) of the connection of fd, with more flags.
+func mountAt(dir string, fd int, flags uintptr, o *fuse.MountOptions) error {
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
 		fd, os.Geteuid(), os.Getegid(), o.MaxWrite)
 	if o.AllowOther {
 		data += ",allow_other"
 	}
-	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV|flags, data); err != nil {
 		return &os.PathError{Op: "mount", Path: dir, Err: err}
 	}
 	return nil

@@ -46,6 +46,7 @@ type MountOptions struct {
 	FSName     string // first column of mount tables. Empty means kvfs.
 	AllowOther bool   // let other users in, checked by the kernel against modes and owners
 	MaxWrite   int    // largest request in bytes. Zero means 1 MiB.
+	ReadOnly   bool   // the kernel refuses changes
 }
 
 // OpenSession mounts at o.Dir by mount(2), which needs CAP_SYS_ADMIN. A process that touches
@@ -62,7 +63,11 @@ func OpenSession(o MountOptions) (*Session, error) {
 		return nil, fmt.Errorf("mount %s: %w", o.Dir, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err})
 	}
 	s := &Session{Dir: o.Dir, Dev: os.NewFile(uintptr(dev), "/dev/fuse"), Epoch: 1, maxWrite: o.MaxWrite}
-	err = mountAt(o.Dir, dev, &fuse.MountOptions{FsName: o.FSName, Name: "kvfs", AllowOther: o.AllowOther, MaxWrite: o.MaxWrite})
+	var flags uintptr
+	if o.ReadOnly {
+		flags = unix.MS_RDONLY
+	}
+	err = mountAt(o.Dir, dev, flags, &fuse.MountOptions{FsName: o.FSName, Name: "kvfs", AllowOther: o.AllowOther, MaxWrite: o.MaxWrite})
 	if err != nil {
 		return nil, errors.Join(err, s.Dev.Close())
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,6 +28,10 @@ type attachment struct {
 	session *device.Session
 	line    *handoff.Line // to the present owner, or nil
 	guard   guard
+
+	readOnly bool
+	keep     bool        // the owner keeps the mount if this process ends without end
+	orphan   atomic.Bool // no owner serves the mount
 }
 
 // errUnmounted reports that the mount was unmounted by another process.
@@ -93,6 +98,7 @@ func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) 
 	err = mountOnce(ctx, a.dir, func() (err error) {
 		session, err = device.OpenSession(device.MountOptions{
 			Dir: a.dir, FSName: a.cfg.Mount.FSName, AllowOther: allowOther(a.cfg), MaxWrite: int(a.cfg.Mount.MaxWrite),
+			ReadOnly: a.readOnly,
 		})
 		return err
 	})
@@ -161,7 +167,7 @@ func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 	line, err := conn.Attach(ctx, &handoff.Request{
 		Dir: a.dir, FSName: m.FSName, Epoch: a.session.Epoch, Init: a.session.Init, AllowOther: allowOther(a.cfg),
 		EntryTimeout: time.Duration(m.EntryTimeout), AttrTimeout: time.Duration(m.AttrTimeout), MaxWrite: int(m.MaxWrite),
-		Passthrough: a.cfg.Memory.Passthrough, Release: a.program.Version,
+		Passthrough: a.cfg.Memory.Passthrough, Release: a.program.Version, Keep: a.keep,
 		Dev: a.session.Dev, Spin: a.session.Spin, Proc: a.session.Proc,
 	})
 	a.session.Epoch++ // the owner may have used the number, also if it failed
@@ -169,6 +175,7 @@ func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 		return err
 	}
 	a.line, a.session.Init = line, line.Attached().Init
+	a.orphan.Store(false)
 	a.log.Info("mounted", zap.String("dir", a.dir), zap.String("read_path", line.Attached().ReadPath), zap.Int("owner", owner.PID),
 		zap.String("owner_version", owner.Release), zap.Uint32("epoch", a.session.Epoch-1), zap.String("memory_dir", line.Attached().MemoryDir))
 	return nil
@@ -184,12 +191,15 @@ func (a *attachment) watch(ctx context.Context) error {
 		case <-a.line.Ended():
 		}
 		gone := time.Now()
+		a.orphan.Store(true)
 		_ = a.line.Close() // the owner has ended it
 		a.line = nil
 		for tick := (&Pace{}); a.line == nil; {
 			conn, err := a.await(ctx, gone, tick)
 			if err == nil {
-				err = a.handOver(ctx, conn)
+				handing, cancel := a.handing(ctx)
+				err = a.handOver(handing, conn)
+				cancel()
 			}
 			switch {
 			case ctx.Err() != nil:
@@ -203,6 +213,17 @@ func (a *attachment) watch(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// handing returns the context of a hand-over. An owner may keep a mount of which it could not tell us that it has it. So
+// the end of ctx ends that hand-over later.
+func (a *attachment) handing(ctx context.Context) (context.Context, context.CancelFunc) {
+	if !a.keep {
+		return ctx, func() {}
+	}
+	handing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(CloseGrace, cancel) })
+	return handing, func() { stop(); cancel() }
 }
 
 // await waits for an owner. Operations wait, too, until owner_timeout has passed; then they

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -54,18 +55,32 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	failed := make(chan error, 1)
 	go func() { failed <- l.Serve(d.owner) }() // ends with l
 	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
-	ready.serving(l.Path())
+	ready.Serving(l.Path())
 	d.keepAlive()
 
 	select {
 	case <-ctx.Done():
 		log.Info("stopping")
+		d.settle(l)
 	case err = <-failed:
 	case err = <-d.peers.fatal():
 		log.Error("this node must leave its cluster: stopping", zap.Error(err))
 	}
 	ready.stopping()
 	return errors.Join(err, l.Close(), web.close(), d.close(cfg.Memory.Keep))
+}
+
+// settle waits, at most for drain_timeout, until processes hold all mounts that would end with this owner. The process
+// of a mount may be under way to its own next version.
+func (d *daemon) settle(l *handoff.Listener) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.DrainTimeout))
+	defer cancel()
+	for tick := (Pace{}); l.Unheld() > 0; {
+		if !tick.Wait(ctx) {
+			d.log.Warn("mounts without a process end with this owner", zap.Int("mounts", l.Unheld()))
+			return
+		}
+	}
 }
 
 // ownerSite returns the site of the owner at l. The root directory of its mounts is its own.
@@ -182,7 +197,9 @@ func (o *owner) list() []*guest {
 	for g := range o.mu.guests {
 		all = append(all, g)
 	}
-	slices.SortFunc(all, func(a, b *guest) int { return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.pid.Load(), b.pid.Load())) })
+	slices.SortFunc(all, func(a, b *guest) int {
+		return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.pid.Load(), b.pid.Load()))
+	})
 	return all
 }
 

@@ -36,8 +36,8 @@ func (r *Readiness) tookOver(dir string) {
 	r.say(dir, "mounted on "+dir+"\nMAINPID="+strconv.Itoa(os.Getpid()))
 }
 
-// serving is ready, for the owner at a socket.
-func (r *Readiness) serving(socket string) { r.say(socket, "serving at "+socket) }
+// Serving is ready, for what serves at a socket.
+func (r *Readiness) Serving(socket string) { r.say(socket, "serving at "+socket) }
 
 func (r *Readiness) say(where, status string) {
 	if r.Quiet {

@@ -85,13 +85,9 @@ func (l *Listener) await(k *kept, m Mount, log *zap.Logger) (w wire, done func()
 	for {
 		m.Holder(0)
 		log.Info("the process of the mount has gone: the mount is kept for the next one")
-		var r *resumption
-		select {
-		case <-m.Done():
-			return w, func() {}, errors.New("it is mounted no more")
-		case <-l.ctx.Done():
-			return w, func() {}, errors.New("this owner stops")
-		case r = <-k.next:
+		r, err := l.awaitNext(k, m)
+		if err != nil {
+			return w, func() {}, err
 		}
 		m.Holder(r.pid)
 		if err = l.lend(r, k, m); err == nil {
@@ -104,6 +100,23 @@ func (l *Listener) await(k *kept, m Mount, log *zap.Logger) (w wire, done func()
 		close(r.done)
 	}
 }
+
+// awaitNext waits for the process that resumes a mount.
+func (l *Listener) awaitNext(k *kept, m Mount) (*resumption, error) {
+	l.unheld.Add(1)
+	defer l.unheld.Add(-1)
+	select {
+	case <-m.Done():
+		return nil, errors.New("it is mounted no more")
+	case <-l.ctx.Done():
+		return nil, errors.New("this owner stops")
+	case r := <-k.next:
+		return r, nil
+	}
+}
+
+// Unheld returns the number of mounts that no process but the owner holds. They end with the owner.
+func (l *Listener) Unheld() int { return int(l.unheld.Load()) }
 
 // lend sends a mount to the process that resumes it.
 func (l *Listener) lend(r *resumption, k *kept, m Mount) error {

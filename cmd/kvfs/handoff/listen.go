@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -71,6 +72,7 @@ type Listener struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // connections
+	unheld atomic.Int64   // mounts that wait for the process that resumes them
 
 	mu struct {
 		sync.Mutex

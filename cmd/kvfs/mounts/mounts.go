@@ -9,6 +9,8 @@ import (
 	"fmt"
 	iofs "io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
@@ -49,6 +51,16 @@ func Find(dir string) (m *mountinfo.Info, err error) {
 	}
 	return device.TopMount(resolved)
 }
+
+// List returns the kvfs mounts whose source, the first column of the mount table, begins with prefix. It asks no mount.
+func List(prefix string) ([]*mountinfo.Info, error) {
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !IsOurs(m) || !strings.HasPrefix(m.Source, prefix), false
+	})
+}
+
+// ReadOnly reports whether m refuses changes.
+func ReadOnly(m *mountinfo.Info) bool { return slices.Contains(strings.Split(m.VFSOptions, ","), "ro") }
 
 // ErrSilent reports that a daemon seems to live but has not answered in time.
 var ErrSilent = errors.New("its daemon has not answered")
