@@ -36,7 +36,7 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
-	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(PACKAGES) $(TIMEOUT) $(LINK) $(LONGEST) ./tests/...
+	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(PACKAGES) $(TIMEOUT) $(LINK) $(LONGEST) ./tests/... -- -C tests/csi $(TIMEOUT) ./...
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma

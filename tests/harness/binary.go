@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Root returns the root directory of the module that the test runs in.
+// Root returns the root directory of kvfs's module.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -22,11 +22,11 @@ func Root(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	for ; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "cmd", "kvfs")); err == nil { // go.mod may be that of a test
 			return dir
 		}
 		if dir == "/" {
-			tb.Fatal("no go.mod above the test's directory")
+			tb.Fatal("no cmd/kvfs above the test's directory")
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 )
 
 func main() {
@@ -77,7 +78,12 @@ func (r *report) vet(s *stopper) {
 // test runs `go test -json args` into r. Its error says that go test failed in
 // a way that no test shows.
 func test(s *stopper, r *report, args []string) error {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	at := 0
+	if args[0] == "-C" { // which must come first
+		at = 2
+	}
+	args = slices.Insert(slices.Clone(args), at, "-json")
+	cmd := exec.Command("go", append([]string{"test"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
