@@ -1,6 +1,6 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster test test-rdma race lint deadcode fuzz bench bench-quick site clean
+.PHONY: help build dist run cluster test test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
 DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
@@ -40,6 +40,9 @@ test: test-deps ## install what is missing, run every test, count what passed, f
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma
+
+test-helm: ## render the Helm chart, decode its objects with the types of Kubernetes, have kvfs check its settings
+	go test -C tests/helm $(TIMEOUT) ./...
 
 race: test-deps ## run every test under the race detector, the daemon included
 	go test -race $(TIMEOUT) $(LINK) ./...

@@ -2,6 +2,8 @@ package csi
 
 import (
 	"errors"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -46,6 +49,63 @@ func TestEngine(t *testing.T) {
 	d.unpublish("csi-b")
 	if pids := d.holders(); len(pids) != 0 {
 		t.Errorf("%d mounts are left", len(pids))
+	}
+}
+
+// TestExamples shows that the driver takes the volumes of the examples of the chart, and that the users of their pods can
+// write to the directories.
+func TestExamples(t *testing.T) {
+	d := start(t)
+	for _, name := range []string{"engine", "static"} {
+		f, err := os.Open(filepath.Join("../../deploy/helm/examples", name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var given map[string]string
+		var user struct {
+			RunAsUser  uint32 `yaml:"runAsUser"`
+			RunAsGroup uint32 `yaml:"runAsGroup"`
+		}
+		for docs := yaml.NewDecoder(f); ; {
+			var doc struct {
+				Kind string
+				Spec struct {
+					CSI struct {
+						VolumeAttributes map[string]string `yaml:"volumeAttributes"`
+					}
+					Volumes []struct {
+						CSI struct {
+							VolumeAttributes map[string]string `yaml:"volumeAttributes"`
+						}
+					}
+					SecurityContext yaml.Node `yaml:"securityContext"`
+				}
+			}
+			if err := docs.Decode(&doc); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if doc.Kind == "PersistentVolume" {
+				given = doc.Spec.CSI.VolumeAttributes
+			}
+			if doc.Kind == "Pod" {
+				if len(given) == 0 {
+					given = doc.Spec.Volumes[0].CSI.VolumeAttributes
+				}
+				if err := doc.Spec.SecurityContext.Decode(&user); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		r := d.request(name)
+		maps.Copy(r.VolumeContext, given)
+		dir := d.publish(r)
+		engine := harness.NewActor(t, &harness.User{UID: user.RunAsUser, GID: user.RunAsGroup})
+		if err := engine.WriteFile(filepath.Join(dir, given["directory"], "0001"), content("0001")); err != nil || user.RunAsUser == 0 {
+			t.Errorf("%s: user %d cannot write to %q: %v", name, user.RunAsUser, given["directory"], err)
+		}
 	}
 }
 

@@ -9,7 +9,7 @@
 //	report [-vet] -- ARGS [-- ARGS]...
 //
 // With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the arguments of one `go
-// test`. The runs follow each other, and a failure does not stop the next. Without any, report reads the JSON of a
+// test`, and may begin with -C DIR for another module. The runs follow each other, and a failure does not stop the next. Without any, report reads the JSON of a
 // run from standard input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with
 // all processes that they started, and then report. It exits 1 if anything failed or nothing ran at all.
 package main
@@ -79,7 +79,7 @@ func (r *report) vet(s *stopper) {
 // a way that no test shows.
 func test(s *stopper, r *report, args []string) error {
 	at := 0
-	if args[0] == "-C" { // which must come first
+	if len(args) > 0 && args[0] == "-C" { // which must come first
 		at = 2
 	}
 	args = slices.Insert(slices.Clone(args), at, "-json")
