@@ -26,6 +26,9 @@ func newCSICommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := daemon.NewReadiness(readyFD)
 			defer ready.Close()
+			if cmd.Flags().Changed("mode") {
+				return usageError(cmd, "--mode: kvfs csi has mode %s", config.ModeStandaloneStore)
+			}
 			if err := cmd.Flags().Set("mode", config.ModeStandaloneStore); err != nil {
 				return err
 			}
