@@ -266,7 +266,7 @@ func (t *ttftBench) copyState(mount *target) error {
 func (t *ttftBench) rows(seconds series, model llama.Model, tokens int) {
 	table := t.report.table("ttft", "Time to first token",
 		fmt.Sprintf("(llama.cpp on the CPU of this machine, %d threads; a llama of %d million random weights in f32; a prompt of %d tokens, "+
-			"whose state has %d MiB; from the begin of the computation, or of the load of the state, to the first token; the engine "+
+			"whose state has %d MiB; from the beginning of the computation, or of the load of the state, to the first token; the engine "+
 			"has evaluated a token before; the peer is on this machine, over TCP)",
 			runtime.NumCPU(), model.Parameters()/1e6, tokens, t.saved.Bytes/mib),
 		"state of the prompt", "s", "min-max", "times as fast")
