@@ -26,6 +26,9 @@ var withoutJSON = map[string]string{
 	"kvfs certs":            "has only subcommands",
 	"kvfs config":           "has only subcommands",
 	"kvfs debug":            "has only subcommands",
+	"kvfs trace":            "has only subcommands",
+	"kvfs trace record":     "writes a trace, which is JSON",
+	"kvfs csi":              "serves until it ends",
 }
 
 // TestAllJSON shows that every command prints its result as JSON with --json, but for those above.
