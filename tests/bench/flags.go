@@ -49,6 +49,7 @@ type config struct {
 	diskBytes  int
 	recover    int
 	jsonPath   string
+	plotDir    string
 	limit      time.Duration
 	maxThreads int
 }
@@ -75,6 +76,7 @@ func parseFlags(args []string) (*config, error) {
 	diskBytes := f.String("disk-bytes", "1GiB", "blocks of each size for cold and drain, in all")
 	f.IntVar(&c.recover, "recover", 1_000_000, "blocks of 4 KiB for recovery, about 7 KiB of memory "+
 		"and 9 KiB of disk each")
+	f.StringVar(&c.plotDir, "plots", "", "draw hot reads and writes by block size as SVG in `directory`")
 	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
 	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")
 	if err := f.Parse(args); err != nil {

@@ -126,6 +126,9 @@ func run(c *config) error {
 		err = b.measure(ctx)
 	}
 	b.report.print(os.Stdout)
+	if c.plotDir != "" {
+		err = errors.Join(err, writePlots(c.plotDir, b.report.rows))
+	}
 	if c.jsonPath != "" {
 		err = errors.Join(err, b.report.writeJSON(c.jsonPath))
 	}
