@@ -122,3 +122,26 @@ func TestStrict(t *testing.T) {
 		t.Errorf("%d files are left open for writing", n)
 	}
 }
+
+// TestGroupFound shows what counts as the use of a group: its writers alone find no block, though they look their
+// temporary names up.
+func TestGroupFound(t *testing.T) {
+	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
+	defer w.close(false)
+	must(t, w.mkdir("g"), w.mkdir("h"))
+	for i := range 3 {
+		tmp := fmt.Sprintf("g/%d.tmp", i)
+		f, err := w.openOrCreate(10, tmp)
+		must(t, err)
+		a, err := w.lookup(10, tmp)
+		must(t, err, f.close(), w.rename(10, tmp, fmt.Sprintf("g/%d", i), false))
+		w.forget(a.ID)
+	}
+	must(t, w.put(10, "h/x", []byte("x")))
+	if _, err := w.get(20, "h/x"); err != nil {
+		t.Error(err)
+	}
+	if g, h := w.groupNames()["g"], w.groupNames()["h"]; g.Stored != 3 || g.Found != 0 || h.Stored != 1 || h.Found == 0 {
+		t.Errorf("%+v and %+v", g, h)
+	}
+}

@@ -110,6 +110,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.At
 		en.Lease = e.Now() + int64(e.Opts.LookupLease)
 	}
 	e.Mu.Counters.LookupHit++
+	state.CountFound(e.State, en)
 	a := e.AttrLocked(id, en)
 	a.Stable = a.Stable && stable
 	l := looked{live: e.liveLocked(id), hollow: hollow}

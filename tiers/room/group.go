@@ -35,6 +35,9 @@ type Group struct {
 	files     int   // see Enter
 	forgotten bool  // its number is for another group to take
 
+	// Stored and Found count commits of blocks, and look-ups and opens that found one, since the group was seen first.
+	Stored, Found uint64
+
 	recent [recentSizes]int64 // sizes of the latest commits, a ring
 	next   int
 	filled int

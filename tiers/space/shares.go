@@ -49,6 +49,8 @@ type GroupStats struct {
 	QuotaBytes int64
 	UsedBytes  int64
 	BlockBytes int64 // configured or learned; 0: not known
+
+	Stored, Found uint64 // commits of blocks; look-ups and opens that found one
 }
 
 // Groups returns a snapshot of the groups that are configured or have files, about in order of first sight.
@@ -58,7 +60,7 @@ func (as Accounts) Groups() []GroupStats {
 	defer e.Mu.Unlock()
 	out := []GroupStats{}
 	for g := range e.Mu.Room.Groups() {
-		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes()})
+		out = append(out, GroupStats{g.Name(), g.Pinned(), g.Options().QuotaBytes, g.Used(), g.BlockBytes(), g.Stored, g.Found})
 	}
 	return out
 }

@@ -26,6 +26,13 @@ func (e *State) KindLocked(en *index.Entry) draft.Kind {
 	return draft.Block
 }
 
+// CountFound counts a look-up or an open that found an entry, if that is a committed block. The caller holds the lock.
+func CountFound(e *State, en *index.Entry) {
+	if en.Mode&ModeType == ModeRegular && en.Flags&(FlagUncommitted|FlagTemp|FlagPlain) == 0 {
+		e.Mu.Room.Group(en.Group).Found++
+	}
+}
+
 // NameFlagsLocked returns FlagTemp and FlagPlain as the name of a file demands.
 func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
 	if e.Mu.Ix.At(parent).Flags&FlagTemp != 0 || e.Temp.Name(name) {

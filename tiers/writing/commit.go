@@ -412,6 +412,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	f.synced, f.kept = -1, -1
 	gr.Learn(size)
 	e.Mu.Counters.Stored++
+	gr.Stored++
 	e.Mu.Counters.StoredBytes += uint64(size)
 	if en.Expires != 0 {
 		e.Mu.Expiries.Add(en.Expires, f.id)

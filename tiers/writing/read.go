@@ -122,6 +122,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	en.Opens++
 	en.Atime = e.Now()
 	e.Mu.Counters.Opened++
+	state.CountFound(e.State, en)
 	if en.Opens == 1 {
 		e.ClassifyLocked(id, en)
 	}

@@ -151,7 +151,7 @@ func newFixture(t *testing.T) fixture {
 		Members: []cluster.Member{{Name: "a", Self: true, State: "alive", Version: "v1"}, {Name: "b", State: "alive", Version: "v1", ControlAddr: "b:1", BulkAddr: "b:2"}, {Name: "c", State: "left", Version: "v0"}},
 	}}
 	f.Status.Tiers = []status.Tier{{Name: "memory", State: "online"}}
-	f.Status.Counters.Stored, f.Status.Reads.MemoryKeys = 5000, 7
+	f.Status.Groups = []status.Group{{Name: "g", Stored: 5000, Found: 7}, {Name: "h"}}
 	f.set("bind: 127.0.0.1\n")
 	f.put("proc/sys/kernel/osrelease", "6.12.1-x\n")
 	f.put("dev/fuse", "")
@@ -328,8 +328,8 @@ var cases = []struct {
 	}, OK, "within 0.5 s"},
 
 	{"reuse", func(fixture) {}, OK, "5000 blocks"},
-	{"reuse", func(f fixture) { f.Status.Reads.MemoryKeys = 0 }, Warn, "PYTHONHASHSEED"},
-	{"reuse", func(f fixture) { f.Status.Reads.MemoryKeys, f.Status.Counters.Stored = 0, 3 }, Skip, "only 3"},
+	{"reuse", func(f fixture) { f.Status.Groups[1].Stored = 1000 }, Warn, "h (1000 blocks)"},
+	{"reuse", func(f fixture) { f.Status.Groups = []status.Group{{Stored: 3}, {Stored: 999}} }, Skip, "only 1002"},
 
 	{"daemon", func(fixture) {}, OK, "answers"},
 	{"daemon", func(f fixture) { f.Status.Tiers[0] = status.Tier{Name: "disk", State: "offline", Reason: "EIO"} }, Warn, "disk is offline (EIO)"},

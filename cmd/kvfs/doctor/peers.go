@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
@@ -139,18 +140,25 @@ func checkClocks(_ context.Context, _ *Env, c *status.Cluster) Result {
 	return ok("the clocks of peers are within %.1f s of this node's", max(worst, 0.1))
 }
 
-// manyStored is the number of blocks after which at least one hit is expected.
+// manyStored is the number of blocks of a group after which at least one hit is expected.
 const manyStored = 1000
 
 func checkReuse(_ context.Context, _ *Env, s *status.Document) Result {
-	hits := s.Reads.MemoryKeys + s.Reads.DiskKeys + s.Reads.PeerKeys + s.Counters.LookupHit
-	stored := s.Counters.Stored
-	switch {
-	case hits > 0:
-		return ok("%d blocks were stored, and %d look-ups and opens found one", stored, hits)
-	case stored < manyStored:
-		return skip("only %d blocks were stored so far", stored)
+	var stored, found uint64
+	var never []string
+	for i := range s.Groups {
+		g := &s.Groups[i]
+		stored, found = stored+g.Stored, found+g.Found
+		if g.Found == 0 && g.Stored >= manyStored {
+			never = append(never, fmt.Sprintf("%s (%d blocks)", cmp.Or(show.Text(g.Name), "the empty group"), g.Stored))
+		}
 	}
-	return warn("PYTHONHASHSEED set to one number for all engines, and the same model, block size and type of the KV cache in all",
-		"%d blocks were stored and none was ever found: probably each engine computes other names for the same tokens", stored)
+	switch {
+	case len(never) > 0:
+		return warn("PYTHONHASHSEED set to one number for all engines, and the same model, block size and type of the KV cache in all",
+			"groups that store blocks of which none was ever found: %s. Probably each engine computes other names for the same tokens", strings.Join(never, ", "))
+	case found > 0:
+		return ok("%d blocks were stored, and %d look-ups and opens found one", stored, found)
+	}
+	return skip("only %d blocks were stored so far", stored)
 }

@@ -58,7 +58,7 @@ func (s *Source) Collect() *Document {
 		})
 	}
 	for _, g := range s.Engine.Accounts().Groups() {
-		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes})
+		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes, g.Stored, g.Found})
 	}
 	doc.Quotas = control.Quotas(s.Engine.Accounts())
 	return doc

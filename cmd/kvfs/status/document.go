@@ -87,6 +87,8 @@ type Group struct {
 	QuotaBytes int64  `json:"quota_bytes"`
 	UsedBytes  int64  `json:"used_bytes"`
 	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
+	Stored     uint64 `json:"stored_blocks"`
+	Found      uint64 `json:"found"` // look-ups and opens that found a block
 }
 
 // Lower is the answer of .kvfs/usage: what the tiers of a node below memory have of each group, by the names of both.
