@@ -83,6 +83,20 @@ func readAll(t *testing.T, r *conversation, n int) string {
 	}
 }
 
+// awaitHandler waits until the handler of the last request has returned.
+func awaitHandler(r *conversation) {
+	for {
+		r.mu.Lock()
+		if !r.mu.running {
+			r.mu.Unlock()
+			return
+		}
+		changed := r.waitLocked()
+		r.mu.Unlock()
+		<-changed
+	}
+}
+
 // TestRequestAnswer shows a dialogue: requests and answers in pieces of any
 // size, each request run once, by the first read, and as the engine wants it.
 func TestRequestAnswer(t *testing.T) {
@@ -119,6 +133,7 @@ func TestRequestAnswer(t *testing.T) {
 	if n, st := r.read(nil, false, make([]byte, 3)); n != 3 || st != nil {
 		t.Fatalf("got %d, %v", n, st)
 	}
+	awaitHandler(r) // until then the next request is refused
 	mustWrite(t, r, `{"tier":"none"}`, 100)
 	if got := readAll(t, r, 100); got != `{"error":"no such tier"}`+"\n" {
 		t.Errorf("after an unfinished answer: got %q", got)
