@@ -397,4 +397,14 @@ func BenchmarkPresences(b *testing.B) {
 	if out[0].Presence != driver.Hit || out[asked-1].Presence != driver.Hit {
 		b.Errorf("places %v, %v", out[0], out[asked-1])
 	}
+	for i := range paths {
+		paths[i] = fmt.Appendf(nil, "g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
+	}
+	b.Run("absent", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			w.e.Presences(paths, tiers.PresenceOptions{}, out)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
+	})
 }

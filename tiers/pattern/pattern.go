@@ -20,7 +20,7 @@ var Plain = []string{"*.lock", "*.lck", "*.pid"}
 // component, as path.Match does.
 type Set struct {
 	dirs     []string
-	suffixes []string // "*x"
+	globs    [][]string // patterns that have no other wildcard than *: the parts between
 	patterns []string
 }
 
@@ -31,8 +31,8 @@ func New(patterns []string) Set {
 		switch {
 		case strings.HasSuffix(p, "/"):
 			m.dirs = append(m.dirs, strings.TrimSuffix(p, "/"))
-		case strings.HasPrefix(p, "*") && !strings.ContainsAny(p[1:], `*?[\`):
-			m.suffixes = append(m.suffixes, p[1:])
+		case !strings.ContainsAny(p, `?[\`):
+			m.globs = append(m.globs, strings.Split(p, "*"))
 		default:
 			m.patterns = append(m.patterns, p)
 		}
@@ -42,8 +42,8 @@ func New(patterns []string) Set {
 
 // Name reports whether the last component of a path matches.
 func (m *Set) Name(name string) bool {
-	for _, s := range m.suffixes {
-		if strings.HasSuffix(name, s) {
+	for _, parts := range m.globs {
+		if matches(parts, name) {
 			return true
 		}
 	}
@@ -58,4 +58,25 @@ func (m *Set) Name(name string) bool {
 // Dir reports whether a directory of that name makes all below it temporary.
 func (m *Set) Dir(name string) bool {
 	return slices.Contains(m.dirs, name)
+}
+
+// matches reports whether a name has the parts in their order, the first at its begin and the last at its end. It is
+// path.Match without the price: each look-up of a name that is not there comes here.
+func matches(parts []string, name string) bool {
+	last := len(parts) - 1
+	if last == 0 {
+		return name == parts[0]
+	}
+	if !strings.HasPrefix(name, parts[0]) {
+		return false
+	}
+	name = name[len(parts[0]):]
+	for _, part := range parts[1:last] {
+		i := strings.Index(name, part)
+		if i < 0 {
+			return false
+		}
+		name = name[i+len(part):]
+	}
+	return strings.HasSuffix(name, parts[last])
 }

@@ -1,6 +1,8 @@
 package pattern_test
 
 import (
+	"path"
+	"strings"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/pattern"
@@ -28,4 +30,22 @@ func TestSet(t *testing.T) {
 				temp.Name(c.name), temp.Dir(c.name), plain.Name(c.name), c.temp, c.dir, c.plain)
 		}
 	}
+}
+
+// FuzzName shows that a Set matches as path.Match does.
+func FuzzName(f *testing.F) {
+	for _, seed := range []string{"*.tmp 9f.tmp", "*.tmp.* a.tmp.b", ".tmp* .tmpx", "a*b*c aXbYbc", "* x", "** x", "abc abc", "a*a a", "*ab*ab* abab", "a?c abc"} {
+		p, name, _ := strings.Cut(seed, " ")
+		f.Add(p, name)
+	}
+	f.Fuzz(func(t *testing.T, p, name string) {
+		want, err := path.Match(p, name)
+		if err != nil || strings.Contains(p+name, "/") {
+			return
+		}
+		set := pattern.New([]string{p})
+		if got := set.Name(name); got != want {
+			t.Errorf("%q and %q: %v, want %v", p, name, got, want)
+		}
+	})
 }

@@ -71,6 +71,16 @@ func (m *Meter) Stored(n Name, bytes int64) {
 	m.each(n, func(s *sample) { s.use(n, max(bytes, minBytes), false) })
 }
 
+// Awaited reports whether a name was asked for in vain and has no block since: Missed does nothing then.
+func (m *Meter) Awaited(key uint64) bool {
+	for _, s := range m.samples {
+		if i, ok := s.at[key]; !ok || !s.blocks[i].asked {
+			return false
+		}
+	}
+	return true
+}
+
 // Missed notes the look-up of a name that is not there.
 func (m *Meter) Missed(n Name, now int64) {
 	left := int64(0)

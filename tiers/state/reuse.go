@@ -39,7 +39,7 @@ func (u *usage) ReadLocked(id index.ID, en *index.Entry) {
 func (u *usage) MissedLocked(parent index.ID, name string) {
 	e := u.e
 	hash := e.Mu.Ix.HashOf(parent, name)
-	if !u.Sampled(hash) || parent != index.Root && !e.Mu.Ix.Linked(parent) || e.NameFlagsLocked(parent, name) != 0 {
+	if !u.Sampled(hash) || parent != index.Root && !e.Mu.Ix.Linked(parent) {
 		return
 	}
 	path := e.Mu.Scratch[:0]
@@ -47,7 +47,11 @@ func (u *usage) MissedLocked(parent index.ID, name string) {
 		path = append(e.Mu.Ix.AppendPath(path, parent), '/')
 	}
 	e.Mu.Scratch = append(path, name...)
-	u.Missed(reuse.Name{Hash: hash, Key: maphash.Bytes(e.seed, e.Mu.Scratch)}, e.Now())
+	key := maphash.Bytes(e.seed, e.Mu.Scratch)
+	if u.Awaited(key) || e.NameFlagsLocked(parent, name) != 0 {
+		return
+	}
+	u.Missed(reuse.Name{Hash: hash, Key: key}, e.Now())
 }
 
 // nameLocked returns the name of an entry for the samples.
