@@ -221,20 +221,30 @@ func (s *sample) trim() {
 	}
 }
 
-// shrink makes room when the sample is full. It first forgets the names without a block, then half of all names.
+// shrink makes room when the sample is full. A sample of all names becomes one of half of them. Later it first forgets the
+// names without a block, then half of all names.
 func (s *sample) shrink() {
+	if s.shift == 0 {
+		s.halve()
+		return
+	}
 	for _, i := range s.order[:s.next] {
 		if i != none && s.blocks[i].bytes == 0 {
 			s.forget(i)
 		}
 	}
 	for len(s.at) > s.most()*3/4 {
-		s.expect()
-		s.shift++
-		for _, i := range s.order[:s.next] {
-			if i != none && uint64(s.blocks[i].hash) >= s.limit() {
-				s.forget(i)
-			}
+		s.halve()
+	}
+}
+
+// halve forgets half of all names.
+func (s *sample) halve() {
+	s.expect()
+	s.shift++
+	for _, i := range s.order[:s.next] {
+		if i != none && uint64(s.blocks[i].hash) >= s.limit() {
+			s.forget(i)
 		}
 	}
 }
