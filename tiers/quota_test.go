@@ -204,12 +204,15 @@ func TestQuotaRefused(t *testing.T) {
 	for _, q := range []tiers.Quota{
 		quota("user", "anna", page), quota("user", "-1", page), quota("user", "4294967296", page), quota("user", "1", 17*page), quota("user", "1", 0),
 		quota("cgroup", "c", page), quota("cgroup", "/c/", page), quota("cgroup", "/c/../d", page), quota("cgroup", "", page), quota("cgroup", "/c", 0),
-		quota("group", strings.Repeat("x", 256), page), quota("group", "a", 17*page), quota("group", "none", 0), quota("node", "1", page),
+		quota("group", strings.Repeat("x", 256), page), quota("group", "a", 17*page), quota("group", "large", 17*page), quota("group", "none", 0), quota("node", "1", page),
 		quota("user", "1", -1), quota("group", "a", -1), quota("group", "a/b", page),
 	} {
 		if err := w.e.Accounts().SetQuota(t.Context(), q); !errors.Is(err, block.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)
 		}
+	}
+	if left, ok := w.groupNames()["large"]; ok {
+		t.Errorf("a quota that is refused leaves a group: %+v", left)
 	}
 	for i := range 64 {
 		must(t, w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: "user", Name: fmt.Sprint(i), Bytes: page}))

@@ -42,7 +42,7 @@ func (a *Account) over(n int64) bool { return a != nil && a.quota > 0 && a.used+
 // exceeds the capacity; the errors are for the operator and have no kind. fresh: the account is new, and the files that
 // the holder has are to be entered.
 func (r *Room) OpenAccount(h Holder, quota int64) (n uint16, fresh bool, err error) {
-	if err := r.checkQuota(quota); err != nil {
+	if err := r.CheckQuota(quota); err != nil {
 		return 0, false, err
 	}
 	if n = r.holders[h]; n != 0 {
@@ -108,7 +108,8 @@ func (r *Room) OfCgroup(at string) uint16 {
 	return 0
 }
 
-func (r *Room) checkQuota(quota int64) error {
+// CheckQuota returns why a quota cannot be given. The error is for the operator and has no kind.
+func (r *Room) CheckQuota(quota int64) error {
 	if quota > r.opts.CapacityBytes {
 		return fmt.Errorf("quota %d exceeds the capacity %d", quota, r.opts.CapacityBytes)
 	}
@@ -196,7 +197,7 @@ func (r *Room) orderOf(g *Group) policy.Policy {
 // as they are in another order than it has now; then Ranked follows.
 func (r *Room) SetQuota(n uint32, quota int64) (anew bool, err error) {
 	g := r.groups[n]
-	if err := r.checkQuota(quota); err != nil {
+	if err := r.CheckQuota(quota); err != nil {
 		return false, err
 	}
 	g.changed = quota != 0

@@ -59,7 +59,7 @@ func New(o Options) (*Room, error) {
 		return nil, err
 	}
 	for name, opts := range o.Groups {
-		if err := r.checkQuota(opts.QuotaBytes); err != nil {
+		if err := r.CheckQuota(opts.QuotaBytes); err != nil {
 			return nil, fmt.Errorf("group %q: %w", name, err)
 		}
 		g := r.Group(r.Number(name))

@@ -119,6 +119,9 @@ func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 	case changed >= maxQuotaGroups && q.Bytes > 0:
 		return 0, false, fmt.Errorf("there are %d quotas of groups already", changed)
 	}
+	if err := e.Mu.Room.CheckQuota(q.Bytes); err != nil {
+		return 0, false, err // before the group is made for it
+	}
 	n = e.Mu.Room.Number(block.GroupID(q.Name))
 	anew, err = e.Mu.Room.SetQuota(n, q.Bytes)
 	return n, anew, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection to an owner that has greeted. Use it for one Attach, Status or TakeOver.
+// Conn is a connection to an owner that has greeted. Use it for one Attach, Resume, Status or TakeOver.
 type Conn struct {
 	w        wire
 	greeting Greeting
@@ -116,30 +117,62 @@ func (c *Conn) Close() error { return c.w.c.Close() }
 func (c *Conn) Attach(ctx context.Context, r *Request) (*Line, error) {
 	files, names := r.descriptors()
 	q := question{Version: version, Features: knownFeatures, Do: doAttach, Descriptors: names, Attach: r}
-	var a answer
-	err := c.w.send(q, time.Now().Add(patience), files...)
+	a, fds, err := c.ask(ctx, q, files...)
+	closeAll(fds)
+	if err == nil && (a.Attached == nil || len(a.Attached.Init) > maxInit) {
+		err = errAnswer
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c.line(&a), nil
+}
+
+// errAnswer reports an answer that lacks what was asked for.
+var errAnswer = fmt.Errorf("%w: the owner's answer", ErrMalformed)
+
+// ask sends a question, with files, and waits for the answer, as long as ctx and the connection last. The descriptors
+// of the answer belong to the caller. A refusal is an error.
+func (c *Conn) ask(ctx context.Context, q question, files ...*os.File) (a answer, fds []int, err error) {
+	err = c.w.send(q, time.Now().Add(patience), files...)
 	if err == nil || errors.Is(err, ErrEnded) { // the owner may have said why it ended
-		err = c.until(ctx, func() error {
-			fds, err := c.w.receive(&a, time.Time{})
-			closeAll(fds)
+		err = c.until(ctx, func() (err error) {
+			fds, err = c.w.receive(&a, time.Time{})
 			return err
 		})
 	}
 	switch {
 	case err == io.EOF:
 		err = fmt.Errorf("%w before the owner answered", ErrEnded)
+	case err == nil && a.Error != "":
+		closeAll(fds)
+		return a, nil, fmt.Errorf("%w: %s", ErrRefused, a.Error)
+	}
+	return a, fds, err
+}
+
+// askHanded is ask for a question whose answer hands a mount over.
+func (c *Conn) askHanded(ctx context.Context, q question) (answer, error) {
+	a, fds, err := c.ask(ctx, q)
+	switch {
 	case err != nil:
-	case a.Error != "":
-		err = fmt.Errorf("%w: %s", ErrRefused, a.Error)
-	case a.Attached == nil || len(a.Attached.Init) > maxInit:
-		err = fmt.Errorf("%w: the owner's answer", ErrMalformed)
+		return a, err
+	case a.Handed == nil:
+		closeAll(fds)
+		return a, errAnswer
 	}
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
+	if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // the connection is closed for reading already
+		a.Handed.close()
+		err = ctx.Err()
 	}
+	return a, err
+}
+
+// line makes the Line of an answer, to which the connection belongs from now on.
+func (c *Conn) line(a *answer) *Line {
 	l := &Line{w: c.w, attached: *a.Attached, ended: make(chan struct{})}
 	go l.watch() // ends with the connection
-	return l, nil
+	return l
 }
 
 // Status returns the owner's status document and closes the connection.

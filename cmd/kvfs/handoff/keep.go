@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -157,35 +156,13 @@ func (l *Listener) resume(w wire, who *unix.Ucred, dir string) error {
 // what goes on with it: the descriptors, the epoch of the next owner, and the Line. The connection belongs to the Line
 // from now on, or is closed.
 func (c *Conn) Resume(ctx context.Context, dir string) (*Line, *Handed, error) {
-	var a answer
-	var fds []int
-	err := c.w.send(question{Version: version, Features: knownFeatures, Do: doResume, Dir: dir}, time.Now().Add(patience))
-	if err == nil || errors.Is(err, ErrEnded) { // the owner may have said why it ended
-		err = c.until(ctx, func() (err error) {
-			fds, err = c.w.receive(&a, time.Time{})
-			return err
-		})
-	}
-	switch {
-	case err == io.EOF:
-		err = fmt.Errorf("%w before the owner answered", ErrEnded)
-	case err != nil:
-	case a.Error != "":
-		closeAll(fds)
-		err = fmt.Errorf("%w: %s", ErrRefused, a.Error)
-	case a.Attached == nil || a.Handed == nil:
-		closeAll(fds)
-		err = fmt.Errorf("%w: the owner's answer", ErrMalformed)
-	default:
-		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // the connection is closed for reading already
-			a.Handed.close()
-			err = ctx.Err()
-		}
+	a, err := c.askHanded(ctx, question{Version: version, Features: knownFeatures, Do: doResume, Dir: dir})
+	if err == nil && a.Attached == nil {
+		a.Handed.close()
+		err = errAnswer
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	l := &Line{w: c.w, attached: *a.Attached, ended: make(chan struct{})}
-	go l.watch() // ends with the connection
-	return l, a.Handed, nil
+	return c.line(&a), a.Handed, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -68,31 +67,7 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	var a answer
-	var fds []int
-	err = c.w.send(question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release}, time.Now().Add(patience))
-	if err == nil || errors.Is(err, ErrEnded) { // the daemon may have said why it ended
-		err = c.until(ctx, func() (err error) {
-			fds, err = c.w.receive(&a, time.Time{})
-			return err
-		})
-	}
-	switch {
-	case err == io.EOF:
-		err = fmt.Errorf("%w before the daemon answered", ErrEnded)
-	case err != nil:
-	case a.Error != "":
-		closeAll(fds)
-		err = fmt.Errorf("%w: %s", ErrRefused, a.Error)
-	case a.Handed == nil:
-		closeAll(fds)
-		err = fmt.Errorf("%w: the daemon's answer", ErrMalformed)
-	default:
-		if err = a.Handed.take(fds, a.Descriptors); err == nil && ctx.Err() != nil { // the connection is closed for reading already
-			a.Handed.close()
-			err = ctx.Err()
-		}
-	}
+	a, err := c.askHanded(ctx, question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release})
 	if err != nil {
 		unix.Close(pidfd)
 		return nil, nil, errors.Join(err, c.Close())
