@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -82,6 +84,7 @@ var noVerdict = []error{
 // auto is set, SelfTest calls fall, which switches the mount to the other way, and tries again.
 // tested is false if nothing could be compared.
 func SelfTest(dir string, passthrough, auto bool, log *zap.Logger, fall func(why error) error) (tested bool, err error) {
+	log.Debug("self-test begins", zap.String("dir", dir))
 	err = readBack(dir, passthrough)
 	switch {
 	case slices.ContainsFunc(noVerdict, func(e error) bool { return errors.Is(err, e) }):
@@ -120,6 +123,11 @@ func (s *Server) Tested() bool { return s.tested }
 func readBack(dir string, mapped bool) error {
 	done := make(chan error, 1)
 	go func() { // ends when the mount has answered, or is gone
+		runtime.LockOSThread() // and ends with the goroutine
+		if err := ownDescriptors(); err != nil {
+			done <- err
+			return
+		}
 		done <- readProbe(filepath.Join(dir, block.Reserved, probeName), mapped)
 	}()
 	t := time.NewTimer(probeTime)
@@ -130,6 +138,33 @@ func readBack(dir string, mapped bool) error {
 	case <-t.C:
 		return os.ErrDeadlineExceeded
 	}
+}
+
+// ownDescriptors gives the calling thread descriptors of its own, and closes all but the standard ones and those with
+// which Go's scheduler waits. Call it with the thread locked.
+//
+// If this process is killed while the thread waits for an answer that the process itself has begun, the kernel lets the
+// thread end only after the answer. With the descriptors of the process it would keep the lock of the memory and the
+// connection to the daemon before, which then could not take the mount back and answer.
+func ownDescriptors() error {
+	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	const dir = "/proc/thread-self/fd"
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= unix.Stderr {
+			continue
+		}
+		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to != "anon_inode:[eventpoll]" && to != "anon_inode:[eventfd]" {
+			unix.Close(fd)
+		}
+	}
+	return nil
 }
 
 // readProbe compares the probe at path. Each wait for the daemon is a system call, because the

@@ -48,12 +48,18 @@ func TestTakenBack(t *testing.T) {
 // answer yet. It returns both. With flags that make the new one fail, the new one has not failed yet.
 func halfway(s *site, flags ...string) (old, heir *daemon) {
 	s.tb.Helper()
+	return haltedAt(s, "memory of an earlier process", flags...)
+}
+
+// haltedAt is halfway for a new daemon that is stopped when it has logged a line, and has not said yet that it is ready.
+func haltedAt(s *site, line string, flags ...string) (old, heir *daemon) {
+	s.tb.Helper()
 	old = s.daemons[len(s.daemons)-1]
 	for range 100 {
 		back := strings.Count(old.text(), "taking the mount back")
 		heir = s.begin(nil, append([]string{"--takeover"}, flags...)...)
 		deadline := time.Now().Add(harness.Deadline)
-		for !strings.Contains(heir.text(), "memory of an earlier process") && heir.running() && time.Now().Before(deadline) {
+		for !strings.Contains(heir.text(), line) && heir.running() && time.Now().Before(deadline) {
 			// There is no event: it is to be met in the middle.
 		}
 		heir.freeze()
@@ -188,6 +194,24 @@ func bothStopped(t *testing.T, flags ...string) {
 	}
 	if left, err := os.ReadDir(s.memory); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left in memory: %v, %v", left, err)
+	}
+}
+
+// TestNewKilledInSelfTest kills the new daemon while it reads from the mount, which it answers itself. The kernel lets a
+// thread end only after an answer that was begun, and the old daemon is to take the mount back and give that answer. Not
+// each kill meets such a moment.
+func TestNewKilledInSelfTest(t *testing.T) {
+	s := newSite(t)
+	s.mount()
+	s.write(0, 5)
+	for range 150 {
+		old, heir := haltedAt(s, "self-test begins", "--log-level", "debug")
+		back := strings.Count(old.text(), "taking the mount back")
+		unix.Kill(heir.pid, unix.SIGKILL)
+		harness.Poll(t, "the mount is taken back", func() bool { return strings.Count(old.text(), "taking the mount back") > back })
+		s.check(0, 5)
+		heir.end()
+		s.daemons = append(s.daemons, old) // the last that lives
 	}
 }
 
