@@ -34,13 +34,11 @@ func NewMark(path string, id int, point string) (*Mark, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)
 	}
-	fd, err := unix.Openat(p.dir, p.name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, errors.Join(&os.PathError{Op: "open", Path: path, Err: err}, p.close())
-	}
-	m := &Mark{p, os.NewFile(uintptr(fd), path)}
-	if err := unix.Flock(fd, unix.LOCK_SH); err != nil { // others hold it exclusively only for a look
-		return nil, errors.Join(&os.PathError{Op: "flock", Path: path, Err: err}, m.f.Close(), p.close())
+	m := &Mark{p: p}
+	for m.f == nil || !p.leadsTo(m.f) { // the process before may remove its mark until it is locked
+		if err := m.reopen(path); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
 	}
 	err = m.f.Truncate(0)
 	if err == nil {
@@ -52,6 +50,20 @@ func NewMark(path string, id int, point string) (*Mark, error) {
 	return m, nil
 }
 
+// reopen opens the file at path, and locks it.
+func (m *Mark) reopen(path string) error {
+	m.f.Close() // a nil file does nothing
+	fd, err := unix.Openat(m.p.dir, m.p.name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	m.f = os.NewFile(uintptr(fd), path)
+	if err := unix.Flock(fd, unix.LOCK_SH); err != nil { // others hold it exclusively only for a look
+		return errors.Join(&os.PathError{Op: "flock", Path: path, Err: err}, m.f.Close())
+	}
+	return nil
+}
+
 // Open opens the mark for Free, in any process.
 func (m *Mark) Open() (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", m.f.Fd())) }
 
@@ -60,11 +72,38 @@ func (m *Mark) Close() error {
 	if m == nil {
 		return nil
 	}
-	var err error
-	if unix.Flock(int(m.f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		err = m.p.remove()
+	return errors.Join(m.p.removeFree(m.f), m.f.Close(), m.p.close())
+}
+
+// removeFree removes f, the file of a mark, if nobody holds it and it is still the one at the path.
+func (p *socketDir) removeFree(f *os.File) error {
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil || !p.leadsTo(f) {
+		return nil
 	}
-	return errors.Join(err, m.f.Close(), m.p.close())
+	return p.remove()
+}
+
+// leadsTo reports whether f is the file at the path.
+func (p *socketDir) leadsTo(f *os.File) bool {
+	var here, there unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &here) == nil && unix.Fstatat(p.dir, p.name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		here.Dev == there.Dev && here.Ino == there.Ino
+}
+
+// RemoveMark removes what a dead process left as the mark of the mount with that id at point, if nobody has taken it over.
+func RemoveMark(path string, id int, point string) error {
+	p, err := openSocketDir(path)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return errors.Join(err, p.close())
+	}
+	if pid := marked(f, id, point); pid != 0 {
+		err = p.removeFree(f)
+	}
+	return errors.Join(err, f.Close(), p.close())
 }
 
 // Abandoned reports whether a dead process served the mount with that id at point in the mount
@@ -91,44 +130,63 @@ func readMark(path string, id int, point string) (pid int, free bool) {
 		return 0, false
 	}
 	defer f.Close()
-	var markedID int
-	var marked string
-	if _, err := fmt.Fscanf(f, markText, &pid, &markedID, &marked); err != nil || markedID != id || marked != point {
+	if pid = marked(f, id, point); pid == 0 {
 		return 0, false
 	}
 	return pid, Free(f)
 }
 
+// marked returns the process that marked the mount, as the mark f says, or 0 if f is of another mount.
+func marked(f *os.File, id int, point string) (pid int) {
+	var markedID int
+	var marked string
+	if _, err := fmt.Fscanf(f, markText, &pid, &markedID, &marked); err != nil || markedID != id || marked != point {
+		return 0
+	}
+	return pid
+}
+
+// freeLooks bounds how often Free looks again because somebody held the lock who does not at the next glance.
+const freeLooks = 100
+
 // Free reports whether no living process holds the mark open in f. The lock of a killed process
 // stays while one of its threads that shares the descriptors is stuck.
 func Free(f *os.File) bool {
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil || heldByZombies(f)
+	for range freeLooks {
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			return true
+		}
+		if living, others := holders(f); living+others > 0 {
+			return living == 0
+		}
+	}
+	return false // the holder is in another PID namespace, whose locks are not shown
 }
 
-// heldByZombies reports whether processes hold a lock on f and all of them are zombies.
-func heldByZombies(f *os.File) bool {
+// holders returns how many living processes hold the mark open in f, and how many others hold its lock: zombies, and who
+// holds it exclusively, to look or to remove the mark, which nobody can while a mark is held.
+func holders(f *os.File) (living, others int) {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
-		return false
+		return 0, 0
 	}
 	text, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return false
+		return 0, 0
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	held := false
 	for line := range strings.Lines(string(text)) {
 		// For example: "1: FLOCK ADVISORY READ 4711 00:1a:23 0 EOF"
 		lock := strings.Fields(line)
-		if len(lock) < 6 || lock[1] != "FLOCK" || lock[5] != file {
-			continue
+		switch {
+		case len(lock) < 6 || lock[1] != "FLOCK" || lock[5] != file:
+		case lock[3] == "READ" && !zombie(lock[4]):
+			living++
+		default:
+			others++
 		}
-		if !zombie(lock[4]) {
-			return false
-		}
-		held = true
 	}
-	return held
+	return living, others
 }
 
 // zombie reports whether the first thread of a process has ended. kvfs keeps it to the end.

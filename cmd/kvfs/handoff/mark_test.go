@@ -1,10 +1,13 @@
 package handoff
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +61,64 @@ func TestMark(t *testing.T) {
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the mark stays: %v", err)
+	}
+}
+
+// TestLooksMeet shows that looks at a mark do not take each other for its holder.
+func TestLooksMeet(t *testing.T) {
+	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
+	m, err := NewMark(path, 7, "/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.f.Close(); err != nil { // as the end of its process does
+		t.Fatal(err)
+	}
+	var looks sync.WaitGroup
+	for range 8 {
+		looks.Go(func() {
+			for range 500 {
+				if !Abandoned(path, 7, "/mnt") {
+					t.Error("not abandoned")
+					return
+				}
+			}
+		})
+	}
+	looks.Wait()
+}
+
+// TestNumberUsedAgain shows that a process which removes its mark, or that of a dead one, leaves alone the mark of a new
+// mount with the number of the old one.
+func TestNumberUsedAgain(t *testing.T) {
+	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
+	for i := range 500 {
+		old, err := NewMark(path, 7, "/old")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ending sync.WaitGroup
+		ending.Go(func() {
+			if i%2 == 0 {
+				err = old.Close()
+				return
+			}
+			old.f.Close()
+			if e := RemoveMark(path, 7, "/old"); !errors.Is(e, fs.ErrNotExist) { // it may be gone
+				err = e
+			}
+		})
+		m, newErr := NewMark(path, 8, "/new")
+		ending.Wait()
+		if err := errors.Join(err, newErr); err != nil {
+			t.Fatal(err)
+		}
+		if pid := Server(path, 8, "/new"); pid != os.Getpid() {
+			t.Fatalf("round %d: the new mount is served by %d", i, pid)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -104,7 +104,7 @@ func Abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(MarkPath(m), m
 
 // GiveUp makes the kernel fail all requests that wait for the dead process of m, and unmounts.
 func GiveUp(ctx context.Context, m *mountinfo.Info) error {
-	defer os.Remove(MarkPath(m)) // no process holds it
+	defer handoff.RemoveMark(MarkPath(m), m.ID, m.Mountpoint) // what it left is in nobody's way
 	abort, err := device.OpenAbort(m.Minor)
 	if err != nil {
 		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
