@@ -204,7 +204,7 @@ func TestNewKilledInSelfTest(t *testing.T) {
 	s := newSite(t)
 	s.mount()
 	s.write(0, 5)
-	for range 150 {
+	for range 50 {
 		old, heir := haltedAt(s, "self-test begins", "--log-level", "debug")
 		back := strings.Count(old.text(), "taking the mount back")
 		unix.Kill(heir.pid, unix.SIGKILL)
