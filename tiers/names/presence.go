@@ -75,7 +75,7 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 		case ids[i] == 0:
 			out[i] = e.absentLocked(dirs[i], names[i], path, o)
 			if out[i] == (Place{}) && dirs[i] != 0 {
-				e.Mu.Reuse.MissedLocked(dirs[i], names[i])
+				e.Mu.Reuse.MissedLocked(dirs[i], names[i], now)
 			}
 		case e.ShowsLocked(o.As, dirs[i], ids[i]):
 			out[i] = e.placeLocked(ids[i], now, o)

@@ -28,5 +28,6 @@
 //
 // An ask for a name outside the samples costs one comparison of a hash that the index has already, and one count: 2 ns. One
 // in both samples costs 220 ns (BenchmarkRead). Beyond wholeBlocks names at most half of them are sampled, so a read costs
-// at most 110 ns on average. A sample takes at most 1 MiB.
+// at most 110 ns on average. Look-ups of ever new names that are not there cost the most, because each enters a name. While
+// they go on, a sample of a node with many blocks shrinks until it has enoughBlocks of them. A sample takes at most 1 MiB.
 package reuse

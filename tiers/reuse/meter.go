@@ -19,7 +19,7 @@ type Name struct {
 // the epoch.
 type Meter struct {
 	limit   uint64 // hashes below it are in a sample
-	reads   uint64 // of all names
+	all     totals
 	since   int64
 	samples []*sample // of memory, and of memory and SSD if there is one
 
@@ -29,9 +29,9 @@ type Meter struct {
 // New returns a Meter of a node with memory and SSD of so many bytes. ssd is 0 if there is none.
 func New(memory, ssd, now int64) *Meter {
 	m := &Meter{limit: allHashes, since: now}
-	m.samples = append(m.samples, newSample(memory, &m.reads))
+	m.samples = append(m.samples, newSample(memory, &m.all))
 	if ssd > 0 {
-		m.samples = append(m.samples, newSample(memory+ssd, &m.reads))
+		m.samples = append(m.samples, newSample(memory+ssd, &m.all))
 	}
 	return m
 }
@@ -41,7 +41,7 @@ func (m *Meter) Sampled(hash uint32) bool { return uint64(hash) < m.limit }
 
 // Asked counts a read, and reports whether Read must follow.
 func (m *Meter) Asked(hash uint32) bool {
-	m.reads++
+	m.all.reads++
 	return uint64(hash) < m.limit
 }
 
@@ -81,8 +81,9 @@ func (m *Meter) Awaited(key uint64) bool {
 	return true
 }
 
-// Missed notes the look-up of a name that is not there.
-func (m *Meter) Missed(n Name, now int64) {
+// Missed notes the look-up of a name that is not there. The node has that many blocks.
+func (m *Meter) Missed(n Name, blocks int, now int64) {
+	m.all.blocks = blocks
 	left := int64(0)
 	m.each(n, func(s *sample) { left = max(left, s.missed(n)) })
 	if left != 0 {

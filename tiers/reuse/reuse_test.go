@@ -90,8 +90,8 @@ func replay(m *Meter, capacity int64, asks, skip int, next func() int) (exact, s
 					m.Read(name, bytes, now)
 				}
 			case m.Sampled(name.Hash):
-				m.Missed(name, now)
-				m.Missed(name, now) // Linux looks once more before the write
+				m.Missed(name, 0, now)
+				m.Missed(name, 0, now) // Linux looks once more before the write
 				m.Stored(name, bytes)
 			}
 		}
@@ -175,8 +175,8 @@ func TestMeter(t *testing.T) {
 	want("the first read of an old block", 0, [4]uint64{}, [4]uint64{})
 	read(a, 99)
 	want("the second", 1, [4]uint64{1, 1, 1, 1}, [4]uint64{1, 1, 1, 1})
-	m.Missed(b, 200)
-	m.Missed(b, 201)
+	m.Missed(b, 0, 200)
+	m.Missed(b, 0, 201)
 	m.Stored(b, block)
 	want("a new block", 2, [4]uint64{1, 1, 1, 1}, [4]uint64{1, 1, 1, 1})
 	read(a, 99)
@@ -185,14 +185,14 @@ func TestMeter(t *testing.T) {
 	read(b, 200)
 	want("behind two others", 4, [4]uint64{1, 2, 3, 3}, [4]uint64{2, 3, 3, 3})
 	m.Left(b, 300)
-	m.Missed(b, 300+int64(time.Second))
-	m.Missed(b, 300+int64(time.Hour))
+	m.Missed(b, 0, 300+int64(time.Second))
+	m.Missed(b, 0, 300+int64(time.Hour))
 	want("evicted from the node", 5, [4]uint64{2, 3, 4, 4}, [4]uint64{3, 4, 4, 4})
 	if back := m.Stats().Back; back.Sum != 1 {
 		t.Errorf("it was asked for after 1 s, counted %v s", back.Sum)
 	}
 	m.Dropped(a)
-	m.Missed(a, 400)
+	m.Missed(a, 0, 400)
 	want("removed", 6, [4]uint64{2, 3, 4, 4}, [4]uint64{3, 4, 4, 4})
 	m.Evicted(time.Hour, time.Minute)
 	m.Removed(time.Second)
@@ -227,7 +227,7 @@ func TestBound(t *testing.T) {
 			case 2:
 				m.Stored(name, r.Int64N(1<<20))
 			default:
-				m.Missed(name, int64(n))
+				m.Missed(name, 0, int64(n))
 			}
 			if len(s.at) > maxBlocks || len(s.order) > 2*maxBlocks+64 || len(s.blocks) > maxBlocks {
 				t.Fatalf("%d names, %d positions, %d blocks", len(s.at), len(s.order), len(s.blocks))
@@ -242,6 +242,22 @@ func TestBound(t *testing.T) {
 		}
 		if bytes != s.bytes || s.before(s.next-1) != bytes || bytes > reach+1<<20 {
 			t.Errorf("capacity %d: %d bytes, counted %d, largest cache %d", capacity, bytes, s.bytes, reach)
+		}
+	}
+}
+
+// TestAbsentShare shows how far look-ups of ever new names that are not there shrink the sample: until a node with many
+// blocks has enough of them in it, and no further.
+func TestAbsentShare(t *testing.T) {
+	for blocks, want := range map[int]float64{0: 0.5, enoughBlocks: 0.5, 16 * enoughBlocks: 1. / 16, 20 * enoughBlocks: 1. / 16} {
+		m := New(1<<40, 0, 0)
+		for n := range 2_000_000 {
+			if name := nameOf(n); m.Sampled(name.Hash) {
+				m.Missed(name, blocks, int64(n))
+			}
+		}
+		if got := m.Stats().Memory.Share; got != want {
+			t.Errorf("%d blocks: a share of %v, want %v", blocks, got, want)
 		}
 	}
 }

@@ -7,6 +7,9 @@ const (
 	// maxBlocks bounds a sample. Source: FAST 2015, figure 6: with 8192 names the mean error of the ratio is below 0.01.
 	maxBlocks = 8192
 
+	// enoughBlocks is how many blocks a sample should have if the node has them.
+	enoughBlocks = maxBlocks / 2
+
 	// wholeBlocks bounds a sample of all names: the reads of a node with more names cost half as much.
 	wholeBlocks = 2048
 
@@ -41,8 +44,8 @@ type sample struct {
 		reads    float64 // part of asks
 		expected float64 // what reads would be if the sample had its share of all reads
 	}
-	reads *uint64 // of all names
-	from  uint64  // those that expected has
+	all  *totals
+	from uint64 // reads that expected has
 }
 
 // sampled is a block of a sample.
@@ -55,9 +58,15 @@ type sampled struct {
 	asked bool // for a block that was not there
 }
 
-// newSample returns a sample for a capacity. reads is the number of reads of all names.
-func newSample(capacity int64, reads *uint64) *sample {
-	s := &sample{at: map[uint64]int32{}, reads: reads}
+// totals are numbers over all names, sampled or not.
+type totals struct {
+	reads  uint64
+	blocks int // that the node has
+}
+
+// newSample returns a sample for a capacity.
+func newSample(capacity int64, all *totals) *sample {
+	s := &sample{at: map[uint64]int32{}, all: all}
 	for i, scale := range Scales {
 		s.reach[i] = int64(scale * float64(capacity))
 	}
@@ -144,8 +153,8 @@ func (s *sample) fade() {
 
 // expect brings the number of reads to expect up to date.
 func (s *sample) expect() {
-	s.recent.expected += float64(*s.reads-s.from) * s.share()
-	s.from = *s.reads
+	s.recent.expected += float64(s.all.reads-s.from) * s.share()
+	s.from = s.all.reads
 }
 
 // ratios returns the estimated hit ratios, false if nothing was asked for.
@@ -222,7 +231,8 @@ func (s *sample) trim() {
 }
 
 // shrink makes room when the sample is full. A sample of all names becomes one of half of them. Later it first forgets the
-// names without a block, then half of all names.
+// names without a block, then half of all names. If the node has so many blocks that half of the sample is enough of them,
+// half is forgotten in any case: otherwise the look-ups of ever new names would fill the sample again and again.
 func (s *sample) shrink() {
 	if s.shift == 0 {
 		s.halve()
@@ -232,6 +242,9 @@ func (s *sample) shrink() {
 		if i != none && s.blocks[i].bytes == 0 {
 			s.forget(i)
 		}
+	}
+	if s.all.blocks>>(s.shift+1) >= enoughBlocks {
+		s.halve()
 	}
 	for len(s.at) > s.most()*3/4 {
 		s.halve()

@@ -36,7 +36,7 @@ func (u *usage) ReadLocked(id index.ID, en *index.Entry) {
 }
 
 // MissedLocked notes the look-up of a name that is not there.
-func (u *usage) MissedLocked(parent index.ID, name string) {
+func (u *usage) MissedLocked(parent index.ID, name string, now int64) {
 	e := u.e
 	hash := e.Mu.Ix.HashOf(parent, name)
 	if !u.Sampled(hash) || parent != index.Root && !e.Mu.Ix.Linked(parent) {
@@ -51,7 +51,7 @@ func (u *usage) MissedLocked(parent index.ID, name string) {
 	if u.Awaited(key) || e.NameFlagsLocked(parent, name) != 0 {
 		return
 	}
-	u.Missed(reuse.Name{Hash: hash, Key: key}, e.Now())
+	u.Missed(reuse.Name{Hash: hash, Key: key}, e.Mu.Ix.Len(), now)
 }
 
 // nameLocked returns the name of an entry for the samples.
