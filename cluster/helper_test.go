@@ -339,7 +339,7 @@ func prepare(t *testing.T, name string, change func(o *Options), join ...*testNo
 	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
 	o := Options{
-		Gossip:  gossip.Options{Name: name, Bind: ownHost + ":0", Profile: "local", Rejoin: 50 * time.Millisecond},
+		Gossip:  gossip.Options{Name: name, Bind: ownHost + ":0", Profile: "wan", Rejoin: 50 * time.Millisecond},
 		Version: "v1-" + name, Zone: "z1", Logger: zap.New(core), tuning: quick(), CallTimeout: patience,
 		Capacity: func() (int64, int64) { return 1000, 500 },
 	}
