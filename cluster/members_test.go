@@ -106,8 +106,10 @@ func TestForget(t *testing.T) {
 // TestFailed shows that a node that goes without a word is "failed", and found again
 // when it comes back.
 func TestFailed(t *testing.T) {
-	nodes := cluster(t, "a", "b")
-	a, b := nodes[0], nodes[1]
+	soon := func(o *Options) { o.Gossip.Profile = "local" } // a finds b dead
+	a := start(t, "a", soon)
+	b := start(t, "b", soon, a)
+	together(t, a, b)
 	addr := b.gossip.Self().Addr
 	b.Node.Close()
 	b.Node.Close()
