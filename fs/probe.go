@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/control"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -140,8 +140,8 @@ func readBack(dir string, mapped bool) error {
 	}
 }
 
-// ownDescriptors gives the calling thread descriptors of its own, and closes all but the standard ones and those with
-// which Go's scheduler waits. Call it with the thread locked.
+// ownDescriptors gives the calling thread a table of descriptors of its own, and closes those in it. Call it with the
+// thread locked.
 //
 // If this process is killed while the thread waits for an answer that the process itself has begun, the kernel lets the
 // thread end only after the answer. With the descriptors of the process it would keep the lock of the memory and the
@@ -150,21 +150,7 @@ func ownDescriptors() error {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
-	const dir = "/proc/thread-self/fd"
-	all, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range all {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= unix.Stderr {
-			continue
-		}
-		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil && to != "anon_inode:[eventpoll]" && to != "anon_inode:[eventfd]" {
-			unix.Close(fd)
-		}
-	}
-	return nil
+	return device.CloseOthers(-1)
 }
 
 // readProbe compares the probe at path. Each wait for the daemon is a system call, because the

@@ -52,7 +52,7 @@ func (d *loop) beginNotices() {
 		unix.Close(fd)
 		close(closed)
 	}()
-	if err := closeOthers(fd); err != nil {
+	if err := CloseOthers(fd); err != nil {
 		d.log.Warn("cannot close the descriptors of the notifying thread", zap.Error(err))
 	}
 	<-closed
@@ -65,9 +65,9 @@ func (d *loop) endNotices() {
 	}
 }
 
-// closeOthers closes the descriptors of the calling thread's own table, except keep, the
+// CloseOthers closes the descriptors of the calling thread's own table, except keep, the
 // standard ones, and those that Go's runtime may use on any thread.
-func closeOthers(keep int) error {
+func CloseOthers(keep int) error {
 	dir, err := unix.Open("/proc/thread-self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: "/proc/thread-self/fd", Err: err}
