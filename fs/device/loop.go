@@ -19,7 +19,9 @@ import (
 // own loop wakes a second thread for each request, to listen while the first works. Where a
 // wake-up costs more than the work, that is most of an OPEN. Here one thread, the leader, takes
 // requests and answers the short ones itself. It hands the lead to another thread before a long
-// request, and when a request turns out to wait (mayBlock).
+// request, and when a request turns out to wait (mayBlock). An OPEN of a block that has to be
+// loaded starts a goroutine. If no other OPEN waits, that runs on the leader's thread until it
+// waits for the tier (yield).
 //
 // A leader that has just answered spins for a moment before it sleeps. The next request of a
 // client that reads block after block comes within microseconds, and a wake-up takes tens of

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -170,6 +171,17 @@ func (w *worker) answer(fd, n int) {
 		}
 		w.seen = nil
 	}
+	if later && w.d.opening.Load() <= 1 { // else the next request is likely to be there
+		yield()
+	}
+}
+
+// yield lets a goroutine that the request has just started run on this thread until it waits. Else another thread
+// would have to wake up for it.
+func yield() {
+	runtime.UnlockOSThread()
+	runtime.Gosched()
+	runtime.LockOSThread()
 }
 
 // leaves reports whether the request is left to the next owner: it waited for something and was
