@@ -1,10 +1,10 @@
 package tiers
 
 import (
+	"cmp"
 	"os"
 	"path"
 	"slices"
-	"sort"
 	"strings"
 
 	"go.uber.org/zap"
@@ -24,120 +24,137 @@ type adoption struct{ *core }
 // inventory is what an earlier process left in the primary tier.
 type inventory struct {
 	dirs, files []leftFile
-	latest      map[string]int    // path -> index into dirs or files
 	changed     map[string]uint64 // path -> commit number of a file that changed after its commit
-	replaced    []driver.BlobID   // files with an earlier commit of a path
-	dropped     int               // files that nothing is made of
+	gone        state.Gone        // files that nothing is made of
+	dropped     uint64
 }
 
 // leftFile is a file of the primary tier with its record.
 type leftFile struct {
+	seq  uint64 // that of r
 	blob driver.BlobID
-	r    driver.Record
+	r    *driver.Record
+	id   index.ID // its entry; 0: none
 }
 
-// reject counts a file that cannot be taken over. modified says that it changed after its commit.
-func (v *inventory) reject(r *driver.Record, modified bool) {
+// drop gives up a file.
+func (v *inventory) drop(blob uint64) {
 	v.dropped++
-	if modified {
-		v.changed[r.Path] = max(v.changed[r.Path], r.Seq)
-	}
-}
-
-// add adds a file, and reports false if a file with a later commit has its path.
-func (v *inventory) add(id driver.BlobID, r *driver.Record) bool {
-	list := &v.files
-	if r.Dir {
-		list = &v.dirs
-	}
-	if i, ok := v.latest[r.Path]; ok && i < len(*list) && (*list)[i].r.Path == r.Path {
-		v.dropped++
-		if (*list)[i].r.Seq >= r.Seq {
-			return false
-		}
-		v.replaced = append(v.replaced, (*list)[i].blob)
-		(*list)[i] = leftFile{id, *r}
-		return true
-	}
-	v.latest[r.Path] = len(*list)
-	*list = append(*list, leftFile{id, *r})
-	return true
+	v.gone.Blobs = append(v.gone.Blobs, driver.BlobID(blob))
 }
 
 // adopt takes over the files that an earlier process left in the primary tier. Of several files with one path the
 // latest commit wins. A file that changed after its commit is dropped, because the change may not be whole. The file
 // that it replaced is dropped, too.
 func (e *adoption) adopt() error {
-	left := inventory{latest: map[string]int{}, changed: map[string]uint64{}}
+	left := inventory{changed: map[string]uint64{}}
 	err := e.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
-		if modified && !r.Dir && !e.plainPath(r.Path) || block.CheckPath(r.Path) != nil {
-			left.reject(r, modified)
+		changed := modified && !r.Dir && !e.plainPath(r.Path)
+		if changed {
+			left.changed[r.Path] = max(left.changed[r.Path], r.Seq)
+		}
+		if changed || block.CheckPath(r.Path) != nil {
+			left.dropped++
 			return false
 		}
-		return left.add(id, r)
+		list := &left.files
+		if r.Dir {
+			list = &left.dirs
+		}
+		*list = append(*list, leftFile{seq: r.Seq, blob: id, r: r})
+		return true
 	})
 	if err != nil {
 		return err
 	}
-	left.latest = nil
-	dirs, files := left.dirs, left.files
-	sort.Slice(dirs, func(i, j int) bool { return dirs[i].r.Path < dirs[j].r.Path })
-	sort.Slice(files, func(i, j int) bool { return files[i].r.Seq < files[j].r.Seq })
-	g := state.Gone{Blobs: left.replaced}
-	for _, d := range dirs {
-		e.adoptOne(d.blob, &d.r, &g)
+	slices.SortFunc(left.dirs, func(a, b leftFile) int {
+		return cmp.Or(cmp.Compare(a.r.Path, b.r.Path), cmp.Compare(a.seq, b.seq))
+	})
+	for i := range left.dirs {
+		e.adoptDir(&left, i)
 	}
-	for _, f := range files {
-		if f.r.Seq < left.changed[f.r.Path] {
-			left.dropped++
-			g.Blobs = append(g.Blobs, f.blob)
-			continue
-		}
-		e.adoptOne(f.blob, &f.r, &g)
+	slices.SortFunc(left.files, func(a, b leftFile) int { return cmp.Compare(a.seq, b.seq) })
+	e.Mu.Ix.Reserve(e.Mu.Ix.Len() + len(left.files))
+	for i := range left.files {
+		e.nameFile(&left, i)
 	}
-	e.Mu.Counters.AdoptDropped += uint64(left.dropped)
-	e.Finish(&g)
+	for i := range left.files {
+		e.fillFile(&left.files[i])
+	}
+	e.Mu.Counters.AdoptDropped += left.dropped
+	e.Finish(&left.gone)
 	if n := e.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
 		e.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
-			zap.Uint64("bytes", e.Mu.Counters.AdoptedBytes), zap.Int("dropped", left.dropped))
+			zap.Uint64("bytes", e.Mu.Counters.AdoptedBytes), zap.Uint64("dropped", left.dropped))
 	}
 	return nil
 }
 
-// adoptOne enters one record. The engine is not shared yet, so adoptOne needs no lock.
-func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone) {
-	parent := e.adoptParents(path.Dir(r.Path))
-	if parent == 0 { // a directory above is a file here
-		e.Mu.Counters.AdoptDropped++
-		g.Blobs = append(g.Blobs, blob)
+// adoptDir enters directory i, whose parents precede it. Of records with one path the last one counts. The engine is
+// not shared yet, so this and the methods below need no lock.
+func (e *adoption) adoptDir(left *inventory, i int) {
+	d := &left.dirs[i]
+	if i+1 < len(left.dirs) && left.dirs[i+1].r.Path == d.r.Path {
+		left.drop(uint64(d.blob))
 		return
 	}
-	e.raiseDirs(parent, r.Seq)
-	name := path.Base(r.Path)
-	ix := e.Mu.Ix
-	if old := ix.Lookup(parent, name); old != 0 {
-		oe := ix.At(old)
-		if !r.Dir || oe.Mode&state.ModeType != state.ModeDir || oe.Blob != 0 {
-			g.Blobs = append(g.Blobs, blob)
-			return
-		}
-		oe.Mode, oe.UID, oe.GID, oe.Blob, oe.Seq = state.ModeDir|r.Mode, r.UID, r.GID, uint64(blob), r.Seq
-		e.names.AddDirFile()
-		return
-	}
-	id := ix.Alloc()
-	en := ix.At(id)
-	en.Mode, en.UID, en.GID, en.Seq, en.Blob = state.ModeRegular|r.Mode, r.UID, r.GID, r.Seq, uint64(blob)
+	parent := e.adoptParents(path.Dir(d.r.Path))
+	e.raiseDirs(parent, d.seq)
+	ix, r, name := e.Mu.Ix, d.r, path.Base(d.r.Path)
+	e.Mu.Seq = max(e.Mu.Seq, d.seq)
+	d.id = ix.Alloc()
+	en := ix.At(d.id)
+	en.Mode, en.UID, en.GID, en.Seq, en.Blob = state.ModeDir|r.Mode, r.UID, r.GID, d.seq, uint64(d.blob)
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
-	e.Mu.Seq = max(e.Mu.Seq, r.Seq)
-	if r.Dir {
-		en.Mode = state.ModeDir | r.Mode
-		ix.Link(id, parent, name)
-		e.writing.RenamedDirLocked(id, en)
-		e.names.AddDirFile()
+	ix.Link(d.id, parent, name)
+	e.MarkDirLocked(d.id, en)
+	e.names.AddDirFile()
+}
+
+// nameFile gives file i an entry and its name, or drops it. Of files with one path the one named last has the entry.
+func (e *adoption) nameFile(left *inventory, i int) {
+	f := &left.files[i]
+	if f.seq < left.changed[f.r.Path] {
+		left.drop(uint64(f.blob))
 		return
 	}
-	en.Size = r.Size
+	parent := e.adoptParents(path.Dir(f.r.Path))
+	if parent == 0 { // a directory above is a file here
+		left.drop(uint64(f.blob))
+		return
+	}
+	e.raiseDirs(parent, f.seq)
+	ix, name := e.Mu.Ix, path.Base(f.r.Path)
+	if f.id = ix.Lookup(parent, name); f.id == 0 {
+		f.id = ix.Alloc()
+		en := ix.At(f.id)
+		en.Mode, en.Blob = state.ModeRegular, uint64(f.blob)
+		ix.Link(f.id, parent, name)
+		return
+	}
+	en := ix.At(f.id)
+	if en.Mode&state.ModeType == state.ModeDir {
+		f.id = 0
+		left.gone.Blobs = append(left.gone.Blobs, f.blob)
+		return
+	}
+	left.drop(en.Blob)
+	en.Blob = uint64(f.blob)
+}
+
+// fillFile fills the entry of a file, if the file still has one.
+func (e *adoption) fillFile(f *leftFile) {
+	if f.id == 0 {
+		return
+	}
+	ix, r := e.Mu.Ix, f.r
+	en := ix.At(f.id)
+	if en.Blob != uint64(f.blob) {
+		return // it is that of a later commit
+	}
+	e.Mu.Seq = max(e.Mu.Seq, f.seq)
+	en.Mode, en.UID, en.GID, en.Seq, en.Size = state.ModeRegular|r.Mode, r.UID, r.GID, f.seq, r.Size
+	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	if r.Pinned {
 		en.Flags |= state.FlagPinned
 	}
@@ -146,18 +163,18 @@ func (e *adoption) adoptOne(blob driver.BlobID, r *driver.Record, g *state.Gone)
 	}
 	if !r.Expires.IsZero() {
 		en.Expires = r.Expires.UnixNano()
-		e.Mu.Expiries.Add(en.Expires, id)
+		e.Mu.Expiries.Add(en.Expires, f.id)
 	}
+	parent := ix.Parent(f.id)
 	e.EnterGroupLocked(en, e.GroupOfLocked(parent))
-	en.Flags |= e.NameFlagsLocked(parent, name)
-	ix.Link(id, parent, name)
+	en.Flags |= e.NameFlagsLocked(parent, path.Base(r.Path))
 	e.AddUsedLocked(en, state.ChargeOf(en.Size))
-	e.ClassifyLocked(id, en)
+	e.ClassifyLocked(f.id, en)
 	switch e.KindLocked(en) {
 	case draft.Block:
 		e.Mu.Room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
-		e.writing.NewFileLocked(id, en) // it waits for its rename
+		e.writing.NewFileLocked(f.id, en) // it waits for its rename
 	}
 	e.Mu.Blocks++
 	e.Mu.Counters.Adopted++
