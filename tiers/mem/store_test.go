@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -365,5 +366,30 @@ func TestList(t *testing.T) {
 	}
 	if slices.ContainsFunc(infos, func(in Info) bool { return filepath.Dir(in.Dir) == dir }) {
 		t.Errorf("List looks into %s", dir)
+	}
+}
+
+// TestReadWithoutGetxattrat: a kernel without the call reads the same records, short and long, and the
+// same lack of one.
+func TestReadWithoutGetxattrat(t *testing.T) {
+	s := open(t, Options{Dir: shmDir(t) + "/s", NoMount: true})
+	long := strings.Repeat(strings.Repeat("d", block.MaxName)+"/", 15) + "long"
+	want := map[driver.BlobID]string{put(t, s, "short", "x"): "short", put(t, s, long, "xy"): long}
+	for _, at := range []bool{false, s.hasGetxattrat()} {
+		id, f, err := s.Create() // without a record
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		ids := append(slices.Collect(maps.Keys(want)), id)
+		batch, err := s.readBatch(ids, at)
+		if err != nil || len(batch) != len(want) || s.counts.uncommitted.Swap(0) != 1 {
+			t.Fatalf("getxattrat %t: %d files, %v, %+v", at, len(batch), err, s.Status())
+		}
+		for _, f := range batch {
+			if f.record.Path != want[f.id] || f.modified {
+				t.Errorf("getxattrat %t: got %+v", at, f.record)
+			}
+		}
 	}
 }
