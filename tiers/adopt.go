@@ -155,9 +155,6 @@ func (e *adoption) fillFile(f *leftFile) {
 	e.Mu.Seq = max(e.Mu.Seq, f.seq)
 	en.Mode, en.UID, en.GID, en.Seq, en.Size = state.ModeRegular|r.Mode, r.UID, r.GID, f.seq, r.Size
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
-	if r.Pinned {
-		en.Flags |= state.FlagPinned
-	}
 	if r.Sum.Valid {
 		en.Sum, en.Flags = r.Sum.Sum, en.Flags|state.FlagSum
 	}
@@ -168,6 +165,7 @@ func (e *adoption) fillFile(f *leftFile) {
 	parent := ix.Parent(f.id)
 	e.EnterGroupLocked(en, e.GroupOfLocked(parent))
 	en.Flags |= e.NameFlagsLocked(parent, path.Base(r.Path))
+	state.Pin(e.State, f.id, en, r.Pinned)
 	e.AddUsedLocked(en, state.ChargeOf(en.Size))
 	e.ClassifyLocked(f.id, en)
 	switch e.KindLocked(en) {
@@ -316,15 +314,13 @@ func (n *enumeration) add(h *driver.Held) {
 	if h.Sum.Valid {
 		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
 	}
-	if a.Pinned {
-		en.Flags |= state.FlagPinned
-	}
 	if a.Expires != 0 {
 		en.Expires = a.Expires
 		e.Mu.Expiries.Add(a.Expires, id)
 	}
 	en.Tiers = n.s.Bit
 	e.EnterGroupLocked(en, e.GroupOfLocked(n.parent))
+	state.Pin(e.State, id, en, a.Pinned)
 	e.Mu.Ix.Link(id, n.parent, name)
 	e.Mu.Room.Group(en.Group).Learn(h.Size)
 	e.Mu.Hollow++

@@ -167,7 +167,8 @@ type audit struct {
 	used, pinned, limbo, guessed, blocks, hollow, dirs int64
 	groups                                             map[*room.Group]int64
 	accounts                                           map[*room.Account]int64
-	ranked                                             map[any]int // blocks in the order of a group or an account
+	pins                                               map[any]int64 // what users have pinned of a group or an account
+	ranked                                             map[any]int   // blocks in the order of a group or an account
 	files                                              map[*room.Group]int
 	leaving                                            map[index.ID]bool
 }
@@ -182,7 +183,7 @@ func (a *audit) bad(format string, args ...any) {
 func (e *Engine) Audit() error {
 	e.core.Mu.Lock()
 	defer e.core.Mu.Unlock()
-	a := &audit{e: e, accounts: map[*room.Account]int64{}, ranked: map[any]int{}, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
+	a := &audit{e: e, accounts: map[*room.Account]int64{}, pins: map[any]int64{}, ranked: map[any]int{}, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
 	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
 		if !e.core.Mu.Ix.Valid(id) {
@@ -214,9 +215,13 @@ func (e *Engine) Audit() error {
 	for g := range e.core.Mu.Room.Groups() {
 		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
 		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
+		pins, _ := g.Pins()
+		check(fmt.Sprintf("pins of group %q", g.Name()), pins, a.pins[g])
 	}
 	for acc := range e.core.Mu.Room.Accounts() {
 		check(fmt.Sprintf("account of %+v", acc.Holder()), acc.Used(), a.accounts[acc])
+		pins, _ := acc.Pins()
+		check(fmt.Sprintf("pins of %+v", acc.Holder()), pins, a.pins[acc])
 		check(fmt.Sprintf("order of %+v", acc.Holder()), int64(inside(acc, "order").Interface().(policy.Policy).Len()), int64(a.ranked[acc]))
 	}
 	return errors.Join(a.errs...)
@@ -240,6 +245,24 @@ func (a *audit) accountsLocked(id index.ID, en *index.Entry) {
 		if n != 0 && en.Flags&state.FlagPolicy != 0 {
 			a.ranked[r.Account(n)]++
 		}
+	}
+}
+
+// pinsLocked adds what a user has pinned to what those who pay have pinned. charge is what the file costs in memory.
+func (a *audit) pinsLocked(id index.ID, en *index.Entry, charge int64) {
+	if en.Flags&state.FlagPinned == 0 {
+		return
+	}
+	if f := a.e.core.Mu.Files[id]; !a.e.core.Mu.Ix.Linked(id) && (f == nil || !f.WaitsLocked()) {
+		a.bad("entry %d: it has no name, and is pinned", id)
+	}
+	if a.e.core.HollowLocked(id, en) {
+		charge = state.ChargeOf(en.Size)
+	}
+	b := state.BillOf(a.e.core.Mu.Room, en)
+	a.pins[b.Group] += charge
+	for _, acc := range inside(&b, "accounts").Interface().([2]*room.Account) {
+		a.pins[acc] += charge
 	}
 }
 
@@ -282,6 +305,7 @@ func (a *audit) entryLocked(id index.ID) {
 	gr := e.core.Mu.Room.Group(en.Group)
 	a.billed(state.BillOf(e.core.Mu.Room, en), charge)
 	a.accountsLocked(id, en)
+	a.pinsLocked(id, en, charge)
 	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)
 	}

@@ -243,10 +243,13 @@ func (w *worker) step() {
 
 // quota sets a quota, or takes it away.
 func (w *worker) quota() {
-	q := []tiers.Quota{
+	all := []tiers.Quota{
 		{Kind: tiers.QuotaGroup, Name: "g0"}, {Kind: tiers.QuotaGroup, Name: "g1"}, {Kind: tiers.QuotaUser, Name: "1"},
 		{Kind: tiers.QuotaUser, Name: "2"}, {Kind: tiers.QuotaCgroup, Name: "/c/1"}, {Kind: tiers.QuotaCgroup, Name: "/c"},
-	}[w.rng.IntN(6)]
+		{Kind: tiers.QuotaGroup, Name: "g0", Pinned: true}, {Kind: tiers.QuotaUser, Name: "1", Pinned: true},
+		{Kind: tiers.QuotaUser, Name: "3", Pinned: true}, {Kind: tiers.QuotaCgroup, Name: "/c/2", Pinned: true},
+	}
+	q := all[w.rng.IntN(len(all))]
 	q.Bytes = int64(w.rng.IntN(4)) * 6 * page
 	if err := w.e.Accounts().SetQuota(context.Background(), q); err != nil && (q.Bytes > 0 || !errors.Is(err, block.ErrInvalid)) { // else there is none
 		w.t.Errorf("%+v: %v", q, err)

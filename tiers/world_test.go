@@ -251,7 +251,11 @@ func (w *world) openWrite(ctx context.Context, tid uint32, name string, trunc bo
 		if err != nil {
 			return nil, err
 		}
-		h, err := w.e.OpenWrite(ctx, a.ID, asks(tid, try > 0), tiers.WriteOptions{Truncate: trunc})
+		caller := asks(tid, try > 0)
+		if w.users {
+			caller.Cgroup = fmt.Sprint("/c/", caller.Process)
+		}
+		h, err := w.e.OpenWrite(ctx, a.ID, caller, tiers.WriteOptions{Truncate: trunc})
 		if err == nil {
 			return &file{w: w, tid: tid, id: a.ID, h: h}, nil
 		}

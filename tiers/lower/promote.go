@@ -149,7 +149,7 @@ func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool
 	}
 	p = &promotion{
 		e: e.core, id: id, seq: en.Seq, own: own && e.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		bill: state.BillOf(e.Mu.Room, en),
+		bill: e.Mu.Room.Bill(en.Group, en.Accounts), // what is pinned of it counts already
 	}
 	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}, For: p}
 	e.promotions[id] = p

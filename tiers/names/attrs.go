@@ -122,13 +122,17 @@ func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
 }
 
 // SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that only others have first,
-// as SetAttr does. It fails with ErrNotFound for a file that is not committed, and with ErrIsDir for a directory.
+// as SetAttr does. It fails with ErrNotFound for a file that is not committed, with ErrIsDir for a directory, and with
+// ErrQuota if those who pay for the file may have no more that is pinned.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
-	return e.change(id, func(en *index.Entry) {
-		en.Flags &^= state.FlagPinned
-		if pinned {
-			en.Flags |= state.FlagPinned
+	return e.change(id, func(en *index.Entry) error {
+		had := en.Flags&state.FlagPinned != 0
+		state.Pin(e.State, id, en, pinned)
+		if pinned && !had && state.BillOf(e.Mu.Room, en).OverPins(0) {
+			state.Pin(e.State, id, en, false)
+			return block.ErrQuota
 		}
+		return nil
 	})
 }
 
@@ -138,16 +142,17 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	if ttl > 0 {
 		at = e.Now() + int64(ttl)
 	}
-	return e.change(id, func(en *index.Entry) {
+	return e.change(id, func(en *index.Entry) error {
 		en.Expires = at
 		if at != 0 {
 			e.Mu.Expiries.Add(at, id)
 		}
+		return nil
 	})
 }
 
-// change applies fn to a file under the lock and writes the record.
-func (e *attrs) change(id index.ID, fn func(en *index.Entry)) error {
+// change applies fn to a file under the lock and writes the record, unless fn fails.
+func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
 	if e.isDir(id) {
 		return block.ErrIsDir
 	}
@@ -162,9 +167,12 @@ func (e *attrs) change(id index.ID, fn func(en *index.Entry)) error {
 		e.Mu.Unlock()
 		return block.ErrNotFound
 	}
-	fn(en)
+	err = fn(en)
 	e.ClassifyLocked(id, en)
 	e.Mu.Unlock()
+	if err != nil {
+		return err
+	}
 	e.recordCopies(id)
 	return e.writing.WriteRecord(id, nil)
 }

@@ -15,6 +15,7 @@ func (e *names) DropNameLocked(id index.ID, en *index.Entry, kind event.Kind, wh
 	if en.Blob != 0 && !limbo {
 		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 	}
+	state.Pin(e.State, id, en, false)
 	e.ClassifyLocked(id, en)
 	e.ReapLocked(id, en, g)
 }

@@ -21,15 +21,16 @@ type Holder struct {
 // The lock of its Room guards it.
 type Account struct {
 	holder Holder
-	quota  int64 // 0: it is being closed
+	quota  int64 // 0: none
 	used   int64
+	pins   pins
 	order  *policy.LRU // of its blocks, which are in the order of their group, too
 }
 
 // Holder returns whose account it is.
 func (a *Account) Holder() Holder { return a.holder }
 
-// Quota returns the bytes that the holder may use.
+// Quota returns the bytes that the holder may use; 0: any number.
 func (a *Account) Quota() int64 { return a.quota }
 
 // Used returns the bytes that are charged to the account.
@@ -38,15 +39,26 @@ func (a *Account) Used() int64 { return a.used }
 // over reports whether n bytes more are more than the holder may use.
 func (a *Account) over(n int64) bool { return a != nil && a.quota > 0 && a.used+n > a.quota }
 
-// OpenAccount gives a holder a quota, and an account if it has none. It fails if there are MaxAccounts, or if the quota
-// exceeds the capacity; the errors are for the operator and have no kind. fresh: the account is new, and the files that
-// the holder has are to be entered.
-func (r *Room) OpenAccount(h Holder, quota int64) (n uint16, fresh bool, err error) {
-	if err := r.CheckQuota(quota); err != nil {
+// limit returns the quota of what is used, or of what users pin.
+func (a *Account) limit(pinned bool) *int64 {
+	if pinned {
+		return &a.pins.quota
+	}
+	return &a.quota
+}
+
+// open reports whether the holder has a quota. Else the account is being closed.
+func (a *Account) open() bool { return a.quota > 0 || a.pins.quota > 0 }
+
+// OpenAccount gives a holder a quota, and an account if it has none. pinned: the quota is of what users pin. It fails if
+// there are MaxAccounts, or if another quota exceeds the capacity; the errors are for the operator and have no kind.
+// fresh: the account is new, and the files that the holder has are to be entered.
+func (r *Room) OpenAccount(h Holder, quota int64, pinned bool) (n uint16, fresh bool, err error) {
+	if err := r.CheckQuota(quota); err != nil && !pinned {
 		return 0, false, err
 	}
 	if n = r.holders[h]; n != 0 {
-		r.accounts[n].quota = quota
+		*r.accounts[n].limit(pinned) = quota
 		return n, false, nil
 	}
 	for n = 1; int(n) < len(r.accounts) && r.accounts[n] != nil; n++ {
@@ -57,19 +69,25 @@ func (r *Room) OpenAccount(h Holder, quota int64) (n uint16, fresh bool, err err
 	case int(n) == len(r.accounts):
 		r.accounts = append(r.accounts, nil)
 	}
-	r.accounts[n] = &Account{holder: h, quota: quota, order: policy.NewLRU()}
+	r.accounts[n] = &Account{holder: h, order: policy.NewLRU()}
+	*r.accounts[n].limit(pinned) = quota
 	r.holders[h] = n
 	return n, true, nil
 }
 
-// EndAccount takes the quota and the account of a holder away. It returns 0 if there is none. Files that were charged
-// to the account are charged until the user has gone through all of them; then DropAccount follows.
-func (r *Room) EndAccount(h Holder) (n uint16) {
-	if n = r.holders[h]; n != 0 {
-		r.accounts[n].quota = 0
-		delete(r.holders, h)
+// EndQuota takes a quota of a holder away, and reports whether there was one. With its last quota the account n ends; 0:
+// none does. Files that were charged to it are charged until the user has gone through all of them; then DropAccount
+// follows.
+func (r *Room) EndQuota(h Holder, pinned bool) (n uint16, had bool) {
+	if n = r.holders[h]; n == 0 || *r.accounts[n].limit(pinned) == 0 {
+		return 0, false
 	}
-	return n
+	*r.accounts[n].limit(pinned) = 0
+	if r.accounts[n].open() {
+		return 0, true
+	}
+	delete(r.holders, h)
+	return n, true
 }
 
 // DropAccount forgets an account to which no entry is charged any more.
@@ -82,7 +100,7 @@ func (r *Room) Account(n uint16) *Account { return r.accounts[n] }
 func (r *Room) Accounts() iter.Seq[*Account] {
 	return func(yield func(*Account) bool) {
 		for _, a := range r.accounts {
-			if a != nil && a.quota > 0 && !yield(a) {
+			if a != nil && a.open() && !yield(a) {
 				return
 			}
 		}
@@ -119,12 +137,13 @@ func (r *Room) CheckQuota(quota int64) error {
 // Bill is who pays for a file.
 type Bill struct {
 	Group    *Group
+	Pinned   bool        // by a user: bytes more count as pinned, too
 	accounts [2]*Account // nil: none
 }
 
 // Bill returns who pays for a file of a group with these accounts. It holds as long as the numbers do.
 func (r *Room) Bill(group uint32, accounts [2]uint16) Bill {
-	return Bill{r.groups[group], [2]*Account{r.accounts[accounts[0]], r.accounts[accounts[1]]}}
+	return Bill{Group: r.groups[group], accounts: [2]*Account{r.accounts[accounts[0]], r.accounts[accounts[1]]}}
 }
 
 // Bill returns the bill of a file that no account pays for.
@@ -132,7 +151,7 @@ func (g *Group) Bill() Bill { return Bill{Group: g} }
 
 // Over reports whether n bytes more are more than one of those who pay may use.
 func (b Bill) Over(n int64) bool {
-	return b.Group.Over(n) || b.accounts[0].over(n) || b.accounts[1].over(n)
+	return b.Group.Over(n) || b.accounts[0].over(n) || b.accounts[1].over(n) || b.Pinned && n > 0 && b.OverPins(n)
 }
 
 // exceeds reports whether a file of n bytes is larger than a quota.

@@ -104,7 +104,7 @@ func (r *Room) Hopeless(b Bill, charge, n int64) error {
 	switch {
 	case charge+n > r.opts.CapacityBytes:
 		return block.ErrTooLarge
-	case b.exceeds(charge + n), b.Group.opts.Pinned && b.Group.Over(n):
+	case b.exceeds(charge + n), b.Group.opts.Pinned && b.Group.Over(n), b.Pinned && b.OverPins(n):
 		return block.ErrQuota
 	}
 	return nil

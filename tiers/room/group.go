@@ -32,8 +32,9 @@ type Group struct {
 	former     policy.Policy // not nil: its blocks are on their way from that order to the present one
 
 	used      int64 // sum of what is charged to it
-	files     int   // see Enter
-	forgotten bool  // its number is for another group to take
+	pins      pins
+	files     int  // see Enter
+	forgotten bool // its number is for another group to take
 
 	// Stored and Found count commits of blocks, and look-ups and opens that found one, since the group was seen first.
 	Stored, Found uint64
@@ -166,7 +167,7 @@ func (r *Room) Pass(from, to uint16, charge int64) {
 // configuration and those with a quota. A user that has kept such a group may charge it, and takes the charge back.
 func (r *Room) Forget() {
 	for n, g := range r.groups {
-		if g.files > 0 || g.forgotten || g.configured || g.changed || g.former != nil {
+		if g.files > 0 || g.forgotten || g.configured || g.changed || g.pins.quota > 0 || g.former != nil {
 			continue
 		}
 		delete(r.byName, g.name)

@@ -198,7 +198,7 @@ func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 	ok, _ := e.RoomLocked(state.BillOf(e.Mu.Room, en), n, false, &g)
 	if ok {
 		f.AddChargeLocked(n)
-		e.AddUsedLocked(en, n)
+		state.Resize(e.State, en, n)
 	}
 	high := e.Mu.Room.High(0)
 	e.Mu.Unlock()
@@ -267,7 +267,7 @@ func (e *space) grantLocked(b room.Bill, id index.ID, f state.WriteSide, n int64
 	}
 	if ok {
 		f.AddChargeLocked(n)
-		e.AddUsedLocked(e.Mu.Ix.At(id), n)
+		state.Resize(e.State, e.Mu.Ix.At(id), n)
 	}
 	return ok, until
 }

@@ -3,6 +3,7 @@ package space
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -27,19 +28,25 @@ const (
 	QuotaCgroup QuotaKind = "cgroup" // the versions that processes of a control group, or of those below it, have made
 )
 
-// Quota is the most memory that the files of a group, a user or a control group may take.
+// Quota is the most memory that the files of a group, a user or a control group may take, or the most bytes of them that
+// users may pin.
 type Quota struct {
-	Kind  QuotaKind `json:"kind"`
-	Name  string    `json:"name"`  // of the group; the number of the user; the path of the control group
-	Bytes int64     `json:"bytes"` // 0: no quota
+	Kind   QuotaKind `json:"kind"`
+	Name   string    `json:"name"`  // of the group; the number of the user; the path of the control group
+	Bytes  int64     `json:"bytes"` // 0: no quota
+	Pinned bool      `json:"-"`     // it is of what users pin, in memory or in lower tiers
 }
 
-// QuotaStats is a quota, and what is used of it.
+// QuotaStats is what a group, a user or a control group may have, and has.
 type QuotaStats struct {
-	Quota
-	UsedBytes  int64
-	Configured bool // it is in the configuration; else SetQuota has set it
+	Quota         // of memory
+	UsedBytes     int64
+	PinQuotaBytes int64 // 0: none
+	PinnedBytes   int64 // by users
+	Configured    bool  // Bytes is that of the configuration; else SetQuota has set it
 }
+
+var errNoQuota = errors.New("has no quota")
 
 const (
 	// quotaBatch bounds the entries that one hold of the lock looks at when a quota changes.
@@ -57,8 +64,8 @@ func (e *space) Accounts() Accounts { return Accounts{e} }
 
 // SetQuota sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
 // configuration again. Files that are there count, but for those of a control group: who made them is not known. Then
-// SetQuota evicts down to the quota what may go: the least recently used first. It fails with ErrInvalid, or with
-// ctx's error: then the quota holds, and more than it may be in use.
+// SetQuota evicts down to the quota what may go: the least recently used first. Pins stay, whatever their quota is. It
+// fails with ErrInvalid, or with ctx's error: then the quota holds, and more than it may be in use.
 func (as Accounts) SetQuota(ctx context.Context, q Quota) error {
 	e := as.e
 	e.quotas.Lock()
@@ -109,15 +116,20 @@ func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
 func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 	gr, changed := e.Mu.Room.Find(block.GroupID(q.Name)), 0
 	for g := range e.Mu.Room.Groups() {
-		if g.Changed() && g != gr {
+		if (g.Changed() || pinQuota(g) > 0) && g != gr {
 			changed++
 		}
 	}
 	switch {
-	case gr == nil && q.Bytes == 0:
-		return 0, false, fmt.Errorf("has no quota")
+	case q.Bytes == 0 && (gr == nil || q.Pinned && pinQuota(gr) == 0):
+		return 0, false, errNoQuota
 	case changed >= maxQuotaGroups && q.Bytes > 0:
 		return 0, false, fmt.Errorf("there are %d quotas of groups already", changed)
+	}
+	if q.Pinned {
+		n = e.Mu.Room.Number(block.GroupID(q.Name))
+		e.Mu.Room.Group(n).SetPinQuota(q.Bytes)
+		return n, false, nil
 	}
 	if err := e.Mu.Room.CheckQuota(q.Bytes); err != nil {
 		return 0, false, err // before the group is made for it
@@ -125,6 +137,11 @@ func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 	n = e.Mu.Room.Number(block.GroupID(q.Name))
 	anew, err = e.Mu.Room.SetQuota(n, q.Bytes)
 	return n, anew, err
+}
+
+func pinQuota(g *room.Group) int64 {
+	_, quota := g.Pins()
+	return quota
 }
 
 // setHolderQuota is SetQuota for a user or a control group.
@@ -141,7 +158,7 @@ func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 		return e.endAccount(q, h, of)
 	}
 	e.Mu.Lock()
-	n, fresh, err := e.Mu.Room.OpenAccount(h, q.Bytes)
+	n, fresh, err := e.Mu.Room.OpenAccount(h, q.Bytes, q.Pinned)
 	a := e.Mu.Room.Account(n)
 	e.Mu.Unlock()
 	if err != nil {
@@ -158,15 +175,18 @@ func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 
 func (e *space) endAccount(q Quota, h room.Holder, of int) error {
 	e.Mu.Lock()
-	n := e.Mu.Room.EndAccount(h)
+	n, had := e.Mu.Room.EndQuota(h, q.Pinned)
 	cgroups := false
 	for a := range e.Mu.Room.Accounts() {
 		cgroups = cgroups || a.Holder().Cgroup != ""
 	}
 	e.cgroups.Store(cgroups)
 	e.Mu.Unlock()
-	if n == 0 {
-		return fmt.Errorf("%s %s: has no quota: %w", q.Kind, q.Name, block.ErrInvalid)
+	switch {
+	case !had:
+		return fmt.Errorf("%s %s: %w: %w", q.Kind, q.Name, errNoQuota, block.ErrInvalid)
+	case n == 0: // the other quota is left
+		return nil
 	}
 	e.eachFile(func(id index.ID, en *index.Entry) {
 		if en.Accounts[of] == n {
@@ -267,22 +287,25 @@ func holderOf(q Quota) (h room.Holder, err error) {
 // NeedCgroups reports whether a caller that may make a version needs Caller.Cgroup.
 func (as Accounts) NeedCgroups() bool { return as.e.cgroups.Load() }
 
-// Quotas returns the quotas, those of groups first.
+// Quotas returns those who have a quota, groups first.
 func (as Accounts) Quotas() (list []QuotaStats) {
 	e := as.e
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	for g := range e.Mu.Room.Groups() {
-		if q := g.Options().QuotaBytes; q > 0 {
-			list = append(list, QuotaStats{Quota{QuotaGroup, string(g.Name()), q}, g.Used(), !g.Changed()})
+		pinned, pins := g.Pins()
+		if q := g.Options().QuotaBytes; q > 0 || pins > 0 {
+			of := Quota{Kind: QuotaGroup, Name: string(g.Name()), Bytes: q}
+			list = append(list, QuotaStats{of, g.Used(), pins, pinned, q > 0 && !g.Changed()})
 		}
 	}
 	for a := range e.Mu.Room.Accounts() {
-		q := Quota{QuotaUser, strconv.FormatUint(uint64(a.Holder().UID), 10), a.Quota()}
+		q := Quota{Kind: QuotaUser, Name: strconv.FormatUint(uint64(a.Holder().UID), 10), Bytes: a.Quota()}
 		if h := a.Holder(); h.Cgroup != "" {
 			q.Kind, q.Name = QuotaCgroup, h.Cgroup
 		}
-		list = append(list, QuotaStats{q, a.Used(), false})
+		pinned, pins := a.Pins()
+		list = append(list, QuotaStats{q, a.Used(), pins, pinned, false})
 	}
 	return list
 }

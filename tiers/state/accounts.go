@@ -28,7 +28,41 @@ const (
 )
 
 // BillOf returns who pays for an entry.
-func BillOf(r *room.Room, en *index.Entry) room.Bill { return r.Bill(en.Group, en.Accounts) }
+func BillOf(r *room.Room, en *index.Entry) room.Bill {
+	b := r.Bill(en.Group, en.Accounts)
+	b.Pinned = en.Flags&FlagPinned != 0
+	return b
+}
+
+// PinnedBytes returns what a file counts for quotas of pinned bytes: nothing, unless a user has pinned it. Else it is the
+// same in memory and in lower tiers.
+func PinnedBytes(e *State, id index.ID, en *index.Entry) int64 {
+	if en.Flags&FlagPinned == 0 {
+		return 0
+	}
+	if f := e.Mu.Files[id]; f != nil {
+		return f.ChargeLocked()
+	}
+	return ChargeOf(en.Size)
+}
+
+// Pin notes whether a user has pinned a file. ClassifyLocked follows.
+func Pin(e *State, id index.ID, en *index.Entry, pinned bool) {
+	if pinned == (en.Flags&FlagPinned != 0) {
+		return
+	}
+	was := PinnedBytes(e, id, en)
+	en.Flags ^= FlagPinned
+	BillOf(e.Mu.Room, en).AddPins(PinnedBytes(e, id, en) - was)
+}
+
+// Resize changes the bytes charged to a file by delta because it has become larger or smaller.
+func Resize(e *State, en *index.Entry, delta int64) {
+	e.AddUsedLocked(en, delta)
+	if en.Flags&FlagPinned != 0 {
+		BillOf(e.Mu.Room, en).AddPins(delta)
+	}
+}
 
 // LeaveOrders takes an entry out of the orders of eviction, if it is in them.
 func LeaveOrders(r *room.Room, id index.ID, en *index.Entry) {
@@ -38,7 +72,7 @@ func LeaveOrders(r *room.Room, id index.ID, en *index.Entry) {
 	}
 }
 
-// AddUsedLocked changes the bytes charged to an entry by delta.
+// AddUsedLocked changes the bytes charged to an entry by delta because it has come to memory, or has left it. See Resize.
 func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
 	e.Mu.Room.Charge(BillOf(e.Mu.Room, en), delta, en.Flags&FlagCounted != 0)
 	if delta < 0 {
@@ -149,6 +183,9 @@ func (e *State) RebillLocked(id index.ID, en *index.Entry, group uint32, account
 	for i, from := range en.Accounts {
 		e.Mu.Room.Pass(from, accounts[i], charge)
 	}
+	pinned := PinnedBytes(e, id, en)
+	BillOf(e.Mu.Room, en).AddPins(-pinned)
 	en.Group, en.Accounts = group, accounts
+	BillOf(e.Mu.Room, en).AddPins(pinned)
 	e.ClassifyLocked(id, en)
 }

@@ -228,7 +228,7 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 		e.dropFailedLocked(f, g)
 		return
 	}
-	e.AddUsedLocked(en, state.ChargeOf(en.Size)-f.charge) // room reserved beyond the size is free again
+	state.Resize(e.State, en, state.ChargeOf(en.Size)-f.charge) // room reserved beyond the size is free again
 	f.charge = state.ChargeOf(en.Size)
 	if temp || f.waits {
 		return
@@ -329,7 +329,7 @@ func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	if over := state.ChargeOf(size) - f.charge; over > 0 {
 		e.Mu.Counters.Overruns++
 		f.charge += over
-		e.AddUsedLocked(en, over)
+		state.Resize(e.State, en, over)
 		e.ShrinkLocked(state.BillOf(e.Mu.Room, en), g)
 	}
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
@@ -393,7 +393,7 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *stat
 func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *state.Gone) {
 	if c := state.ChargeOf(size); c > f.charge {
 		e.Mu.Counters.Overruns++
-		e.AddUsedLocked(en, c-f.charge)
+		state.Resize(e.State, en, c-f.charge)
 		f.charge = c
 	}
 	gr := e.Mu.Room.Group(en.Group)
@@ -432,8 +432,8 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 func (e *drafts) checkOverrun(f *File, size int64) error {
 	e.Mu.Lock()
 	over := state.ChargeOf(size) - f.charge
-	gr := e.Mu.Room.Group(e.Mu.Ix.At(f.id).Group)
-	tooLarge := over > 0 && (state.ChargeOf(size) > e.Opts.CapacityBytes || gr.Pinned() && gr.Over(over))
+	b := state.BillOf(e.Mu.Room, e.Mu.Ix.At(f.id))
+	tooLarge := over > 0 && (state.ChargeOf(size) > e.Opts.CapacityBytes || b.Group.Pinned() && b.Group.Over(over) || b.Pinned && b.OverPins(over))
 	direct := f.directLocked()
 	e.Mu.Unlock()
 	if !direct {

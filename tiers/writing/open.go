@@ -189,7 +189,7 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 		en := e.Mu.Ix.At(h.ID())
 		en.Mode, en.Expires = state.ModeRegular|o.creates.Mode&0o7777, 0
 		e.ChownLocked(h.ID(), en, o.creates.UID, o.creates.GID)
-		en.Flags &^= state.FlagPinned
+		state.Pin(e.State, h.ID(), en, false)
 	}
 	return h, nil
 }

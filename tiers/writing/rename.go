@@ -317,6 +317,9 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 	if err := e.movableLocked(id, en, target); err != nil {
 		return err
 	}
+	if err := e.pinsFitLocked(r, target, isDir); err != nil {
+		return err
+	}
 	if !isDir {
 		return e.renameFileLocked(r, g)
 	}
@@ -326,6 +329,40 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, r, old, g)
 	e.drafts.ShrinkLocked(e.Mu.Room.Group(e.GroupOfLocked(id)).Bill(), g)
+	return nil
+}
+
+// pinsFitLocked fails with ErrQuota if a group would get more that users have pinned than it may have.
+func (e *renames) pinsFitLocked(r *renaming, target index.ID, isDir bool) error {
+	if !isDir && e.Mu.Ix.At(r.id).Flags&state.FlagPinned == 0 {
+		return nil
+	}
+	to := e.Mu.Room.Group(e.GroupOfLocked(r.NewParent))
+	if isDir && r.NewParent == index.Root {
+		to = e.Mu.Room.Find(block.GroupID(r.NewName))
+	}
+	if to == nil {
+		return nil
+	}
+	pinned, quota := to.Pins()
+	if quota == 0 {
+		return nil
+	}
+	var more int64
+	add := func(id index.ID, en *index.Entry) bool {
+		if e.Mu.Room.Group(en.Group) != to {
+			more += state.PinnedBytes(e.State, id, en)
+		}
+		return true
+	}
+	add(r.id, e.Mu.Ix.At(r.id))
+	e.Mu.Ix.Descend(r.id, add)
+	if more > 0 && target != 0 {
+		more -= state.PinnedBytes(e.State, target, e.Mu.Ix.At(target))
+	}
+	if more > 0 && pinned+more > quota {
+		return block.ErrQuota
+	}
 	return nil
 }
 

@@ -1,0 +1,250 @@
+package tiers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/tiertest"
+)
+
+// pinQuota sets a quota of what users pin, in pages.
+func (w *world) pinQuota(kind tiers.QuotaKind, name string, pages int64) {
+	w.t.Helper()
+	must(w.t, w.e.Accounts().SetQuota(context.Background(), tiers.Quota{Kind: kind, Name: name, Bytes: pages * page, Pinned: true}))
+	w.audit()
+}
+
+// pins is what the engine tells of pins, in pages.
+func (w *world) pins() string {
+	w.t.Helper()
+	w.audit()
+	var got []string
+	for _, q := range w.e.Accounts().Quotas() {
+		got = append(got, fmt.Sprintf("%s %s: %d of %d", q.Kind, q.Name, q.PinnedBytes/page, q.PinQuotaBytes/page))
+	}
+	return strings.Join(got, ", ")
+}
+
+// setPin pins a block, or unpins it, and checks that it is pinned then if it was pinned, and else not.
+func (w *world) setPin(name string, pinned bool) error {
+	w.t.Helper()
+	id := resolve(w.t, w, name).ID
+	was := w.e.Pinned(id)
+	err := w.e.SetPinned(id, pinned)
+	if got := w.e.Pinned(id); got != pinned && err == nil || got != was && err != nil {
+		w.t.Errorf("%s: pinned %v, then %v, %v", name, was, got, err)
+	}
+	return err
+}
+
+// TestPinQuota shows that a pin above a quota fails, whatever the quota is of, while others pin; and that bytes count from
+// the pin to its end, in whatever way it ends.
+func TestPinQuota(t *testing.T) {
+	for kind, name := range map[tiers.QuotaKind]string{tiers.QuotaGroup: "a", tiers.QuotaUser: "1", tiers.QuotaCgroup: "/c/1"} {
+		t.Run(string(kind), func(t *testing.T) {
+			w := shared(t, tiers.Options{CapacityBytes: 64 * page})
+			want := func(err error, is error, pinned, quota int) {
+				t.Helper()
+				if got, want := w.pins(), fmt.Sprintf("%s %s: %d of %d", kind, name, pinned, quota); got != want || !errors.Is(err, is) {
+					t.Errorf("%s, %v; want %s, %v", got, err, want, is)
+				}
+			}
+			w.pinQuota(kind, name, 3)
+			must(t, w.put(10, "a/1", fill("2p", "x")), w.put(10, "a/2", fill("2p", "x")), w.put(10, "a/3", fill("1p", "x")), w.put(20, "b/1", fill("4p", "x")))
+			want(w.setPin("a/1", true), nil, 2, 3)
+			want(w.setPin("a/2", true), block.ErrQuota, 2, 3)
+			want(w.setPin("a/1", true), nil, 2, 3)
+			want(w.setPin("b/1", true), nil, 2, 3)
+
+			w.pinQuota(kind, name, 1) // less than is pinned
+			want(w.setPin("a/3", true), block.ErrQuota, 2, 1)
+			want(w.setPin("a/1", true), nil, 2, 1)
+			want(w.setPin("a/1", false), nil, 0, 1)
+			want(w.setPin("a/3", true), nil, 1, 1)
+
+			w.pinQuota(kind, name, 4)
+			must(t, w.setPin("a/1", true))
+			want(w.put(10, "a/1", fill("2p", "y")), block.ErrQuota, 3, 4) // beside the old version
+			if got := w.content("a/1"); got != string(fill("2p", "x")) {
+				t.Errorf("a/1 is %.5q", got)
+			}
+			w.pinQuota(kind, name, 6)
+			want(w.put(10, "a/1", fill("3p", "y")), nil, 4, 6) // a new version inherits the pin
+			f, err := w.openWrite(t.Context(), 10, "a/3", false)
+			must(t, err)
+			_, err = f.h.WriteAt(t.Context(), fill("4p", "z"), 0)
+			want(err, block.ErrQuota, 4, 6)
+			f.close()
+
+			must(t, w.put(10, "a/t.tmp", fill("1p", "z")))
+			want(w.setPin("a/3", false), nil, 3, 6)
+			want(w.rename(10, "a/t.tmp", "a/1", false), nil, 0, 6) // the pin goes with the block
+			want(w.setPin("a/2", true), nil, 2, 6)
+			want(w.unlink(10, "a/2"), nil, 0, 6)
+			want(w.setPin("a/1", true), nil, 1, 6)
+			w.pinQuota(kind, name, 0)
+			if got := w.pins(); got != "" {
+				t.Errorf("at the end: %s", got)
+			}
+			w.close(false)
+		})
+	}
+}
+
+// TestPinQuotaOpen shows that a pinned block counts no more from its unlink on, also while it is open.
+func TestPinQuotaOpen(t *testing.T) {
+	w := shared(t, tiers.Options{})
+	w.pinQuota(tiers.QuotaUser, "1", 2)
+	must(t, w.put(10, "a/1", fill("2p", "x")), w.put(10, "a/2", fill("2p", "x")), w.setPin("a/1", true))
+	f, err := w.openRead(10, "a/1")
+	must(t, err, w.unlink(10, "a/1"), w.setPin("a/2", true))
+	if got, want := w.pins(), "user 1: 2 of 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	f.close()
+	w.close(false)
+}
+
+// TestPinQuotaMoves shows that a pinned block counts where it is renamed to, and for whom it is given to; and that a group
+// takes no more than it may have.
+func TestPinQuotaMoves(t *testing.T) {
+	w := shared(t, tiers.Options{CapacityBytes: 64 * page})
+	must(t, w.mkdir("a/d"), w.mkdir("b/e"))
+	w.pinQuota(tiers.QuotaGroup, "a", 9)
+	w.pinQuota(tiers.QuotaGroup, "b", 4)
+	w.pinQuota(tiers.QuotaGroup, "c", 4)
+	w.pinQuota(tiers.QuotaUser, "1", 9)
+	w.pinQuota(tiers.QuotaUser, "2", 2)
+	must(t, w.put(10, "a/d/1", fill("2p", "x")), w.put(10, "a/d/2", fill("3p", "x")), w.put(10, "a/3", fill("3p", "x")), w.put(10, "b/4", fill("3p", "x")))
+	for _, name := range []string{"a/d/1", "a/d/2", "a/3"} {
+		must(t, w.setPin(name, true))
+	}
+	for _, row := range []struct {
+		what string
+		do   func() error
+		err  error
+		want string
+	}{
+		{"a directory of 5", func() error { return w.rename(10, "a/d", "b/e", false) }, block.ErrQuota, "group a: 8 of 9, group b: 0 of 4, group c: 0 of 4, user 1: 8 of 9, user 2: 0 of 2"},
+		{"a file of 3", func() error { return w.rename(10, "a/3", "b/3", false) }, nil, "group a: 5 of 9, group b: 3 of 4, group c: 0 of 4, user 1: 8 of 9, user 2: 0 of 2"},
+		{"a file of 2", func() error { return w.rename(10, "a/d/1", "b/1", false) }, block.ErrQuota, "group a: 5 of 9, group b: 3 of 4, group c: 0 of 4, user 1: 8 of 9, user 2: 0 of 2"},
+		{"in place of 3", func() error { return w.rename(10, "a/d/2", "b/3", false) }, nil, "group a: 2 of 9, group b: 3 of 4, group c: 0 of 4, user 1: 5 of 9, user 2: 0 of 2"},
+		{"in the group", func() error { return w.rename(10, "b/3", "b/e/3", false) }, nil, "group a: 2 of 9, group b: 3 of 4, group c: 0 of 4, user 1: 5 of 9, user 2: 0 of 2"},
+		{"a directory of 2", func() error { return w.rename(10, "a/d", "c", false) }, nil, "group a: 0 of 9, group b: 3 of 4, group c: 2 of 4, user 1: 5 of 9, user 2: 0 of 2"},
+		{"chown of 3", func() error {
+			uid := uint32(2)
+			_, err := w.e.SetAttr(resolve(t, w, "b/e/3").ID, tiers.Change{UID: &uid})
+			return err
+		}, nil, "group a: 0 of 9, group b: 3 of 4, group c: 2 of 4, user 1: 2 of 9, user 2: 3 of 2"},
+	} {
+		if err := row.do(); !errors.Is(err, row.err) || w.pins() != row.want {
+			t.Errorf("%s: %v; %s, want %s", row.what, err, w.pins(), row.want)
+		}
+	}
+	w.close(false)
+}
+
+// TestPinQuotaLower shows that a pinned block counts the same in memory and below it, also after a restart, and that it
+// comes up whatever the quota is.
+func TestPinQuotaLower(t *testing.T) {
+	dir, disk := shmDir(t), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	o := tiers.Options{CapacityBytes: 64 * page}
+	w := openLower(t, dir, o, disk)
+	pins := func(w *lower, want string) {
+		t.Helper()
+		if got := w.pins(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	must(t, w.mkdir("g"))
+	w.pinQuota(tiers.QuotaGroup, "g", 4)
+	w.hollow(string(fill("3p", "x")), "g/a")
+	w.hollow(string(fill("2p", "x")), "g/b")
+	must(t, w.setPin("g/a", true))
+	pins(w, "group g: 3 of 4")
+	if err := w.setPin("g/b", true); !errors.Is(err, block.ErrQuota) {
+		t.Errorf("a block below memory: %v", err)
+	}
+	w.pinQuota(tiers.QuotaGroup, "g", 1)
+	if got := w.content("g/a"); len(got) != 3*page {
+		t.Errorf("g/a: %.20q", got)
+	}
+	pins(w, "group g: 3 of 1")
+	w.wantWhere("g/a", "[memory disk]")
+	w.quiesce()
+	for _, memory := range []string{"g/a", "none"} { // in memory, and below it alone
+		w.close(memory != "none")
+		if memory == "none" {
+			must(t, os.RemoveAll(dir+"/s"))
+		}
+		again, err := disk.Reopen()
+		must(t, err)
+		disk = again
+		w = openLower(t, dir, o, disk)
+		w.pinQuota(tiers.QuotaGroup, "g", 4)
+		pins(w, "group g: 3 of 4")
+	}
+	w.wantWhere("g/a", "[disk]")
+	must(t, w.unlink(10, "g/a"))
+	pins(w, "group g: 0 of 4")
+	w.end()
+}
+
+// TestPinQuotaPinnedGroup shows that a pinned group counts nothing but what users have pinned of it.
+func TestPinQuotaPinnedGroup(t *testing.T) {
+	w := shared(t, tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"pool": {Pinned: true}}})
+	w.pinQuota(tiers.QuotaUser, "1", 2)
+	must(t, w.mkdir("pool"), w.put(10, "pool/1", fill("4p", "x")), w.put(10, "pool/2", fill("2p", "x")))
+	if err := w.e.SetPinned(resolve(t, w, "pool/1").ID, true); !errors.Is(err, block.ErrQuota) {
+		t.Errorf("a pin above the quota: %v", err)
+	}
+	must(t, w.e.SetPinned(resolve(t, w, "pool/2").ID, true))
+	if got, want := w.pins(), "user 1: 2 of 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	w.close(false)
+}
+
+// TestPinQuotaRefused shows which quotas of pins are refused, and that each kind of quota goes by itself.
+func TestPinQuotaRefused(t *testing.T) {
+	w := shared(t, tiers.Options{})
+	set := func(kind tiers.QuotaKind, name string, bytes int64, pinned bool) error {
+		return w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: kind, Name: name, Bytes: bytes, Pinned: pinned})
+	}
+	w.quota(tiers.QuotaUser, "1", 8)
+	w.quota(tiers.QuotaGroup, "a", 8)
+	for _, of := range [][2]string{{"user", "1"}, {"user", "anna"}, {"group", "a"}, {"group", "none"}, {"cgroup", "/c"}, {"cgroup", "c"}, {"node", "1"}} {
+		if err := set(tiers.QuotaKind(of[0]), of[1], 0, true); !errors.Is(err, block.ErrInvalid) {
+			t.Errorf("clear %s: %v", of, err)
+		}
+	}
+	if err := set(tiers.QuotaUser, "1", -1, true); !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("a negative one: %v", err)
+	}
+	if got, want := w.used(), "group a: 0 of 8, user 1: 0 of 8"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	w.pinQuota(tiers.QuotaUser, "1", 99) // a lower tier may have more than memory
+	w.pinQuota(tiers.QuotaGroup, "a", 99)
+	w.quota(tiers.QuotaUser, "1", 0)
+	w.quota(tiers.QuotaGroup, "a", 0)
+	if got, want := w.pins(), "group a: 0 of 99, user 1: 0 of 99"; got != want || w.used() != "group a: 0 of 0, user 1: 0 of 0" {
+		t.Errorf("%s, want %s; used %s", got, want, w.used())
+	}
+	if err := set(tiers.QuotaUser, "1", 0, false); !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("clear what is not there: %v", err)
+	}
+	for i := range 63 {
+		must(t, set(tiers.QuotaGroup, fmt.Sprint("g", i), page, i%2 == 0))
+	}
+	if err := set(tiers.QuotaGroup, "large", page, true); !errors.Is(err, block.ErrInvalid) {
+		t.Errorf("one too many: %v", err)
+	}
+	w.close(false)
+}
