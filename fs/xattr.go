@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -116,9 +118,13 @@ func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, da
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
-// pin pins a file, or unpins it.
+// pin pins a file, or unpins it. A used-up quota is EDQUOT, so that it is not taken for full memory.
 func (f *files) pin(in *fuse.InHeader, pinned bool) fuse.Status {
-	st := status(f.engine.SetPinned(index.ID(in.NodeId), pinned))
+	err := f.engine.SetPinned(index.ID(in.NodeId), pinned)
+	st := status(err)
+	if errors.Is(err, block.ErrQuota) {
+		st = fuse.Status(syscall.EDQUOT)
+	}
 	f.access.changed(in, "pin", zap.Bool("pinned", pinned), st)
 	return st
 }

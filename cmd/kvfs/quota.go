@@ -19,6 +19,8 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 			"A quota bounds the bytes in memory of a group, of the files that a user owns, or of what the processes of a\n" +
 			"cgroup (version 2), or of one below it, have written since. What is over it goes: the least recently used\n" +
 			"blocks of its own first. If none of them may go, writes fail with ENOSPC. Pinned blocks count.\n\n" +
+			"A pin quota (--pinned) bounds how many of their bytes may be pinned, in memory or on SSD. A pin above it fails.\n" +
+			"Pins that are there stay.\n\n" +
 			onlyMount + "\n\n" +
 			"A quota that was set holds until it is cleared, or the daemon stops. It survives a takeover. Those of the\n" +
 			"configuration (groups.NAME.quota) hold for ever.\n\n" +
@@ -34,17 +36,18 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 	cmd.Flags().BoolVar(&raw, "json", false, "print the quotas as JSON")
 	cmd.AddCommand(
 		quotaCommand(connect, &cobra.Command{
-			Use:   "set [--json] (--group GROUP | --user USER | --cgroup PATH) SIZE [DIR]",
+			Use:   "set [--json] (--group GROUP | --user USER | --cgroup PATH) [--pinned] SIZE [DIR]",
 			Short: "Set a quota, from now on",
 			Long: "Set the quota of a group, a user or a cgroup of the mount at DIR to SIZE, as 8GiB, and evict down to it.\n" +
+				"With --pinned, set the pin quota. Each of the two stays as it is when the other is set.\n\n" +
 				"Only root and the user of the daemon may do it.",
 			Args: cobra.RangeArgs(1, 2),
 		}),
 		quotaCommand(connect, &cobra.Command{
-			Use:   "clear [--json] (--group GROUP | --user USER | --cgroup PATH) [DIR]",
+			Use:   "clear [--json] (--group GROUP | --user USER | --cgroup PATH) [--pinned] [DIR]",
 			Short: "Take a quota away that was set",
 			Long: "Take the quota of a group, a user or a cgroup of the mount at DIR away. A group has that of the configuration\n" +
-				"again, if there is one. Only root and the user of the daemon may do it.",
+				"again, if there is one. With --pinned, take the pin quota away. Only root and the user of the daemon may do it.",
 			Args: cobra.MaximumNArgs(1),
 		}))
 	return cmd
@@ -52,10 +55,10 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 
 // quotaCommand fills in what kvfs quota set and clear share.
 func quotaCommand(connect client.Connector, cmd *cobra.Command) *cobra.Command {
-	var raw bool
+	var raw, pinned bool
 	cmd.DisableFlagsInUseLine = true
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		q := control.QuotaRequest{Do: cmd.Name()}
+		q := control.QuotaRequest{Do: cmd.Name(), Pinned: pinned}
 		if err := quotaHolder(cmd, &q); err != nil {
 			return err
 		}
@@ -64,7 +67,10 @@ func quotaCommand(connect client.Connector, cmd *cobra.Command) *cobra.Command {
 			if err != nil {
 				return usageError(cmd, "SIZE: %w", err)
 			}
-			if size <= 0 {
+			switch {
+			case size <= 0 && q.Pinned:
+				return usageError(cmd, "SIZE: %s is no quota; to forbid pins, give 1B; to take the quota away, run kvfs quota clear --pinned", args[0])
+			case size <= 0:
 				return usageError(cmd, "SIZE: %s is no quota; to take a quota away, run kvfs quota clear", args[0])
 			}
 			q.Bytes, args = int64(size), args[1:]
@@ -72,6 +78,7 @@ func quotaCommand(connect client.Connector, cmd *cobra.Command) *cobra.Command {
 		return runQuota(cmd, connect, args, q, raw)
 	}
 	cmd.Flags().BoolVar(&raw, "json", false, "print all quotas as JSON")
+	cmd.Flags().BoolVar(&pinned, "pinned", false, "the quota of what is pinned, instead of that of memory")
 	cmd.Flags().String("group", "", "the blocks of this group")
 	cmd.Flags().String("user", "", "the files that this user owns: a name, or a number")
 	cmd.Flags().String("cgroup", "", "what processes of this cgroup write: a path, as in /proc/PID/cgroup after 0::")

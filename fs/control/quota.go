@@ -14,24 +14,27 @@ import (
 
 // QuotaRequest is what is written to .kvfs/quota, as JSON. One without Do lists the quotas.
 type QuotaRequest struct {
-	Do    string `json:"do,omitempty"`   // "set" or "clear"
-	Kind  string `json:"kind,omitempty"` // "group", "user" or "cgroup"
-	Name  string `json:"name,omitempty"` // of the group; the number of the user; the path of the control group
-	Bytes int64  `json:"bytes,omitempty"`
+	Do     string `json:"do,omitempty"`   // "set" or "clear"
+	Kind   string `json:"kind,omitempty"` // "group", "user" or "cgroup"
+	Name   string `json:"name,omitempty"` // of the group; the number of the user; the path of the control group
+	Bytes  int64  `json:"bytes,omitempty"`
+	Pinned bool   `json:"pinned,omitempty"` // the quota is of what users pin; else of memory
 }
 
-// QuotaAnswer is the JSON that is read back: all quotas. The answer to a failed request is {"error": "why"}.
+// QuotaAnswer is the JSON that is read back: all who have a quota. The answer to a failed request is {"error": "why"}.
 type QuotaAnswer struct {
 	Quotas []Quota `json:"quotas"`
 }
 
-// Quota is a quota and what is used of it.
+// Quota is what a group, a user or a control group may have, and has.
 type Quota struct {
-	Kind      string `json:"kind"`
-	Name      string `json:"name"`
-	Bytes     int64  `json:"quota_bytes"`
-	UsedBytes int64  `json:"used_bytes"`
-	Origin    string `json:"origin"` // "configuration", or "command": it ends with the daemon
+	Kind          string `json:"kind"`
+	Name          string `json:"name"`
+	Bytes         int64  `json:"quota_bytes"` // 0: none
+	UsedBytes     int64  `json:"used_bytes"`
+	PinQuotaBytes int64  `json:"pin_quota_bytes"` // 0: none
+	PinnedBytes   int64  `json:"pinned_bytes"`    // by users, in memory or in lower tiers
+	Origin        string `json:"origin"`          // of Bytes: "configuration", or "command": it ends with the daemon
 }
 
 // Quotas returns the quotas of an engine in the form of answers.
@@ -42,7 +45,7 @@ func Quotas(accounts tiers.Accounts) []Quota {
 		if q.Configured {
 			origin = "configuration"
 		}
-		list = append(list, Quota{string(q.Kind), q.Name, q.Bytes, q.UsedBytes, origin})
+		list = append(list, Quota{string(q.Kind), q.Name, q.Bytes, q.UsedBytes, q.PinQuotaBytes, q.PinnedBytes, origin})
 	}
 	return list
 }
@@ -59,7 +62,7 @@ func QuotaFile(accounts tiers.Accounts, users, groups []uint32, log *zap.Logger)
 				if err := change(ctx, accounts, q); err != nil {
 					return QuotaAnswer{}, err
 				}
-				Audit(ctx, log, "quota", zap.String("do", q.Do), zap.String("kind", q.Kind), zap.String("name", q.Name), zap.Int64("bytes", q.Bytes))
+				Audit(ctx, log, "quota", zap.String("do", q.Do), zap.String("kind", q.Kind), zap.String("name", q.Name), zap.Int64("bytes", q.Bytes), zap.Bool("pinned", q.Pinned))
 			}
 			return QuotaAnswer{Quotas(accounts)}, nil
 		})
@@ -76,7 +79,7 @@ func change(ctx context.Context, accounts tiers.Accounts, q QuotaRequest) error 
 	case q.Do != "set" && q.Do != "clear":
 		return strict.Faulty("/do", "%q, want set or clear", block.Shorten(q.Do, block.Shown))
 	}
-	err := accounts.SetQuota(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes})
+	err := accounts.SetQuota(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes, Pinned: q.Pinned})
 	if err != nil {
 		return fmt.Errorf("quota: %w", err)
 	}

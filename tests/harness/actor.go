@@ -249,6 +249,11 @@ func (a *Actor) Getxattr(path, name string) (string, error) {
 	return string(r.Data), r.err()
 }
 
+// Setxattr is setxattr(2).
+func (a *Actor) Setxattr(path, name, value string) error {
+	return a.call(request{Op: "setxattr", Path: path, Path2: name, Data: []byte(value)}).err()
+}
+
 // Names lists a directory.
 func (a *Actor) Names(path string) ([]string, error) {
 	r := a.call(request{Op: "names", Path: path})

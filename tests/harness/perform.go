@@ -68,6 +68,8 @@ func performOp(q request, r *response) error {
 		n, err := unix.Getxattr(q.Path, q.Path2, r.Data)
 		r.Data = r.Data[:max(n, 0)]
 		return err
+	case "setxattr":
+		return unix.Setxattr(q.Path, q.Path2, q.Data, 0)
 	case "readfile":
 		var err error
 		r.Data, err = os.ReadFile(q.Path)

@@ -34,8 +34,11 @@ func TestTakeover(t *testing.T) {
 	if _, stderr, code := harness.Kvfs(t, "pin", s.path(3)); code != 0 {
 		t.Errorf("pin: %s", stderr)
 	}
+	if _, stderr, code := harness.Kvfs(t, "quota", "set", "--user", "0", "--pinned", "50MiB", s.dir); code != 0 {
+		t.Errorf("quota of pins: %s", stderr)
+	}
 	quotas, stderr, code := harness.Kvfs(t, "quota", "set", "--user", "0", "100MiB", s.dir)
-	if code != 0 || !strings.Contains(quotas, "100.0 MiB") {
+	if code != 0 || !strings.Contains(quotas, "100.0 MiB") || !strings.Contains(quotas, "50.0 MiB") {
 		t.Errorf("quota: %s%s", quotas, stderr)
 	}
 	reading, err := os.Open(s.path(7))

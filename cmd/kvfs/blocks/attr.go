@@ -74,6 +74,8 @@ func (a *AttrChange) changeAll(c *client.Controls, path, name string, done *int6
 			*done++
 		case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ECONNABORTED), errors.Is(err, unix.EISDIR):
 			return err
+		case errors.Is(err, unix.EDQUOT):
+			failed.Add(name, "the quota of pinned bytes of its group, its owner or its cgroup is used up: see kvfs quota")
 		default:
 			failed.Add(name, err.Error())
 		}

@@ -39,9 +39,10 @@ func Quota(ctx context.Context, w io.Writer, c *client.Controls, dir string, q c
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "KIND\tNAME\tUSED\tQUOTA\tFROM\n")
+	fmt.Fprintf(t, "KIND\tNAME\tUSED\tQUOTA\tPINNED\tPIN QUOTA\tFROM\n")
 	for _, q := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", q.Kind, quotaName(&q), show.Bytes(q.UsedBytes), show.Bytes(q.Bytes), q.Origin)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", q.Kind, quotaName(&q), show.Bytes(q.UsedBytes), show.BytesOrDash(q.Bytes),
+			show.Bytes(q.PinnedBytes), show.BytesOrDash(q.PinQuotaBytes), q.Origin)
 	}
 	return t.Flush()
 }

@@ -12,6 +12,7 @@ import (
 // settings are what commands have set in a daemon, as it tells the next one.
 type settings struct {
 	Quotas []tiers.Quota `json:"quotas,omitempty"`
+	Pins   []tiers.Quota `json:"pin_quotas,omitempty"` // those with Pinned; earlier versions do not know them
 }
 
 // maxSettings bounds them, in bytes: they travel in a frame of 64 KiB.
@@ -19,7 +20,15 @@ const maxSettings = 32 << 10
 
 // encodeSettings returns nothing for settings that are too long.
 func encodeSettings(quotas []tiers.Quota, log *zap.Logger) []byte {
-	text, err := json.Marshal(settings{quotas})
+	var s settings
+	for _, q := range quotas {
+		if q.Pinned {
+			s.Pins = append(s.Pins, q)
+		} else {
+			s.Quotas = append(s.Quotas, q)
+		}
+	}
+	text, err := json.Marshal(s)
 	if err != nil || len(text) > maxSettings {
 		log.Warn("the next process does not get the quotas that were set", zap.Int("bytes", len(text)), zap.Error(err))
 		return nil
@@ -34,14 +43,21 @@ func decodeSettings(text []byte) ([]tiers.Quota, error) {
 		return nil, nil
 	}
 	err := json.Unmarshal(text, &s)
+	for _, q := range s.Pins {
+		q.Pinned = true
+		s.Quotas = append(s.Quotas, q)
+	}
 	return s.Quotas, err
 }
 
 // quotasSet returns the quotas that are not of the configuration.
 func (d *daemon) quotasSet() (list []tiers.Quota) {
 	for _, q := range d.engine.Accounts().Quotas() {
-		if !q.Configured {
+		if q.Bytes > 0 && !q.Configured {
 			list = append(list, q.Quota)
+		}
+		if q.PinQuotaBytes > 0 {
+			list = append(list, tiers.Quota{Kind: q.Kind, Name: q.Name, Bytes: q.PinQuotaBytes, Pinned: true})
 		}
 	}
 	return list

@@ -196,7 +196,7 @@ var engineFamilies = []family{
 			o.put(float64(g.QuotaBytes), string(g.Name))
 		}
 	}},
-	{"kvfs_quota_bytes", gauge, "kind,name", "Quotas of memory: of groups, and of users (by number) and cgroups (by path), of which there are at most 64.", func(s *Snapshot, o *output) {
+	{"kvfs_quota_bytes", gauge, "kind,name", "Quotas of memory: of groups, and of users (by number) and cgroups (by path), of which there are at most 64. 0: no quota.", func(s *Snapshot, o *output) {
 		for _, q := range s.Quotas {
 			o.put(float64(q.Bytes), string(q.Kind), q.Name)
 		}
@@ -204,6 +204,16 @@ var engineFamilies = []family{
 	{"kvfs_quota_used_bytes", gauge, "kind,name", "Memory that is charged to the quota.", func(s *Snapshot, o *output) {
 		for _, q := range s.Quotas {
 			o.put(float64(q.UsedBytes), string(q.Kind), q.Name)
+		}
+	}},
+	{"kvfs_quota_pin_bytes", gauge, "kind,name", "Most bytes that users may pin. 0: no quota.", func(s *Snapshot, o *output) {
+		for _, q := range s.Quotas {
+			o.put(float64(q.PinQuotaBytes), string(q.Kind), q.Name)
+		}
+	}},
+	{"kvfs_quota_pinned_bytes", gauge, "kind,name", "Bytes that users have pinned, in memory or in lower tiers.", func(s *Snapshot, o *output) {
+		for _, q := range s.Quotas {
+			o.put(float64(q.PinnedBytes), string(q.Kind), q.Name)
 		}
 	}},
 	{"kvfs_events_total", counter, "", "Events about blocks.", func(s *Snapshot, o *output) { o.put(float64(max(s.Events, 1) - 1)) }},

@@ -74,6 +74,14 @@ func OrDash(s string) string {
 	return s
 }
 
+// BytesOrDash is Bytes, with a dash for 0.
+func BytesOrDash(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return Bytes(n)
+}
+
 // Bytes returns n in the largest binary unit that leaves at least 1, with
 // one decimal.
 func Bytes(n int64) string {

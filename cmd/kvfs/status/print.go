@@ -54,9 +54,10 @@ func Print(w io.Writer, text []byte) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		fmt.Fprintf(t, "\nQUOTA OF\tNAME\tUSED\tQUOTA\n")
+		fmt.Fprintf(t, "\nQUOTA OF\tNAME\tUSED\tQUOTA\tPINNED\tPIN QUOTA\n")
 		for _, q := range s.Quotas {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", q.Kind, show.OrDash(q.Name), show.Bytes(q.UsedBytes), show.Bytes(q.Bytes))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Kind, show.OrDash(q.Name), show.Bytes(q.UsedBytes), show.BytesOrDash(q.Bytes),
+				show.Bytes(q.PinnedBytes), show.BytesOrDash(q.PinQuotaBytes))
 		}
 	}
 	for i := range s.Secondaries {

@@ -110,7 +110,7 @@ func (u *Usage) Print(w io.Writer) error {
 			sums[tier] += g.Lower[tier].Bytes
 		}
 		columns(g.Title(), show.Bytes(g.MemoryBytes), func(tier string) int64 { return g.Lower[tier].Bytes },
-			orNone(g.QuotaBytes)+"\t"+orNone(g.BlockBytes)+"\t"+g.note())
+			show.BytesOrDash(g.QuotaBytes)+"\t"+show.BytesOrDash(g.BlockBytes)+"\t"+g.note())
 	}
 	columns("total", show.Bytes(sum), func(tier string) int64 { return sums[tier] }, "-\t-\t-")
 	if err := t.Flush(); err != nil {
@@ -149,12 +149,4 @@ func (g *GroupUsage) note() string {
 		return "pinned"
 	}
 	return "-"
-}
-
-// orNone returns a size, "-" for 0.
-func orNone(n int64) string {
-	if n == 0 {
-		return "-"
-	}
-	return show.Bytes(n)
 }
