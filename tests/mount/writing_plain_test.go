@@ -386,6 +386,21 @@ var sharedActs = []act{
 		must(t, "close", a.Close(fd))
 		wantSeen(t, s.process(), p, []byte("a"))
 	}},
+	{"an empty block is written, renamed to a plain name, and written on", func(t *testing.T, s *stage) {
+		for _, name := range []string{"x.tmp", "x.lock"} {
+			p, q := s.path("x"), s.path(name)
+			a := s.actor()
+			must(t, "write", a.WriteFile(p, nil))
+			fd := s.open(a, p, wronly)
+			s.pwrite(a, fd, []byte("first"), 0) // hides the block until the commit
+			must(t, "rename", a.Rename(p, q))
+			s.pwrite(a, fd, pattern("a", 100_000), 0)
+			must(t, "close", a.Close(fd))
+			wantSeen(t, s.process(), q, pattern("a", 100_000))
+			must(t, "rename", s.process().Rename(q, p))
+			wantSeen(t, s.process(), p, pattern("a", 100_000))
+		}
+	}},
 	{"two shells, one temporary name, mv by a third", func(t *testing.T, s *stage) {
 		for i := range 10 {
 			out, code := s.script(fmt.Sprintf(`sh -c 'echo old > w%[1]d.tmp'; sh -c 'echo new > w%[1]d.tmp'; mv w%[1]d.tmp w%[1]d; cat w%[1]d`, i))

@@ -424,7 +424,7 @@ func (e *renames) convertLocked(r *renaming, en *index.Entry, to draft.Kind, g *
 		e.Mu.Blocks++
 	}
 	if f != nil {
-		f.synced = -1
+		f.synced, f.wasEmpty = -1, false
 	}
 	en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
 }
