@@ -1,7 +1,9 @@
 package mount
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -138,5 +140,28 @@ func TestAborted(t *testing.T) {
 	harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
 	if d.ExitCode != 0 {
 		t.Errorf("exit code %d after umount -f, want 0", d.ExitCode)
+	}
+}
+
+// TestExecWhileWriting shows that a process which writes a block can start others: execve closes the copy of the descriptor,
+// and holds a lock of the kernel meanwhile that much of /proc/<pid> needs. That close commits nothing.
+func TestExecWhileWriting(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--memory-passthrough=off"}} {
+		d := harness.Mount(t, harness.Options{Flags: flags})
+		for i := range 20 {
+			p := d.Path(strconv.Itoa(i))
+			f, err := os.Create(p + ".tmp") // its close asks what else the process has open
+			must(t, "create", err)
+			_, err = f.Write(pattern("x", mib))
+			must(t, "write", err)
+			ctx, cancel := context.WithTimeout(t.Context(), harness.Deadline)
+			must(t, "start a process", exec.CommandContext(ctx, "true").Run())
+			cancel()
+			_, err = f.Write(pattern("y", mib))
+			must(t, "write on", err)
+			must(t, "close", f.Close())
+			must(t, "rename", os.Rename(p+".tmp", p))
+			wantBytes(t, p, append(pattern("x", mib), pattern("y", mib)...))
+		}
 	}
 }
