@@ -3,7 +3,6 @@
 package fabric
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -49,9 +48,3 @@ func (t *Transport) Stats() Stats { return Stats{} }
 
 // Close implements rdma.Transport.
 func (t *Transport) Close() error { return nil }
-
-// Peer would implement rdma.Peer; Connect returns none.
-type Peer struct{}
-
-// Probe reads a word of the peer over each rail.
-func (p *Peer) Probe(context.Context) error { return errNotBuilt }
