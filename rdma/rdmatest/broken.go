@@ -1,7 +1,6 @@
 package rdmatest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,9 @@ import (
 // in the middle.
 const large int64 = 64 << 20
 
+// mark is what untouched puts into a file.
+var mark = sync.OnceValue(func() []byte { return pattern(42, 1<<20) })
+
 // untouched shows that nothing writes to the file of w any more. It marks the file from its end on,
 // so that a writer that still writes from the beginning on overwrites a mark. settle returns once
 // no writer is left.
@@ -23,7 +25,7 @@ func (w *want) untouched(e *env, settle func()) {
 	if w.file == nil {
 		return
 	}
-	mark := pattern(42, 1<<20)
+	mark := mark()
 	step := int64(len(mark))
 	for off := large - step; off >= 0; off -= step {
 		if _, err := w.file.WriteAt(mark, off); err != nil {
@@ -32,7 +34,7 @@ func (w *want) untouched(e *env, settle func()) {
 	}
 	settle()
 	for off := int64(0); off < large; off += step {
-		if !bytes.Equal(readFile(e, w.file, off, len(mark)), mark) {
+		if !holds(e, w.file, off, mark) {
 			e.Errorf("%.40q: written to after the call returned, near offset %d", w.name, off)
 			return
 		}
@@ -319,7 +321,7 @@ func (e *env) parallelStep(rnd *rand.Rand, p rdma.Peer, regions []rdma.Region, c
 		i := rnd.IntN(len(regions))
 		n := int64(len(contents[i]))
 		f, _, err := e.read(e.ctx, regions[i].Remote(), 0, n)
-		if err != nil || string(readFile(e, f, 4096, int(n))) != string(contents[i]) {
+		if err != nil || !holds(e, f, 4096, contents[i]) {
 			e.Errorf("parallel read: wrong bytes (%v)", err)
 		}
 		return

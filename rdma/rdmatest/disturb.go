@@ -11,17 +11,29 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// attempts is how often the suite tries to catch a read in the middle.
-const attempts = 10
+// attempts is the default of Harness.Attempts.
+const attempts = 100
 
 // visible returns n bytes none of which is 0: in an empty file they show which bytes have come.
 func visible(seed uint64, n int64) []byte {
+	type key struct {
+		seed uint64
+		n    int64
+	}
+	if b, ok := seen.Load(key{seed, n}); ok {
+		return b.([]byte)
+	}
 	part := pattern(seed, 1<<20-3) // no two pages of the whole are alike
 	for i := range part {
 		part[i] |= 1
 	}
-	return bytes.Repeat(part, int(n)/len(part)+1)[:n]
+	b := bytes.Repeat(part, int(n)/len(part)+1)[:n]
+	seen.Store(key{seed, n}, b)
+	return b
 }
+
+// seen keeps what visible has returned, for its next calls.
+var seen sync.Map
 
 // begun reports whether a byte of w has come.
 func (w *want) begun() bool {
@@ -123,12 +135,12 @@ func (d *disturbed) settle(before func(), kinds ...error) (caught bool) {
 // catch tries until a read was caught in the middle.
 func (e *env) catch(try func() (caught bool)) {
 	e.Helper()
-	for range attempts {
+	for range e.attempts {
 		if try() {
 			return
 		}
 	}
-	e.Errorf("%d times, reads of %d bytes came whole", attempts, large)
+	e.Errorf("%d times, reads of %d bytes came whole", e.attempts, large)
 }
 
 func checkReadCancelBefore(e *env) {

@@ -1,7 +1,6 @@
 package rdmatest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +112,7 @@ func (w *want) holds(e *env, content []byte) {
 	if w.size != int64(len(content)) {
 		e.Errorf("%.40q: announced %d bytes of %d", w.name, w.size, len(content))
 	}
-	if !bytes.Equal(readFile(e, w.file, w.off, len(content)), content) {
+	if !holds(e, w.file, w.off, content) {
 		e.Errorf("%.40q: wrong bytes", w.name)
 	}
 	if got := w.hash.Sum64(); got != checksum(content) {
@@ -122,10 +121,10 @@ func (w *want) holds(e *env, content []byte) {
 	end := w.off + w.size
 	if w.off > 0 {
 		n := min(int(w.off), margin)
-		if string(readFile(e, w.file, 0, n)) != string(w.before[:n]) {
+		if !holds(e, w.file, 0, w.before[:n]) {
 			e.Errorf("%.40q: wrote before the place", w.name)
 		}
-		if string(readFile(e, w.file, end, margin)) != string(w.before) {
+		if !holds(e, w.file, end, w.before) {
 			e.Errorf("%.40q: wrote behind the place", w.name)
 		}
 		end += margin

@@ -20,6 +20,7 @@ import (
 // and the real call.
 type mutant struct {
 	patience time.Duration // of the suite
+	attempts int           // likewise
 	givesUp  bool          // of the harness
 	get      func(ctx context.Context, g rdma.Getter, items []*rdma.Item) error
 	item     func(*rdma.Item) *rdma.Item
@@ -40,6 +41,7 @@ func (m mutant) harness(testing.TB) *rdmatest.Harness {
 	var nodes atomic.Int64
 	return &rdmatest.Harness{
 		Patience: m.patience,
+		Attempts: m.attempts,
 		Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
 			if s != nil {
 				s = source{s, m}
@@ -314,6 +316,7 @@ func find(t *testing.T, faults []planted) {
 			}
 			sound[c.check] = true
 			c.m.patience = 2 * time.Second // some faults show only because nothing happens
+			c.m.attempts = 5               // or because no read is ever caught
 			for range findTries {
 				if rdmatest.Check(t, c.m.harness, c.check) {
 					return

@@ -100,7 +100,7 @@ func checkReadPieces(e *env) {
 		})
 	}
 	wg.Wait()
-	if !bytes.Equal(readFile(e, f, 0, len(content)), content) {
+	if !holds(e, f, 0, content) {
 		e.Errorf("wrong bytes of %d pieces", pieces)
 	}
 	if info, err := f.Stat(); err != nil || info.Size() != int64(len(content)) {
@@ -330,6 +330,7 @@ func checkReadChurn(e *env) {
 	now := make([]version, files)
 	var churn sync.WaitGroup
 	stop := make(chan struct{})
+	turns := make(chan struct{}, files) // one after each read: what comes and goes does not crowd out the readers
 	for i := range files {
 		v, f := e.newVersion(uint64(i), size)
 		now[i] = v
@@ -339,7 +340,7 @@ func checkReadChurn(e *env) {
 				case <-stop:
 					e.closeRegion(v.region)
 					return
-				default:
+				case <-turns:
 				}
 				e.closeRegion(v.region)
 				next, err := e.renew(f, seed, size)
@@ -371,6 +372,10 @@ func checkReadChurn(e *env) {
 					e.Errorf("%s: %v", w.name, w.err)
 				}
 				w.file.Close()
+				select {
+				case turns <- struct{}{}:
+				default:
+				}
 			}
 		})
 	}

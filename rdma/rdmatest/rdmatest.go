@@ -30,6 +30,9 @@ type Harness struct {
 
 	// Patience is how long the suite waits for an event, and the limit of a check; 0: 4 min.
 	Patience time.Duration
+	// Attempts is how often a check tries to catch a read in the middle; 0: 100. Few suffice where
+	// a read is never caught.
+	Attempts int
 }
 
 // need is a requirement of a check.
@@ -216,6 +219,7 @@ type env struct {
 	testing.TB
 	h        *Harness
 	patience time.Duration
+	attempts int
 	ctx      context.Context
 	source   *source
 	holder   rdma.Transport
@@ -224,9 +228,12 @@ type env struct {
 }
 
 func newEnv(tb testing.TB, h *Harness) *env {
-	e := &env{TB: tb, h: h, patience: h.Patience, source: newSource(tb)}
+	e := &env{TB: tb, h: h, patience: h.Patience, attempts: h.Attempts, source: newSource(tb)}
 	if e.patience == 0 {
 		e.patience = 4 * time.Minute
+	}
+	if e.attempts == 0 {
+		e.attempts = attempts
 	}
 	var cancel context.CancelFunc
 	e.ctx, cancel = context.WithTimeout(context.Background(), e.patience)

@@ -50,7 +50,7 @@ func checkReadRanges(e *env) {
 			continue
 		}
 		want := content[c.off : c.off+c.n]
-		if string(readFile(e, f, 4096, int(c.n))) != string(want) || h.Sum64() != checksum(want) {
+		if !holds(e, f, 4096, want) || h.Sum64() != checksum(want) {
 			e.Errorf("read %d bytes at %d: wrong bytes or hash", c.n, c.off)
 		}
 		if info, _ := f.Stat(); c.n > 0 && info.Size() != 4096+c.n {
@@ -109,7 +109,7 @@ func checkRegionClose(e *env) {
 			e.Errorf("close region: %v", err)
 		}
 		file.WriteAt(make([]byte, len(content)), 0)
-		if err != nil || string(readFile(e, f, 4096, len(content))) != string(content) {
+		if err != nil || !holds(e, f, 4096, content) {
 			e.Errorf("region %d: wrong bytes (%v)", i, err)
 		}
 		keys = append(keys, region.Remote().Key)
@@ -137,7 +137,7 @@ func checkRegionCloseDuringRead(e *env) {
 				h := &signalHash{Hash64: newHash(), f: func() { once.Do(func() { close(started) }) }}
 				err := e.peer.Read(e.ctx, region.Remote(), 0, size, rdma.Dest{File: f, Hash: h})
 				once.Do(func() { close(started) })
-				if err == nil && string(readFile(e, f, 0, size)) != string(content) {
+				if err == nil && !holds(e, f, 0, content) {
 					e.Errorf("read bytes from after the region was closed")
 				}
 				if err != nil && !errors.Is(err, rdma.ErrUnavailable) && !errors.Is(err, rdma.ErrGone) {

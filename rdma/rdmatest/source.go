@@ -1,6 +1,7 @@
 package rdmatest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -27,7 +28,10 @@ func newFile(tb testing.TB, content []byte) *os.File {
 	return f
 }
 
-// pattern returns n bytes that depend on seed, each part different from the others.
+// pattern returns n bytes that depend on seed, each part different from the others. The race
+// detector leaves it out: it would look at each byte.
+//
+//go:norace
 func pattern(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	x := seed*0x9e3779b97f4a7c15 + 1
@@ -38,6 +42,27 @@ func pattern(seed uint64, n int) []byte {
 		b[i] = byte(x >> 32)
 	}
 	return b
+}
+
+// pieces are the buffers of holds.
+var pieces = sync.Pool{New: func() any { return make([]byte, 1<<20) }}
+
+// holds reports whether f has these bytes at off. It reads them in pieces: the race detector makes
+// a new large buffer dear.
+func holds(tb testing.TB, f *os.File, off int64, content []byte) bool {
+	b := pieces.Get().([]byte)
+	defer pieces.Put(b)
+	for len(content) > 0 {
+		n := min(len(b), len(content))
+		if _, err := f.ReadAt(b[:n], off); err != nil {
+			tb.Errorf("read %d bytes at %d of what was received: %v", n, off, err)
+		}
+		if !bytes.Equal(b[:n], content[:n]) {
+			return false
+		}
+		off, content = off+int64(n), content[n:]
+	}
+	return true
 }
 
 // readFile returns n bytes of f at off.
