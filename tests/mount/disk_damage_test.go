@@ -197,6 +197,7 @@ func TestDiskDamage(t *testing.T) {
 			for _, c := range damages {
 				seed := rnd.Uint64()
 				t.Run(c.name, func(t *testing.T) {
+					t.Parallel() // most of a case is waiting for processes
 					hit := func() *hurt {
 						dir := newDir(t, disk)
 						harness.CopyDir(t, p.dir, dir)

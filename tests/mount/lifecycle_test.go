@@ -236,12 +236,12 @@ func TestMatrix(t *testing.T) {
 		env   []string
 	}{
 		{"passthrough off", []string{"--memory-passthrough", "off"}, nil},
-		{"no kernel caches", []string{"--mount-entry-timeout", "0s", "--mount-attr-timeout", "0s"}, nil},
-		{"one processor", nil, []string{"GOMAXPROCS=1"}},
-		{"one processor, passthrough off", []string{"--memory-passthrough", "off"}, []string{"GOMAXPROCS=1"}},
-		{"max_write 128 KiB, passthrough off", []string{"--mount-max-write", "128KiB", "--memory-passthrough", "off"}, nil},
-		{"s3fifo, no huge pages", []string{"--memory-policy", "s3fifo", "--memory-huge", "never"}, nil},
-		{"arc", []string{"--memory-policy", "arc"}, nil},
+		{"no kernel caches, arc", []string{"--mount-entry-timeout", "0s", "--mount-attr-timeout", "0s", "--memory-policy", "arc"}, nil},
+		{"one processor, s3fifo, no huge pages", []string{"--memory-policy", "s3fifo", "--memory-huge", "never"}, []string{"GOMAXPROCS=1"}},
+		{
+			"one processor, max_write 128 KiB, passthrough off", []string{"--mount-max-write", "128KiB", "--memory-passthrough", "off"},
+			[]string{"GOMAXPROCS=1"},
+		},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			d := harness.Mount(t, harness.Options{MemorySize: "1GiB", Flags: m.flags, Env: m.env})

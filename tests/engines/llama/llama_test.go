@@ -41,6 +41,11 @@ func inEachPlace(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
 	}
 }
 
+// onMount runs f with the engine and a directory of a mount.
+func onMount(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
+	f(t, prepare(t), openMount(t))
+}
+
 func prepare(t *testing.T) *Engine {
 	t.Helper()
 	e, skipReason := Prepare(t)
@@ -89,7 +94,7 @@ func TestLlamaSaveRestore(t *testing.T) {
 // spaces and letters beyond ASCII.
 func TestLlamaResave(t *testing.T) {
 	const file = "слот 0 – é.bin"
-	inEachPlace(t, func(t *testing.T, e *Engine, dir string) {
+	onMount(t, func(t *testing.T, e *Engine, dir string) {
 		var before Continuation
 		for i, length := range []int{256, 256, 100, 400} {
 			e := e.WithPrompt(uint64(10+i), length)
@@ -115,7 +120,7 @@ func TestLlamaResave(t *testing.T) {
 // file when it is saved afterwards.
 func TestLlamaRestoreMissing(t *testing.T) {
 	const file = "absent.bin"
-	inEachPlace(t, func(t *testing.T, e *Engine, dir string) {
+	onMount(t, func(t *testing.T, e *Engine, dir string) {
 		_, err := e.TryRestore(t.Context(), dir, file)
 		var refused *RefusedError
 		if !errors.As(err, &refused) {
