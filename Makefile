@@ -9,11 +9,11 @@ DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 # libfabric. Without them kvfs builds, too: with pread and pwrite, and with TCP alone.
 # Each recipe asks anew, as its prerequisite may have installed them.
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
-LIBRARIES = $$(go list ./... | grep -v /tests)
+RACED := ./...
 TIMEOUT := -timeout=25m
 # Tests wait more than they work: more packages at a time than there are processors, the longest first.
 PACKAGES := -p=4
-LONGEST := ./tests/mount ./tests/cluster
+LONGEST := ./tests/mount ./tests/engines/llama ./tests/cluster
 RDMA ?= 1
 
 help: ## print this
@@ -36,7 +36,7 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
-	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -race $(LINK) $(LIBRARIES) -- $(PACKAGES) $(TIMEOUT) $(LINK) $(LONGEST) ./tests/... -- -C tests/csi $(TIMEOUT) ./...
+	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -vet=off $(LINK) $(LONGEST) ./... -- -C tests/csi $(TIMEOUT) ./...
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma
@@ -44,10 +44,10 @@ test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs
 test-helm: ## render the Helm chart, decode its objects with the types of Kubernetes, have kvfs check its settings
 	go test -C tests/helm $(TIMEOUT) ./...
 
-race: test-deps ## run every test under the race detector, the daemon included
-	go test -race $(TIMEOUT) $(LINK) ./...
+race: test-deps ## run every test under the race detector, the daemon included; RACED='./tiers/...' takes a part
+	go test $(PACKAGES) $(TIMEOUT) -race -vet=off $(LINK) $(RACED)
 
-lint: ## gofmt, vet, staticcheck, dead code, build without cgo and without io_uring, imports and style
+lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, imports and style
 	@.ci/lint
 
 deadcode: ## list functions of the product that only tests call

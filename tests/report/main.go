@@ -8,7 +8,7 @@
 //
 //	report [-vet] -- ARGS [-- ARGS]...
 //
-// With -vet, `go vet -tags=giouring ./...` comes first and counts as a case. Each ARGS are the arguments of one `go
+// With -vet, `go vet ./...` with the -tags of the first ARGS comes first and counts as a case. Each ARGS are the arguments of one `go
 // test`, and may begin with -C DIR for another module. The runs follow each other, and a failure does not stop the next. Without any, report reads the JSON of a
 // run from standard input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with
 // all processes that they started, and then report. It exits 1 if anything failed or nothing ran at all.
@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 )
 
 func main() {
@@ -31,8 +32,8 @@ func main() {
 	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
 	flag.Parse()
 	runs := split(flag.Args())
-	if *vet {
-		r.vet(s)
+	if *vet && len(runs) > 0 {
+		r.vet(s, runs)
 	}
 	if len(runs) == 0 {
 		r.read(os.Stdin)
@@ -63,9 +64,13 @@ func split(args []string) [][]string {
 	return runs
 }
 
-// vet runs go vet over everything, as one case.
-func (r *report) vet(s *stopper) {
-	cmd := exec.Command("go", "vet", "-tags=giouring", "./...") // the tag of the Makefile
+// vet runs go vet over everything, with the tags of runs, as one case.
+func (r *report) vet(s *stopper, runs [][]string) {
+	args := []string{"vet"}
+	if i := slices.IndexFunc(runs[0], isTags); i >= 0 {
+		args = append(args, runs[0][i])
+	}
+	cmd := exec.Command("go", append(args, "./...")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := s.run(cmd, func() {}); err != nil {
 		r.fail("go vet ./...", err.Error())
@@ -74,6 +79,8 @@ func (r *report) vet(s *stopper) {
 	fmt.Fprintln(r.w, "ok   go vet ./...")
 	r.passed++
 }
+
+func isTags(arg string) bool { return strings.HasPrefix(arg, "-tags=") }
 
 // test runs `go test -json args` into r. Its error says that go test failed in
 // a way that no test shows.
