@@ -45,12 +45,12 @@ func pattern(seed uint64, n int) []byte {
 }
 
 // pieces are the buffers of holds.
-var pieces = sync.Pool{New: func() any { return make([]byte, 1<<20) }}
+var pieces = sync.Pool{New: func() any { return new([1 << 20]byte) }}
 
 // holds reports whether f has these bytes at off. It reads them in pieces: the race detector makes
 // a new large buffer dear.
 func holds(tb testing.TB, f *os.File, off int64, content []byte) bool {
-	b := pieces.Get().([]byte)
+	b := pieces.Get().(*[1 << 20]byte)
 	defer pieces.Put(b)
 	for len(content) > 0 {
 		n := min(len(b), len(content))
