@@ -8,10 +8,11 @@
 //
 //	report [-vet] -- ARGS [-- ARGS]...
 //
-// With -vet, `go vet ./...` with the -tags of the first ARGS comes first and counts as a case. Each ARGS are the arguments of one `go
-// test`, and may begin with -C DIR for another module. The runs follow each other, and a failure does not stop the next. Without any, report reads the JSON of a
-// run from standard input. A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with
-// all processes that they started, and then report. It exits 1 if anything failed or nothing ran at all.
+// With -vet, `go vet ./...` comes first, with the first -tags in ARGS, and counts as a case. Each ARGS are the arguments
+// of one `go test`, and may begin with -C DIR for another module. The runs follow each other, and a failure does not stop
+// the next. Without any, report reads the JSON of a run from standard input. A test that has run for two minutes is
+// named, once. SIGTERM and SIGINT end the runs, with all processes that they started, and then report. It exits 1 if
+// anything failed or nothing ran at all.
 package main
 
 import (
@@ -32,8 +33,8 @@ func main() {
 	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
 	flag.Parse()
 	runs := split(flag.Args())
-	if *vet && len(runs) > 0 {
-		r.vet(s, runs)
+	if *vet {
+		r.vet(s, slices.Concat(runs...))
 	}
 	if len(runs) == 0 {
 		r.read(os.Stdin)
@@ -64,13 +65,13 @@ func split(args []string) [][]string {
 	return runs
 }
 
-// vet runs go vet over everything, with the tags of runs, as one case.
-func (r *report) vet(s *stopper, runs [][]string) {
-	args := []string{"vet"}
-	if i := slices.IndexFunc(runs[0], isTags); i >= 0 {
-		args = append(args, runs[0][i])
+// vet runs go vet over everything, with the first -tags in args, as one case.
+func (r *report) vet(s *stopper, args []string) {
+	flags := []string{"vet"}
+	if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-tags=") }); i >= 0 {
+		flags = append(flags, args[i])
 	}
-	cmd := exec.Command("go", append(args, "./...")...)
+	cmd := exec.Command("go", append(flags, "./...")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := s.run(cmd, func() {}); err != nil {
 		r.fail("go vet ./...", err.Error())
@@ -79,8 +80,6 @@ func (r *report) vet(s *stopper, runs [][]string) {
 	fmt.Fprintln(r.w, "ok   go vet ./...")
 	r.passed++
 }
-
-func isTags(arg string) bool { return strings.HasPrefix(arg, "-tags=") }
 
 // test runs `go test -json args` into r. Its error says that go test failed in
 // a way that no test shows.
