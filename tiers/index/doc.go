@@ -33,6 +33,8 @@
 //	names    16 size classes, of 16 to 256 bytes in steps of 16; a class has
 //	         chunks of 1024 slots and chains its free slots through themselves
 //
+// The fields of an Entry that a look-up reads are 64 bytes side by side.
+//
 // The hash table is Litwin's linear hashing (VLDB 1980): with n buckets and n/2 < 2^k <= n, bucket
 // n-2^k is split into itself and bucket n, then n grows by one. The load stays at one entry a
 // bucket, and no call rehashes the whole table. Doubling it at once would stop every look-up for

@@ -14,13 +14,19 @@ type probe struct {
 	i            uint8
 }
 
-// LookupEach sets out[i] to Lookup(parents[i], names[i]). It does not allocate.
+// Found is what LookupEach finds for a name.
+type Found struct {
+	ID   ID     // as of Lookup: 0 if nothing has the name
+	Hash uint32 // as of HashOf
+}
+
+// LookupEach sets out[i] to what Lookup(parents[i], names[i]) finds. It does not allocate.
 //
 // A table of millions of entries is in no cache, so a look-up waits for memory three times: for the
 // bucket, the entry, and the name. LookupEach takes one step of many look-ups before the next step
 // of any. No branch in between depends on what was read. So the processor waits for all of them at
 // the same time.
-func (x *Index) LookupEach(parents []ID, names []string, out []ID) {
+func (x *Index) LookupEach(parents []ID, names []string, out []Found) {
 	for len(names) > 0 {
 		n := min(len(names), eachBatch)
 		x.lookupEach(parents[:n], names[:n], out[:n])
@@ -28,14 +34,13 @@ func (x *Index) LookupEach(parents []ID, names []string, out []ID) {
 	}
 }
 
-func (x *Index) lookupEach(parents []ID, names []string, out []ID) {
+func (x *Index) lookupEach(parents []ID, names []string, out []Found) {
 	var batch [eachBatch]probe
 	for i, name := range names {
-		out[i] = 0
 		p := &batch[i]
-		p.i = uint8(i)
+		p.i, p.wanted = uint8(i), x.hash(parents[i], name)
+		out[i] = Found{Hash: p.wanted}
 		if len(name) > 0 && len(name) <= maxName {
-			p.wanted = x.hash(parents[i], name)
 			p.id = *x.table.bucket(p.wanted)
 		}
 	}
@@ -52,7 +57,7 @@ func (x *Index) lookupEach(parents []ID, names []string, out []ID) {
 				continue
 			}
 			if p.hash == p.wanted && p.parent == parents[p.i] && string(x.names.at(p.name, p.nameLen)) == names[p.i] {
-				out[p.i] = p.id
+				out[p.i].ID = p.id
 			} else if p.id = p.chain; p.id != 0 {
 				again = append(again, p)
 			}

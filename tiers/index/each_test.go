@@ -29,7 +29,7 @@ func TestLookupEach(t *testing.T) {
 			}
 		}
 		for _, n := range []int{0, 1, 63, 64, 65, 1000} {
-			parents, names, out := make([]ID, n), make([]string, n), make([]ID, n)
+			parents, names, out := make([]ID, n), make([]string, n), make([]Found, n)
 			for i := range names {
 				parents[i] = dirs[rng.IntN(len(dirs))]
 				names[i] = fmt.Sprint(rng.IntN(size + size/4 + 1))
@@ -39,14 +39,17 @@ func TestLookupEach(t *testing.T) {
 				case 1:
 					names[i] = strings.Repeat("x", maxName+1)
 				}
-				out[i] = ID(rng.Uint32())
+				out[i] = Found{ID(rng.Uint32()), rng.Uint32()}
 			}
 			x.LookupEach(parents, names, out)
 			found := 0
 			for i := range names {
 				want := x.Lookup(parents[i], names[i])
-				if out[i] != want {
-					t.Errorf("%d entries: %q in %d: got %d, want %d", size, names[i], parents[i], out[i], want)
+				if out[i].ID != want {
+					t.Errorf("%d entries: %q in %d: got %d, want %d", size, names[i], parents[i], out[i].ID, want)
+				}
+				if wantHash := x.HashOf(parents[i], names[i]); out[i].Hash != wantHash {
+					t.Errorf("hash of %q in %d: got %d, want %d", names[i], parents[i], out[i].Hash, wantHash)
 				}
 				if want != 0 {
 					found++

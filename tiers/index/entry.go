@@ -11,34 +11,35 @@ const Root ID = 1
 // Alloc zeroes them. After that the index reads only the type bits of Mode, to check that a parent
 // is a directory.
 type Entry struct {
-	Size    int64 // bytes
-	Mtime   int64 // nanoseconds since the epoch, as all times here
-	Atime   int64
-	Ctime   int64
+	// What a look-up needs, in 64 bytes: the fewer cache lines, the fewer waits for memory.
+	hash    uint32 // of parent and name
+	chain   ID     // next in the same bucket; if free, next free entry
+	parent  ID     // 0 for Root and unlinked entries
+	name    uint32 // slot in the size class of nameLen
+	nameLen uint8  // bytes, 1 to 255 if linked; 0 for Root
+	state   state
+	Flags   uint16
+	Mode    uint32 // type and permission bits, as st_mode
+	Blob    uint64 // file in the primary tier; 0: none
 	Expires int64  // 0: never
 	Lease   int64  // do not evict before this time
-	Blob    uint64 // file in the primary tier; 0: none
-	Seq     uint64 // commit number of the bytes
-	Sum     uint64 // checksum, valid if Flags says so
-	Mode    uint32 // type and permission bits, as st_mode
-	UID     uint32
-	GID     uint32
+	Size    int64  // bytes
 	Group   uint32 // ordinal of the group, given by the caller
-	Lookups uint32 // references by the kernel
-	Opens   uint32 // open handles: pins
-	Flags   uint16
 	Tiers   uint16 // secondary tiers that hold the block, one bit each
 	Storing uint16 // those that it is being copied to
 
+	Mtime    int64 // nanoseconds since the epoch, as all times here
+	Atime    int64
+	Ctime    int64
+	Seq      uint64 // commit number of the bytes
+	Sum      uint64 // checksum, valid if Flags says so
+	UID      uint32
+	GID      uint32
+	Lookups  uint32    // references by the kernel
+	Opens    uint32    // open handles: pins
 	Accounts [2]uint16 // numbers of accounts, given by the caller; 0: none
 
 	// The tree; see the methods of Index.
-	state      state
-	nameLen    uint8  // bytes, 1 to 255 if linked; 0 for Root
-	name       uint32 // slot in the size class of nameLen
-	hash       uint32 // of parent and name
-	chain      ID     // next in the same bucket; if free, next free entry
-	parent     ID     // 0 for Root and unlinked entries
 	prev, next ID     // siblings, ascending by order
 	first, end ID     // directories: first and last child
 	children   uint32 // directories: number of children

@@ -97,7 +97,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.At
 	if id == 0 {
 		e.Mu.Counters.LookupMisses++
 		e.Mu.Tally.Miss()
-		e.Mu.Reuse.MissedLocked(parent, name, e.Now())
+		e.Mu.Reuse.MissedLocked(parent, name, e.Mu.Ix.HashOf(parent, name), e.Now())
 		if e.Opts.Kernels && !by.Told && parent != index.Root && !e.Mu.Ix.Linked(parent) {
 			return state.Attr{Stable: stable}, looked{}, state.ErrStale // another directory may have its name
 		}

@@ -60,8 +60,9 @@ func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 
 func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	w := state.PathWalker{Ix: e.Mu.Ix}
-	var dirs, ids [presenceBatch]index.ID
+	var dirs [presenceBatch]index.ID
 	var names [presenceBatch]string
+	var found [presenceBatch]index.Found
 	hits := uint64(0)
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
@@ -69,16 +70,16 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	for i, path := range paths {
 		dirs[i], names[i] = w.Split(path)
 	}
-	e.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], ids[:])
+	e.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], found[:])
 	for i, path := range paths {
 		switch {
-		case ids[i] == 0:
+		case found[i].ID == 0:
 			out[i] = e.absentLocked(dirs[i], names[i], path, o)
 			if out[i] == (Place{}) && dirs[i] != 0 {
-				e.Mu.Reuse.MissedLocked(dirs[i], names[i], now)
+				e.Mu.Reuse.MissedLocked(dirs[i], names[i], found[i].Hash, now)
 			}
-		case e.ShowsLocked(o.As, dirs[i], ids[i]):
-			out[i] = e.placeLocked(ids[i], now, o)
+		case e.ShowsLocked(o.As, dirs[i], found[i].ID):
+			out[i] = e.placeLocked(found[i].ID, now, o)
 		default:
 			out[i] = Place{}
 		}

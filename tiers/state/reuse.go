@@ -35,10 +35,9 @@ func (u *usage) ReadLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// MissedLocked notes the look-up of a name that is not there.
-func (u *usage) MissedLocked(parent index.ID, name string, now int64) {
+// MissedLocked notes the look-up of a name that is not there, with the hash that the index gives it.
+func (u *usage) MissedLocked(parent index.ID, name string, hash uint32, now int64) {
 	e := u.e
-	hash := e.Mu.Ix.HashOf(parent, name)
 	if !u.Sampled(hash) || parent != index.Root && !e.Mu.Ix.Linked(parent) {
 		return
 	}
