@@ -188,7 +188,7 @@ func (p *procfs) alive(pid uint32) bool {
 // ends between two steps of a look-up.
 func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// maxDescriptors is how many descriptors of a process stillOpen looks at: about 3 us each.
+// maxDescriptors is how many descriptors of a process stillOpen looks at: about 2 us each.
 const maxDescriptors = 64
 
 // pfExiting is PF_EXITING of include/linux/sched.h: the task runs do_exit, where
@@ -223,8 +223,11 @@ func (p *procfs) killed(tid uint32) bool {
 }
 
 // readShort returns the result of one read of a file, or nothing if it fails.
-func readShort(name string, buf []byte) []byte {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func readShort(name string, buf []byte) []byte { return readShortAt(unix.AT_FDCWD, name, buf) }
+
+// readShortAt is readShort for a file in the directory dir.
+func readShortAt(dir int, name string, buf []byte) []byte {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
@@ -253,23 +256,29 @@ func (p *procfs) closed(pid uint32, ino uint64) bool {
 // hasOpen looks at the descriptors of thread tid. It reads nothing of /proc/<tid>/fd: as with stat (killed), that would
 // deadlock if the thread is in execve(2).
 func (p *procfs) hasOpen(tid uint32, ino uint64) (open, known bool) {
-	dir, err := os.Open(p.path(tid) + "/fdinfo")
+	dir, err := unix.Open(p.path(tid)+"/fdinfo", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, false
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(maxDescriptors + 1)
-	if err != nil || len(names) > maxDescriptors { // io.EOF: there are none, its first thread may have ended
+	defer unix.Close(dir)
+	var list [4096]byte // holds more than maxDescriptors
+	n, err := unix.ReadDirent(dir, list[:])
+	if err != nil {
+		return false, false
+	}
+	_, count, names := unix.ParseDirent(list[:n], -1, make([]string, 0, maxDescriptors))
+	if count == 0 || count > maxDescriptors { // none: its first thread may have ended
 		return false, false
 	}
 	want := []byte("\nino:\t" + strconv.FormatUint(ino, 10) + "\n")
 	known = true
 	for _, name := range names {
-		info, err := os.ReadFile(dir.Name() + "/" + name)
-		if err == nil && bytes.Contains(info, want) && writes(info) {
+		var buf [256]byte // the lines that matter come first
+		info := readShortAt(dir, name, buf[:])
+		if bytes.Contains(info, want) && writes(info) {
 			return true, true
 		}
-		known = known && (err != nil || bytes.Contains(info, []byte("\nino:\t")))
+		known = known && (info == nil || bytes.Contains(info, want[:len("\nino:\t")]))
 	}
 	return false, known
 }
