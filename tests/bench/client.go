@@ -128,10 +128,12 @@ func (c *client) stamp(i, size int) {
 	binary.LittleEndian.PutUint64(c.buf[size-8:size], ^mark)
 }
 
-func (c *client) verify(i, size int) error {
-	mark := uint64(i)<<32 | uint64(size)
-	first := binary.LittleEndian.Uint64(c.buf)
-	last := binary.LittleEndian.Uint64(c.buf[size-8 : size])
+func (c *client) verify(i, size int) error { return checkMarks(c.buf[:size], i) }
+
+// checkMarks checks the marks of stamp in a block.
+func checkMarks(block []byte, i int) error {
+	mark := uint64(i)<<32 | uint64(len(block))
+	first, last := binary.LittleEndian.Uint64(block), binary.LittleEndian.Uint64(block[len(block)-8:])
 	if first != mark || last != ^mark {
 		return fmt.Errorf("wrong bytes: got %x %x, want %x %x", first, last, mark, ^mark)
 	}

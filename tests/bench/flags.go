@@ -18,7 +18,7 @@ const (
 
 // topics are the groups of rows, in the order in which they are printed.
 func topics() []string {
-	return slices.Concat(hotTopics(), diskTopics(), peerTopics(), controlTopics(), storeTopics(), takeoverTopics(), ttftTopics())
+	return slices.Concat(hotTopics(), diskTopics(), peerTopics(), controlTopics(), storeTopics(), takeoverTopics(), ttftTopics(), rivalTopics())
 }
 
 // hotTopics are about blocks in memory, on the targets of -targets.

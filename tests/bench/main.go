@@ -43,6 +43,9 @@
 // That of an engine: ttft (time to first token of a prompt that llama.cpp computes, or whose state it reads from memory,
 // SSD or a peer). It needs Node.js 20 and npm, which installs llama.cpp once; otherwise the table says what is missing.
 //
+// That of other stores: rivals (reads and writes of blocks in memory, beside Redis and memcached on this machine). What is
+// not installed is left out, and the tables say so.
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk tier also
 // '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue SIZE'. From .kvfs/status the
 // bench reads "mount": {"ops": {name: count}} and "process": {"heap_bytes": n}; a topic without its
@@ -150,7 +153,7 @@ func (b *bench) measure(ctx context.Context) error {
 		}
 	}
 	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx), b.measureTakeover(ctx),
-		b.measureTTFT(ctx))
+		b.measureTTFT(ctx), b.measureRivals(ctx))
 	if err != nil {
 		return err
 	}

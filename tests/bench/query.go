@@ -24,6 +24,7 @@ const (
 	existsJSONGoal   = 2e6
 	existsBinaryGoal = 5e6
 	statGoal         = 20
+	redisGoal        = 1.5
 	hitGoal          = 2
 )
 

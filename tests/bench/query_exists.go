@@ -32,6 +32,9 @@ looks.append(look([n for n in names if os.path.exists(n)]))
 json.dump(looks, sys.stdout)
 `
 
+// redisExists is the contender that asks Redis for the names of a set at once.
+const redisExists = "Redis, EXISTS of all"
+
 // look is one pass over names.
 type look struct {
 	Seconds      float64
@@ -81,6 +84,17 @@ func (q *queryBench) exists(ctx context.Context) (err error) {
 	if python != "" {
 		contenders = append(contenders, single("os.path.exists", 1,
 			func(ctx context.Context, set []string) ([]look, error) { return q.python(ctx, python, set) }))
+	}
+	redis, requests, err := q.redisExists(ctx, queryNames(0, len(q.sets)*q.names/2), q.sets)
+	if err != nil {
+		q.say("no Redis: %v", err)
+	} else {
+		defer func() { err = errors.Join(err, redis.stop()) }()
+		contenders = append(contenders, func(ctx context.Context, _ int) error {
+			rate, err := q.redisPass(ctx, redis, requests)
+			one[redisExists] = append(one[redisExists], rate)
+			return err
+		})
 	}
 	for round := range q.config.rounds {
 		for i := range contenders {
@@ -200,6 +214,18 @@ func (q *queryBench) checkLooks(passes []look) error {
 	return nil
 }
 
+// redisPass asks Redis for a while, and returns keys a second.
+func (q *queryBench) redisPass(ctx context.Context, redis *rival, requests [][]byte) (float64, error) {
+	result, err := q.pool.run(ctx, newWork(1, len(requests), func(c *client, i int) error {
+		n, err := redis.conns[c].count(requests[i])
+		if err == nil && n != q.names/2 {
+			err = fmt.Errorf("Redis has %d names, want %d", n, q.names/2)
+		}
+		return err
+	}), q.config.passTime)
+	return result.perSec * float64(q.names), err
+}
+
 // existsRows reports the rates, the ratios to os.path.exists, and the cost of JSON.
 func (q *queryBench) existsRows(asks []*asking, one series, python bool) {
 	rate := func(name string, samples []float64, goal float64, more ...string) {
@@ -226,22 +252,28 @@ func (q *queryBench) existsRows(asks []*asking, one series, python bool) {
 			rate(name+", "+l, one[name+", "+l], 0, "", "")
 		}
 	}
+	if len(one[redisExists]) > 0 {
+		rate(redisExists, one[redisExists], 0, "", "")
+	}
 	for _, a := range asks {
 		for i, l := range looks() {
 			if python {
-				q.ratioRow(a, "os.path.exists, "+l, one, i < 2)
+				q.ratioRow(a, "os.path.exists, "+l, one, statGoal, i < 2)
 			}
+		}
+		if len(one[redisExists]) > 0 {
+			q.ratioRow(a, redisExists, one, redisGoal, a == asks[1])
 		}
 	}
 	q.jsonRow("exists", asks[0], asks[1])
 }
 
 // ratioRow compares keys a second.
-func (q *queryBench) ratioRow(a *asking, other string, one series, judged bool) {
+func (q *queryBench) ratioRow(a *asking, other string, one series, goal float64, judged bool) {
 	r := row{Topic: "query", Target: a.name, Value: median(a.perSec) / median(one[other]), Unit: "times " + other}
 	verdict := []string{"", ""}
 	if judged {
-		verdict = []string{fmt.Sprintf("%d times", statGoal), q.report.judge(&r, statGoal, r.Value >= statGoal)}
+		verdict = []string{fmt.Sprintf("%g times", goal), q.report.judge(&r, goal, r.Value >= goal)}
 	}
 	q.report.add(r)
 	q.table.add(a.name+" : "+other, fmt.Sprintf("%.1f times", r.Value), "", verdict[0], verdict[1], "", "")

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"testing"
+)
+
+// TestRivalWires: values travel whole in both protocols, also if an answer comes in pieces, and an absent value is an error.
+func TestRivalWires(t *testing.T) {
+	value := bytes.Repeat([]byte("0123456789abcdef"), 300)
+	answers := map[string]struct{ have, absent string }{
+		"Redis":     {"$4800\r\n" + string(value) + "\r\n", "$-1\r\n"},
+		"memcached": {"VALUE k 0 4800\r\n" + string(value) + "\r\nEND\r\n", "END\r\n"},
+	}
+	wants := map[string]string{
+		"Redis":     "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4800\r\n" + string(value) + "\r\n",
+		"memcached": "set k 0 0 4800\r\n" + string(value) + "\r\n",
+	}
+	for _, w := range wires() {
+		t.Run(w.name, func(t *testing.T) {
+			script := []struct{ request, answer string }{
+				{wants[w.name], w.stored},
+				{string(w.get("k")), answers[w.name].have},
+				{string(w.get("k")), answers[w.name].absent},
+				{string(w.get("k")), "SERVER_ERROR out of memory\r\n"},
+			}
+			path := filepath.Join(t.TempDir(), "socket")
+			l, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := make(chan error, 1)
+			go func() { served <- serveScript(l, script) }()
+			c, err := w.connect(context.Background(), path, len(value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.write("k", value); err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.read("k", len(value))
+			if err != nil || !bytes.Equal(got, value) {
+				t.Errorf("read: %d bytes, %v", len(got), err)
+			}
+			for _, what := range []string{"absent", "refused"} {
+				if _, err := c.read("k", len(value)); !errors.Is(err, errNoValue) {
+					t.Errorf("%s: got %v, want %v", what, err, errNoValue)
+				}
+			}
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+			if _, err := c.read("k", len(value)); err == nil {
+				t.Error("read from a store that is gone: no error")
+			}
+		})
+	}
+}
+
+// serveScript expects requests and answers them in pieces of 7 bytes, then closes the connection.
+func serveScript(l net.Listener, script []struct{ request, answer string }) error {
+	defer l.Close()
+	conn, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, s := range script {
+		got := make([]byte, len(s.request))
+		for have := 0; have < len(got); {
+			n, err := conn.Read(got[have:])
+			if err != nil {
+				return err
+			}
+			have += n
+		}
+		if string(got) != s.request {
+			return errors.New("request: got " + string(got))
+		}
+		for rest := s.answer; rest != ""; {
+			n := min(7, len(rest))
+			if _, err := conn.Write([]byte(rest[:n])); err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+	}
+	return nil
+}
+
+// TestRivalsMissing: without the programs the topic says what is missing, and is no failure.
+func TestRivalsMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	b, out := runTopic(t, "rivals")
+	for _, r := range b.report.rows {
+		t.Errorf("%+v", r)
+	}
+	for _, w := range wires() {
+		mustContain(t, out, "Not measured: rivals", "no "+w.name, "apt-get install "+w.program)
+	}
+}
