@@ -50,9 +50,9 @@ const (
 	// staleLife is when a thread that has not come back counts as a new one: it found something
 	// else, or nothing, and did not ask for it.
 	staleLife = 10 * time.Second
-	// pathLife is staleLife for ESTALE on a path: most such calls open nothing, and the kernel
-	// repeats them at once.
-	pathLife = 100 * time.Millisecond
+	// pathLife is staleLife for ESTALE on a path: most such calls open nothing. The kernel repeats them at
+	// once, but on a busy machine a thread waits tenths of a second before each step.
+	pathLife = 2 * time.Second
 )
 
 func (s staleThread) lives() bool {

@@ -60,19 +60,21 @@ func TestStaleThreads(t *testing.T) {
 func TestStaleLife(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		had  staleThread
+		what staleKind
+		age  time.Duration
 		told bool
 	}{
-		{"open", staleThread{time.Now().Add(time.Minute), staleOpen, 0}, true}, // for as long as the test may take
-		{"open long ago", staleThread{time.Now().Add(-staleLife), staleOpen, 0}, false},
-		{"path", staleThread{time.Now().Add(time.Minute), stalePath, 0}, true},
-		{"path of a call before", staleThread{time.Now().Add(-pathLife), stalePath, 0}, false},
-		{"by the owner before", staleThread{time.Now().Add(time.Minute), staleBefore, 0}, true},
-		{"by the owner before, long ago", staleThread{time.Now().Add(-staleLife), staleBefore, 0}, false},
+		{"open", staleOpen, -time.Minute, true}, // for as long as the test may take
+		{"open long ago", staleOpen, staleLife, false},
+		{"path", stalePath, -time.Minute, true},
+		{"path, on a machine where each step of a call waits", stalePath, time.Second, true},
+		{"path of a call before", stalePath, pathLife, false},
+		{"by the owner before", staleBefore, -time.Minute, true},
+		{"by the owner before, long ago", staleBefore, staleLife, false},
 	} {
 		var s staleThreads
-		s.note(7, c.had.what)
-		s.mu.tids[7] = c.had
+		s.note(7, c.what)
+		s.mu.tids[7] = staleThread{time.Now().Add(-c.age), c.what, 0}
 		if got := s.told(7); got != c.told {
 			t.Errorf("%s: told %t, want %t", c.name, got, c.told)
 		}
