@@ -137,7 +137,13 @@ func TestDiskSecondDirectory(t *testing.T) {
 // brings the block into memory, without an open.
 func TestDiskLookupPromotion(t *testing.T) {
 	d := diskMount(t, harness.Options{Flags: []string{"--promotion-on", "lookup", "--mount-entry-timeout", "0s", "--mount-attr-timeout", "0s"}})
-	p := coldOne(t, d, "x", mib)
+	p := d.Path("x")
+	store(t, p, pattern(p, mib))
+	waitOnDisk(t, p)
+	evictMemory(t, d)
+	if got := d.Status().Tier(t, "memory").Blocks; got != 0 { // asking for the block by its name would promote it
+		t.Fatalf("%d blocks in memory, want none", got)
+	}
 	var st unix.Stat_t
 	harness.Poll(t, "the block is in memory after a stat", func() bool {
 		return unix.Stat(p, &st) == nil && tierOf(p) == "memory,disk"
