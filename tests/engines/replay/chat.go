@@ -251,10 +251,11 @@ func (w *worker) fail(op string, b Block, err error) {
 // dead reports whether err is one of a mount whose daemon is gone or goes away
 // just now, in the middle of a read or write too, or of the directory below it,
 // in which an engine can do nothing, or of a temporary file that was written
-// before.
+// before. EEXIST is for one that the engine could not remove, as the daemon was
+// gone: the next daemon has it still, and the engine removes it now.
 func dead(err error) bool {
 	for _, e := range []error{
-		unix.ENOTCONN, unix.ECONNABORTED, unix.EACCES, unix.ENOENT, io.ErrShortWrite, io.ErrUnexpectedEOF,
+		unix.ENOTCONN, unix.ECONNABORTED, unix.EACCES, unix.ENOENT, unix.EEXIST, io.ErrShortWrite, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, e) {
 			return true
