@@ -219,7 +219,7 @@ func (q *queryBench) redisPass(ctx context.Context, redis *rival, requests [][]b
 	result, err := q.pool.run(ctx, newWork(1, len(requests), func(c *client, i int) error {
 		n, err := redis.conns[c].count(requests[i])
 		if err == nil && n != q.names/2 {
-			err = fmt.Errorf("Redis has %d names, want %d", n, q.names/2)
+			err = fmt.Errorf("%d names in Redis, want %d", n, q.names/2)
 		}
 		return err
 	}), q.config.passTime)
