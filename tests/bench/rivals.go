@@ -121,18 +121,27 @@ func (b *bench) startRival(ctx context.Context, w wire, valueBytes int) (*rival,
 	return r, nil
 }
 
+// rivalLimit is how long a store may take until it listens, and for each part of an answer: then the call fails.
+const rivalLimit = 30 * time.Second
+
 // connect tries until the store listens.
 func (w wire) connect(ctx context.Context, socket string, valueBytes int) (*rivalConn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
+	limit := unix.NsecToTimeval(int64(rivalLimit))
+	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
+			return nil, errors.Join(err, unix.Close(fd))
+		}
+	}
 	for begin := time.Now(); ; {
 		err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
 		if err == nil {
 			return &rivalConn{wire: w, fd: fd, buf: make([]byte, valueBytes+kib)}, nil
 		}
-		if time.Since(begin) > startLimit || ctx.Err() != nil {
+		if time.Since(begin) > rivalLimit || ctx.Err() != nil {
 			return nil, errors.Join(fmt.Errorf("connect to %s: %w", w.name, err), context.Cause(ctx), unix.Close(fd))
 		}
 		if err := pause(ctx, pollEvery); err != nil {
@@ -242,9 +251,9 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 	r := &rivalBench{bench: b, kvfs: &target{name: kvfsName}}
 	var missing []string
 	for _, w := range wires() {
-		store, err := b.startRival(ctx, w, slices.Max(b.config.sizes))
-		if err != nil {
-			missing = append(missing, "no "+w.name+": "+err.Error())
+		store, why := b.startRival(ctx, w, slices.Max(b.config.sizes))
+		if why != nil {
+			missing = append(missing, "no "+w.name+": "+why.Error())
 			continue
 		}
 		defer func() { err = errors.Join(err, store.stop()) }()
@@ -266,9 +275,10 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 	for _, s := range r.rivals {
 		head = append(head, s.name+" GB/s", "kvfs to it")
 	}
+	note := "reads: the whole block into one buffer, its marks are checked; writes: kvfs a temporary name and a rename, the others set; " +
+		"Unix sockets; all on this machine"
 	r.table = b.report.table("rivals", "Blocks in memory, beside stores behind a socket",
-		"(reads: the whole block into one buffer, its marks are checked; writes: kvfs a temporary name and a rename, the others set; "+
-			"Unix sockets; all on this machine)"+strings.Join(missing, "; "), head...)
+		"("+strings.Join(append([]string{note}, missing...), "; ")+")", head...)
 	for _, size := range b.config.sizes {
 		if err := r.size(ctx, size); err != nil {
 			return fmt.Errorf("%s: %w", sizeText(size), err)
