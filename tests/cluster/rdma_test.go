@@ -44,6 +44,28 @@ func (w *world) waitPath(n, from *harness.Node, path string) {
 	})
 }
 
+// readRDMA checks that a block of that size comes whole to a node from another one by RDMA, with all its bytes. On a machine
+// that is busy with other things a read can stall, and TCP takes over: then it tries again with another block.
+func (w *world) readRDMA(n, from *harness.Node, size int) {
+	w.t.Helper()
+	for try := range 10 {
+		before := n.Cluster().Node
+		name := block("rdma-%d-%d", size, try)
+		w.wantVersion(n, name, w.mustWrite(from, name, size))
+		after := n.Cluster().Node
+		fetched, bytes := after.FabricFetches-before.FabricFetches, after.FabricBytes-before.FabricBytes
+		if after.FabricFallbacks > before.FabricFallbacks && strings.Contains(n.LastLog(), "stalled: ") {
+			w.waitPath(n, from, "rdma")
+			continue
+		}
+		if fetched != 1 || bytes != uint64(size) {
+			w.t.Errorf("a block of %d bytes: %d blocks and %d bytes by RDMA, want one and all", size, fetched, bytes)
+		}
+		return
+	}
+	w.t.Errorf("10 blocks of %d bytes: all reads by RDMA stalled", size)
+}
+
 // TestRDMA shows that blocks of any size come whole out of a peer's memory, by RDMA alone, with
 // certificates and without, that status and doctor say so, and that what was evicted is not
 // pinned any more (A8).
@@ -54,21 +76,12 @@ func TestRDMA(t *testing.T) {
 			a, b := w.Nodes[0], w.Nodes[1]
 			w.waitPath(a, b, "rdma")
 			w.waitPath(b, a, "rdma")
-			before := b.Cluster().Node
 			var sum uint64
-			sizes := []int{headerBytes, 4095, 4096, 4097, 64*kib + 1, mib, 17*mib + 3}
-			for _, size := range sizes {
-				name := block("rdma-%d", size)
-				w.wantVersion(b, name, w.mustWrite(a, name, size))
+			for _, size := range []int{headerBytes, 4095, 4096, 4097, 64*kib + 1, mib, 17*mib + 3} {
+				w.readRDMA(b, a, size)
 				sum += uint64(size)
 			}
 			after := b.Cluster()
-			if got := after.Node.FabricFetches - before.FabricFetches; got != uint64(len(sizes)) || after.Node.FabricFallbacks != 0 {
-				t.Errorf("%d blocks by RDMA and %d fallbacks, want %d and none", got, after.Node.FabricFallbacks, len(sizes))
-			}
-			if got := after.Node.FabricBytes - before.FabricBytes; got != sum {
-				t.Errorf("%d bytes by RDMA, want %d", got, sum)
-			}
 			if s := after.RDMA; s.Transport != "auto" || !strings.HasPrefix(s.Provider, "libfabric ") || s.Error != "" || s.Stats == nil || s.Stats.ReadBytes < int64(sum) {
 				t.Errorf("status: %+v", s)
 			}
