@@ -68,6 +68,13 @@
 // 100,000 of 10 million entries takes 0.5 s. Look-ups wait only for the swap of two tables in each
 // shard. An empty index takes 64 KiB.
 //
+// Digests and Retain look at all entries of a slot, and at those of the other slots on the way:
+// 45 ns of CPU an entry of the slot, a twentieth of that for another one. The mixed hash can be
+// turned back into the hash.
+//
+// What Drop frees stays with the process until the next garbage collection and some minutes more.
+// GiveBack gives it to the system at once if it is much.
+//
 // One table that doubles when it is full would be simpler. It would take up to twice as much memory
 // just after that, and three times while it is copied.
 //

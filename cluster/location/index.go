@@ -2,6 +2,7 @@ package location
 
 import (
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,9 +28,11 @@ type Index struct {
 	live    [MaxSlots / 64]atomic.Uint64 // one bit a slot
 	counts  [MaxSlots]atomic.Int64       // entries of each slot
 	refused atomic.Uint64
+	freed   atomic.Int64 // entries that Drop removed, for GiveBack
 
 	// Constant after New.
 	seed, factor uint64 // factor is odd
+	inverse      uint64 // of factor, modulo 2^64
 	lost         func(hash uint64)
 	buried       func()
 	clock        func() time.Time
@@ -59,6 +62,7 @@ type otherKey struct {
 // New returns an empty index.
 func New(o Options) *Index {
 	x := &Index{seed: rand.Uint64(), factor: rand.Uint64() | 1, lost: o.Lost, clock: o.Now}
+	x.inverse = inverse(x.factor)
 	if x.buried = o.Buried; x.buried == nil {
 		x.buried = func() {}
 	}
@@ -83,7 +87,28 @@ func New(o Options) *Index {
 func (x *Index) mix(hash uint64) uint64 {
 	hash = (hash ^ x.seed) * x.factor
 	hash ^= hash >> 32
-	return hash * 0x9e3779b97f4a7c15
+	return hash * spread
+}
+
+const spread = 0x9e3779b97f4a7c15
+
+var unspread = inverse(spread)
+
+// unmix is the inverse of mix.
+func (x *Index) unmix(mixed uint64) uint64 {
+	mixed *= unspread
+	mixed ^= mixed >> 32
+	return mixed*x.inverse ^ x.seed
+}
+
+// inverse returns the number that, multiplied by the odd number a, is 1 modulo 2^64. By Newton's
+// method: a is right in its lowest 3 bits, and each step doubles them.
+func inverse(a uint64) uint64 {
+	n := a
+	for range 5 {
+		n *= 2 - a*n
+	}
+	return n
 }
 
 func (x *Index) shard(mixed uint64) *shard { return &x.shards[mixed>>(64-shardBits)] }
@@ -277,8 +302,22 @@ func (x *Index) Drop(slot Slot) {
 		}
 		if n > 0 {
 			x.removeLocked(s, n, gone)
+			x.freed.Add(int64(n))
 		}
 		s.write.Unlock()
+	}
+}
+
+// muchFreed is from how many bytes on it is worth a garbage collection to give memory back to the
+// system: otherwise it stays with the process for minutes.
+const muchFreed = 32 << 20
+
+// GiveBack gives memory back to the system if calls of Drop have freed much since the last GiveBack
+// that did. That takes a garbage collection; GiveBack waits for it, other methods do not.
+func (x *Index) GiveBack() {
+	if n := x.freed.Load(); n*entryBytes >= muchFreed {
+		x.freed.Add(-n)
+		debug.FreeOSMemory()
 	}
 }
 

@@ -1,0 +1,113 @@
+package location
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestUnmix shows that the hash of an entry can be told from its mixed hash.
+func TestUnmix(t *testing.T) {
+	for range 100 {
+		x := New(Options{})
+		for range 100 {
+			if hash := rand.Uint64(); x.unmix(x.mix(hash)) != hash {
+				t.Fatalf("hash %x comes back as %x", hash, x.unmix(x.mix(hash)))
+			}
+		}
+	}
+}
+
+// TestEntryDigest shows that entries that differ in one field have different digests.
+func TestEntryDigest(t *testing.T) {
+	base := Entry{Hash: 1, Seq: 2, Size: 3, Mode: 0o100644, UID: 5, GID: 6}
+	seen := map[uint64]int{base.Digest(): 0}
+	for i, change := range []func(e *Entry){
+		func(e *Entry) { e.Hash++ }, func(e *Entry) { e.Seq++ }, func(e *Entry) { e.Size++ }, func(e *Entry) { e.Mode++ },
+		func(e *Entry) { e.UID++ }, func(e *Entry) { e.GID++ }, func(e *Entry) { e.Memory = true },
+		func(e *Entry) { e.Hash, e.Seq = e.Seq, e.Hash }, func(e *Entry) { *e = Entry{} },
+	} {
+		e := base
+		change(&e)
+		if before, ok := seen[e.Digest()]; ok {
+			t.Errorf("changes %d and %d have one digest", before, i+1)
+		}
+		seen[e.Digest()] = i + 1
+	}
+}
+
+// TestDigests compares the sums of two slots with those of a map, before and after Retain.
+func TestDigests(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var lost []uint64
+	x := New(Options{Lost: func(hash uint64) { lost = append(lost, hash) }})
+	held := [2]map[uint64]Entry{{}, {}}
+	for slot := range Slot(2) {
+		x.SetLive(slot, true)
+		for range 5000 {
+			e := Entry{Hash: rnd.Uint64(), Seq: rnd.Uint64(), Size: rnd.Int64N(MaxSize), Mode: rnd.Uint32(), Memory: rnd.IntN(2) == 0}
+			if rnd.IntN(2) == 0 { // more attributes than classes have numbers
+				e.Mode = 0o100644
+			}
+			x.Put(slot, e)
+			held[slot][e.Hash] = e
+		}
+	}
+	check := func() {
+		t.Helper()
+		for slot, entries := range held {
+			for _, bits := range []int{0, 8, 13} {
+				want, got := make([]uint64, 1<<bits), make([]uint64, 1<<bits)
+				for _, e := range entries {
+					want[e.Hash>>(64-bits)] += e.Digest()
+				}
+				if x.Digests(Slot(slot), got); !slices.Equal(got, want) {
+					t.Errorf("slot %d, %d bits: other sums", slot, bits)
+				}
+			}
+		}
+	}
+	check()
+	keep := func(hash uint64) bool { return hash%3 != 0 }
+	for hash := range held[1] {
+		if !keep(hash) {
+			x.Watch(hash)
+			delete(held[1], hash)
+		}
+	}
+	watched := x.Stats().Watched
+	x.Retain(1, keep)
+	check()
+	if int64(len(lost)) != watched || watched == 0 {
+		t.Errorf("%d of %d watches told", len(lost), watched)
+	}
+}
+
+// BenchmarkDigests is one slot of a million entries, alone in the index.
+func BenchmarkDigests(b *testing.B) {
+	x := New(Options{})
+	for n := range 1_000_000 {
+		_, e := benchEntry(n)
+		x.Put(1, e)
+	}
+	sums := make([]uint64, 1<<16)
+	for b.Loop() {
+		x.Digests(1, sums)
+	}
+}
+
+// BenchmarkDigestsOther is a slot of one entry among a million of another one.
+func BenchmarkDigestsOther(b *testing.B) {
+	x := New(Options{})
+	for n := range 1_000_000 {
+		_, e := benchEntry(n)
+		x.Put(1, e)
+	}
+	x.Put(2, Entry{Hash: 1, Mode: 0o100644})
+	sums := make([]uint64, 1<<16)
+	for b.Loop() {
+		x.Digests(2, sums)
+	}
+}
