@@ -1,7 +1,8 @@
 // Package feed replicates what each node holds to all other nodes: a log of records at the holder,
-// and a snapshot and then deltas to each subscriber.
+// and a snapshot and then deltas to each subscriber. A subscriber that knows something already
+// compares digests and gets what differs.
 //
-// The central types are Log and Follower. Log is at the holder; its Serve feeds one subscriber.
+// The central types are Log and Follower. Log is at the holder; its ServeParts feeds one subscriber.
 // Follower is at the subscriber and keeps the location index up to date. The caller provides the
 // stream between them, which carries Batches in order.
 //
@@ -16,7 +17,8 @@
 //	Bury     all versions of the key below a number are void, everywhere
 //
 // Graves do not belong to one node, and are not forgotten with it. Each node sends in its snapshots
-// all graves that it knows, also those of other nodes.
+// all graves that it knows, also those of other nodes. Digests do not cover graves: after a
+// comparison that follows missed records, the caller must exchange graves in another way.
 //
 // # Resumption
 //
@@ -42,6 +44,52 @@
 //     records, if it is of another epoch, or if it continues a snapshot that never began. The
 //     Follower's state stays, and the stream must begin again. Records of a refused batch may
 //     have been entered: they come again.
+//
+// # Digests
+//
+// A subscriber that compares digests gets a snapshot only if it knows nothing. Otherwise it and the
+// holder compare what they have
+//
+//   - from time to time, which mends any mistake
+//   - when the ring has overtaken the subscriber (ServeParts then ends with ErrGap)
+//   - when the holder is another process, which may hold what the one before held
+//
+// A part is the keys whose hashes begin with the same bits. Its digest is the sum of
+// location.Entry.Digest over its keys. A shard is one of 256 parts, and is divided into up to 256
+// smaller ones, so that a part has about 16 keys: the subscriber says how many.
+//
+//  1. The subscriber sends the digests of the 256 shards, which it computes from the index.
+//  2. The holder takes the position P of its log, and then computes digests from what it holds. It
+//     answers P, the shards that differ, and the digests of their parts. All that ask within a
+//     second get those of one computation.
+//  3. If no part differs, the subscriber knows all that the holder held. It goes on from P.
+//  4. Otherwise it asks for the parts that differ, and for the log from P on. The holder sends what
+//     it holds of these parts. Partial is set on each batch, Begin on the first, End on the last,
+//     which carries P.
+//  5. The Follower enters these records where they belong, at once: they are later than what is
+//     there. It keeps their hashes. At End it deletes what it knows of the parts and did not get. So
+//     a key that was held and is held is always found, and no second slot is needed. A stream that
+//     breaks before End leaves the position, and what came; the next comparison finds less.
+//  6. A record that is not a Hold or is not of these parts, and an End at another position than P,
+//     are refused like other invalid batches. So are digests of a wrong length.
+//
+// What the Follower knew of the process before stays visible until 3 or until End: about as long as
+// a snapshot would take. Only then is a key gone that the new process does not hold.
+//
+// Bytes for a million blocks (TestDigestBytes with KVFS_SIM=1; a snapshot has 16.0 MB). Half of the
+// changed blocks were replaced by blocks of other keys. The other columns are computed: 256 parts,
+// and 65,536 parts without the first level.
+//
+//	changed       digests   records      in all   256 parts  65,536 parts
+//	nothing          2 KB         0        2 KB        2 KB        524 KB
+//	100            250 KB     37 KB      287 KB      7.1 MB        562 KB
+//	0.1 %          524 KB    377 KB      0.9 MB       16 MB        0.9 MB
+//	1 %            526 KB    3.4 MB      3.9 MB       16 MB        3.9 MB
+//	10 %           526 KB   14.5 MB       15 MB       16 MB         15 MB
+//	everything     526 KB   15.9 MB     16.5 MB       16 MB       16.5 MB
+//
+// CPU for these million: 45 ms at the subscriber, and 30 ms at the holder besides enumerating them.
+// The subscriber looks at all entries of its index, with a lock on a 256th of them at a time.
 //
 // A Follower does not believe impossible records: a version beyond the year 2116, a negative size
 // or one beyond location.MaxSize, a type that is neither file nor directory, a path of no or too
@@ -144,6 +192,11 @@
 //     across batches would save ten bytes if records come singly; the frame of a batch is 150.
 //   - The ring holds records, not bytes: 72 a record, 5 MB when it is full. Each subscriber's
 //     batches are encoded for it, because no two subscribers are at the same position.
+//   - Digests are computed when they are needed. To keep them up to date would cost a look at the
+//     old entry for each record, 512 KiB for each peer, and an answer to what a grave deletes.
+//   - The subscriber asks twice rather than once. In the second or so that the holder enumerates
+//     its blocks, a busy node changes hundreds: with one level of 256 parts nearly all would differ
+//     each time.
 //   - A snapshot is made for each subscriber. A common one would have to stay in memory until
 //     the slowest subscriber has it.
 package feed

@@ -9,6 +9,7 @@ var (
 	ErrMalformed = errors.New("malformed records")     // from Decode and Apply: bytes that no Encode made
 	ErrOutOfStep = errors.New("batch is out of step")  // from Apply: it does not follow what came before
 	ErrNoSlot    = errors.New("no free slot in index") // from Apply: a snapshot had to be refused
+	ErrGap       = errors.New("log has gone past")     // from ServeParts: compare digests
 )
 
 // Op is the operation of a record.
@@ -49,6 +50,9 @@ type Batch struct {
 	// Begin and End mark the first and the last batch of a snapshot. At End, the node holds nothing
 	// more of what it held before Begin and did not report since.
 	Begin, End bool
-	Records    []byte // by Encode
-	Count      int    // records in it
+	// Partial says that the snapshot is only of the parts that the subscriber asked for. What the
+	// node holds of other parts stays.
+	Partial bool
+	Records []byte // by Encode
+	Count   int    // records in it
 }

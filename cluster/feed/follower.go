@@ -2,6 +2,7 @@ package feed
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/kvfs/kvfs/cluster/location"
@@ -36,6 +37,8 @@ type Slots interface {
 //
 // If a stream breaks during a snapshot, the half that came stays hidden until a Begin or deltas
 // show how the stream goes on. Any error of Apply forgets it at once.
+//
+// A snapshot of parts needs no second slot: see asked.
 type Follower struct {
 	index   *location.Index
 	slots   Slots
@@ -50,6 +53,7 @@ type Follower struct {
 	shown    slot
 	hidden   slot   // of the snapshot under way
 	epoch    uint64 // of the snapshot under way
+	asked    *asked // nil: no parts are asked for
 
 	counters followerCounters
 }
@@ -63,6 +67,7 @@ type slot struct {
 // followerCounters is the atomic form of FollowerStats.
 type followerCounters struct {
 	records, bytes, batches, begun, ended, resumed, refused, skipped, news atomic.Uint64
+	compared, partial, snapshotBytes, digestBytes                          atomic.Uint64
 }
 
 // FollowerStats describes a Follower.
@@ -76,6 +81,11 @@ type FollowerStats struct {
 	Refused   uint64 `json:"refused"`   // malformed batches
 	Skipped   uint64 `json:"skipped"`   // malformed records
 	Buried    uint64 `json:"buried"`    // graves that were new
+
+	Compared      uint64 `json:"compared"`       // answers to digests
+	Partial       uint64 `json:"partial"`        // snapshots of parts that were completed; Snapshots are of all
+	SnapshotBytes uint64 `json:"snapshot_bytes"` // of Bytes, those of snapshots of all and of parts
+	DigestBytes   uint64 `json:"digest_bytes"`   // of digests, sent and received
 }
 
 // NewFollower returns a Follower that knows nothing and will show its entries. It calls buried for
@@ -112,23 +122,63 @@ func (f *Follower) Apply(b *Batch) error {
 	if err != nil {
 		f.counters.refused.Add(1)
 		f.release(&f.hidden)
+		f.asked = nil
 	}
 	return err
 }
 
 func (f *Follower) apply(b *Batch) error {
-	if !b.Begin && !b.End && b.Position.Next != 0 {
+	if !b.Begin && !b.End && !b.Partial && b.Position.Next != 0 {
 		return f.applyDeltas(b)
+	}
+	f.counters.snapshotBytes.Add(uint64(len(b.Records)))
+	if (b.Position.Next != 0) != b.End || b.Position.Epoch == 0 {
+		return fmt.Errorf("%w: position %+v in a snapshot", ErrOutOfStep, b.Position)
+	}
+	if b.Partial {
+		return f.applyParts(b)
 	}
 	if err := f.enterSnapshot(b); err != nil {
 		return err
 	}
-	if err := f.enter(b, f.hidden.number); err != nil {
+	if err := f.enter(b, f.hidden.number, nil); err != nil {
 		return err
 	}
 	if b.End {
 		f.endSnapshot(b)
 	}
+	return nil
+}
+
+// applyParts takes a batch of the parts that were asked for. Its records replace those of the slot
+// at once: they are later. What did not come is deleted at the end. So a key that was and is held
+// is never missing. If the stream breaks before the end, the next comparison finds fewer parts.
+func (f *Follower) applyParts(b *Batch) error {
+	a := f.asked
+	if a == nil || a.begun == b.Begin || b.Position.Epoch != a.after.Epoch || b.End && b.Position != a.after {
+		return fmt.Errorf("%w: position %+v in a snapshot of parts", ErrOutOfStep, b.Position)
+	}
+	if b.Begin {
+		f.release(&f.hidden)
+		f.counters.begun.Add(1)
+		a.begun = true
+	}
+	if err := f.enter(b, f.shown.number, a); err != nil {
+		return err
+	}
+	if !b.End {
+		return nil
+	}
+	slices.Sort(a.seen)
+	f.index.Retain(f.shown.number, func(hash uint64) bool {
+		if !a.parts.holds(hash) {
+			return true
+		}
+		_, came := slices.BinarySearch(a.seen, hash)
+		return came
+	})
+	f.position, f.asked = a.after, nil
+	f.counters.partial.Add(1)
 	return nil
 }
 
@@ -145,11 +195,12 @@ func (f *Follower) applyDeltas(b *Batch) error {
 	if b.Count < 0 || b.Position.Next != p.Next+uint64(b.Count) || b.Position.Next < p.Next {
 		return fmt.Errorf("%w: %d records from %d to %d", ErrOutOfStep, b.Count, p.Next, b.Position.Next)
 	}
-	if f.hidden.taken {
+	if f.hidden.taken || f.asked != nil && f.asked.begun {
 		f.release(&f.hidden)
+		f.asked = nil
 		f.counters.resumed.Add(1)
 	}
-	if err := f.enter(b, f.shown.number); err != nil {
+	if err := f.enter(b, f.shown.number, nil); err != nil {
 		return err
 	}
 	f.position = b.Position
@@ -158,9 +209,6 @@ func (f *Follower) applyDeltas(b *Batch) error {
 
 // enterSnapshot prepares for a batch of a snapshot.
 func (f *Follower) enterSnapshot(b *Batch) error {
-	if (b.Position.Next != 0) != b.End || b.Position.Epoch == 0 {
-		return fmt.Errorf("%w: position %+v in a snapshot", ErrOutOfStep, b.Position)
-	}
 	if !b.Begin {
 		if !f.hidden.taken || b.Position.Epoch != f.epoch {
 			return fmt.Errorf("%w: snapshot without a beginning", ErrOutOfStep)
@@ -168,6 +216,7 @@ func (f *Follower) enterSnapshot(b *Batch) error {
 		return nil
 	}
 	f.release(&f.hidden) // of a broken snapshot
+	f.asked = nil
 	number, ok := f.slots.TakeSlot()
 	if !ok {
 		return ErrNoSlot
@@ -198,11 +247,18 @@ func (f *Follower) release(s *slot) {
 	}
 }
 
-// enter puts the records of a batch into the index.
-func (f *Follower) enter(b *Batch, into location.Slot) error {
+// enter puts the records of a batch into the index. It fails if the batch is of parts that were not
+// asked for; a is nil for other batches.
+func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
 	count, highest, latest := 0, uint64(0), min(f.latest(), maxSeq)
 	err := Decode(b.Records, func(r *Record) error {
 		count++
+		if a != nil {
+			if r.Op != Hold || !a.parts.holds(r.Hash) || int64(len(a.seen)) >= f.most {
+				return fmt.Errorf("%w: a record that was not asked for", ErrMalformed)
+			}
+			a.seen = append(a.seen, r.Hash)
+		}
 		if !f.enterRecord(r, into, latest) {
 			f.counters.skipped.Add(1)
 		} else if r.Op != Release {
@@ -233,10 +289,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 			f.index.Delete(into, r.Hash)
 			return false
 		}
-		f.index.Put(into, location.Entry{
-			Hash: r.Hash, Seq: r.Seq, Size: r.Size,
-			Mode: r.Mode, UID: r.UID, GID: r.GID, Memory: r.Memory,
-		})
+		f.index.Put(into, r.entry())
 	case Release:
 		f.index.Delete(into, r.Hash)
 	case Bury:
@@ -276,7 +329,7 @@ func (f *Follower) SetLive(live bool) {
 func (f *Follower) Drop() {
 	f.release(&f.hidden)
 	f.release(&f.shown)
-	f.position = Position{}
+	f.position, f.asked = Position{}, nil
 }
 
 // Stats returns the counts. It may be called in parallel with the other methods.
@@ -286,5 +339,6 @@ func (f *Follower) Stats() FollowerStats {
 		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
 		Begun: c.begun.Load(), Snapshots: c.ended.Load(), Resumes: c.resumed.Load(),
 		Refused: c.refused.Load(), Skipped: c.skipped.Load(), Buried: c.news.Load(),
+		Compared: c.compared.Load(), Partial: c.partial.Load(), SnapshotBytes: c.snapshotBytes.Load(), DigestBytes: c.digestBytes.Load(),
 	}
 }

@@ -145,7 +145,7 @@ func TestFollowerSnapshot(t *testing.T) {
 	x.sees(1)
 	x.must(batch(9, 2, false, false, numbered(5, 5)...))
 	x.sees(2, 5)
-	want := FollowerStats{Records: 12, Batches: 8, Begun: 3, Snapshots: 3}
+	want := FollowerStats{Records: 12, Batches: 8, Begun: 3, Snapshots: 3, SnapshotBytes: 120}
 	s := x.Stats()
 	if s.Bytes == 0 {
 		t.Error("no bytes were counted")
@@ -421,6 +421,7 @@ func TestFollowerLive(t *testing.T) {
 func FuzzFollower(f *testing.F) {
 	for _, list := range [][]Record{numbered(1, 3), {release(1)}, {{Op: Bury, Seq: 4, Path: "g/a"}}} {
 		f.Add([]byte{3, 1, 9, 0, 9, 2}, Encode(nil, list...))
+		f.Add([]byte{67, 100, 73, 72, 74, 68, 32}, Encode(nil, list...))
 	}
 	f.Fuzz(func(t *testing.T, script, records []byte) {
 		x := newFixture(t, 2)
@@ -428,13 +429,25 @@ func FuzzFollower(f *testing.F) {
 		_ = Decode(records, func(*Record) error { count++; return nil })
 		next := uint64(1)
 		for _, op := range script {
-			b := &Batch{Begin: op&1 != 0, End: op&2 != 0, Records: records, Count: count}
+			b := &Batch{Begin: op&1 != 0, End: op&2 != 0, Partial: op&8 != 0, Records: records, Count: count}
 			b.Position.Epoch = uint64(op >> 6)
 			if op&4 != 0 || b.End {
 				b.Position.Next = next + uint64(count) + uint64(op>>4&1)
 			}
 			before := x.Position()
-			err := x.Apply(b)
+			var err error
+			if op&32 != 0 { // a comparison instead; the answer says that all parts differ
+				d := &Difference{b.Position, slices.Repeat(Parts{^op | 1}, shards/8), records}
+				if own := x.Digests(); op&16 == 0 {
+					d.Sums = make([]byte, d.Shards.count()*len(own)/shards*sumBytes)
+				}
+				var parts Parts
+				if parts, err = x.Compare(x.Digests(), d); parts != nil {
+					b.Position = Position{} // it is not reached
+				}
+			} else {
+				err = x.Apply(b)
+			}
 			switch after := x.Position(); {
 			case err == nil && b.Position.Next != 0:
 				if after != b.Position {

@@ -41,6 +41,7 @@ type Log struct {
 	o        LogOptions
 	closed   chan struct{} // closed by Close
 	counters logCounters
+	summed   summed
 
 	mu struct {
 		sync.Mutex
@@ -75,6 +76,8 @@ func NewLog(o LogOptions) *Log {
 		o.PathBytes = defaultPathBytes
 	}
 	l := &Log{o: o, closed: make(chan struct{})}
+	l.summed.turn = make(chan struct{}, 1)
+	l.summed.turn <- struct{}{}
 	l.mu.next, l.mu.serves = 1, map[*server]struct{}{}
 	return l
 }

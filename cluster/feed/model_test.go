@@ -164,6 +164,9 @@ type modelLink struct {
 	to, from *modelNode
 	rnd      *rand.Rand
 	quiet    *atomic.Bool // no more breaks
+	begin    int          // 0: at the position, 1 and 2: by digests, 3: with a snapshot
+	fell     atomic.Bool  // behind the log
+	broken   uint64       // snapshots of parts
 }
 
 // run follows until ctx ends.
@@ -200,17 +203,44 @@ func (k *modelLink) connect(parent context.Context) {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer cancel()
-	position := k.Position()
+	compares := k.rnd.IntN(5) > 0
+	position, parts, err := k.Position(), Parts(nil), error(nil)
+	if compares {
+		if position, parts, err = k.beginning(ctx, log); err != nil {
+			return
+		}
+	}
+	begun := k.Stats().Batches
 	wait.Go(func() { // ends when connect does
-		_ = log.Serve(ctx, position, k.from.snapshot, func(b *Batch) error {
+		send := func(b *Batch) error {
 			select {
 			case pipe <- b:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		})
+		}
+		if !compares {
+			_ = log.Serve(ctx, position, k.from.snapshot, send)
+		} else if err := log.ServeParts(ctx, position, parts, k.from.snapshot, send); errors.Is(err, ErrGap) {
+			k.fell.Store(true)
+			cancel()
+		}
 	})
+	defer func() {
+		wait.Wait()
+		if k.asked != nil && k.asked.begun {
+			k.broken++
+		}
+		if !k.fell.Swap(false) {
+			k.begin = 0
+		} else if k.Stats().Batches > begun {
+			k.begin = 1
+		} else {
+			k.begin = (k.begin + 1) % 4
+		}
+	}()
+	defer cancel()
 	slow := k.rnd.IntN(60) + 1
 	for left := k.rnd.IntN(40); left > 0 || k.quiet.Load(); left-- {
 		if !k.quiet.Load() {
@@ -230,6 +260,42 @@ func (k *modelLink) connect(parent context.Context) {
 	}
 }
 
+// beginning returns what to ask the log for: as the cluster does, and sometimes digests are compared
+// without need.
+func (k *modelLink) beginning(ctx context.Context, log *Log) (Position, Parts, error) {
+	own := k.Digests()
+	switch {
+	case own == nil || k.begin == 3:
+		return Position{}, nil, nil
+	case k.begin == 0 && (k.rnd.IntN(4) > 0 || k.quiet.Load()):
+		return k.Position(), nil, nil
+	}
+	at, sums, err := log.Digests(ctx, k.from.snapshot)
+	if err != nil {
+		return Position{}, nil, err
+	}
+	shards, bytes, err := sums.Compare(len(own), own.Shards())
+	if err != nil {
+		k.to.t.Errorf("node %d of %d: %v", k.to.name, k.from.name, err)
+		return Position{}, nil, err
+	}
+	if k.rnd.IntN(20) == 0 && !k.quiet.Load() {
+		bytes = append(bytes, 0)
+	}
+	parts, err := k.Compare(own, &Difference{at, shards, bytes})
+	if err != nil && k.quiet.Load() {
+		k.to.t.Errorf("node %d of %d: %v", k.to.name, k.from.name, err)
+	}
+	k.from.index.Graves(0, func(g location.Grave) bool { // the exchange of graves
+		k.to.observe(g.Seq)
+		if k.to.index.Bury(g.Hash, g.Seq, g.Dir, g.Path, g.At) {
+			k.to.bury(&Record{Path: g.Path, Seq: g.Seq})
+		}
+		return true
+	})
+	return at, parts, err
+}
+
 // spoil sometimes damages a batch in a way that is always detected, except for the records before
 // the damage.
 func (k *modelLink) spoil(b *Batch) *Batch {
@@ -237,7 +303,9 @@ func (k *modelLink) spoil(b *Batch) *Batch {
 		return b
 	}
 	bad := *b
-	switch k.rnd.IntN(4) {
+	switch k.rnd.IntN(5) {
+	case 4:
+		bad.Partial = true
 	case 0:
 		bad.Count++
 	case 1:
@@ -254,7 +322,7 @@ func (k *modelLink) spoil(b *Batch) *Batch {
 
 // TestModel runs nodes that follow each other over pipes that break anywhere. Their rings are so
 // small that they overtake subscribers. The nodes make, evict and remove blocks, and restart. Once
-// quiet, each node must know what each other holds, and all graves.
+// quiet, each node must know what each other holds, and all graves, and digests must say so.
 func TestModel(t *testing.T) {
 	runs := 12
 	if testing.Short() {
@@ -271,7 +339,8 @@ func TestModel(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", total)
-	if total.overtaken == 0 || total.resumes == 0 || total.brokenSnapshots == 0 || total.graves == 0 || total.refused == 0 {
+	if total.overtaken == 0 || total.resumes == 0 || total.brokenSnapshots == 0 || total.graves == 0 || total.refused == 0 ||
+		total.partial == 0 || total.brokenPartial == 0 && !testing.Short() {
 		t.Errorf("something never happened: %+v", total)
 	}
 }
@@ -279,6 +348,7 @@ func TestModel(t *testing.T) {
 // modelTotals counts what happened in all runs.
 type modelTotals struct {
 	overtaken, resumes, snapshots, brokenSnapshots, graves, refused uint64
+	compared, partial, brokenPartial                                uint64
 }
 
 func runModel(t *testing.T, seed uint64, total *modelTotals) {
@@ -324,6 +394,13 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 	pause(ctx, time.Minute)
 	synctest.Wait()
 	checkModel(t, nodes, links)
+	for _, k := range links {
+		k.begin = 1
+		_, log := k.from.incarnation()
+		if _, parts, err := k.beginning(ctx, log); err != nil || parts != nil {
+			t.Errorf("node %d of %d: digests find %x, error %v", k.to.name, k.from.name, parts, err)
+		}
+	}
 	for _, n := range nodes {
 		_, log := n.incarnation()
 		logs = append(logs, log)
@@ -332,7 +409,10 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 	wait.Wait()
 	for _, k := range links {
 		s := k.Stats()
-		total.brokenSnapshots += s.Begun - s.Snapshots
+		total.brokenSnapshots += s.Begun - s.Snapshots - s.Partial
+		total.compared += s.Compared
+		total.partial += s.Partial
+		total.brokenPartial += k.broken
 		total.graves += s.Buried
 		total.refused += s.Refused
 		k.Drop()

@@ -18,9 +18,23 @@ const readRecords = 128
 // send is called from this goroutine. It may block, and may keep the batch. Besides the batches
 // that send keeps, Serve uses the memory of one batch.
 func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, send func(*Batch) error) error {
+	return l.serve(&server{Log: l, ctx: ctx, snapshot: snapshot, send: send}, from)
+}
+
+// ServeParts is Serve for a subscriber that compares digests. Only if from is zero, it sends a
+// snapshot. Otherwise it first sends these parts, if any, and then the log from the given position.
+// It ends with ErrGap if that position is not there, or if the ring overtakes the subscriber.
+//
+// A snapshot of parts has only what the node holds, and no graves.
+func (l *Log) ServeParts(ctx context.Context, from Position, parts Parts, snapshot Snapshotter, send func(*Batch) error) error {
+	s := &server{Log: l, ctx: ctx, snapshot: snapshot, send: send, compares: true, parts: parts}
+	return l.serve(s, from)
+}
+
+func (l *Log) serve(s *server, from Position) error {
 	l.counters.subscribers.Add(1)
 	defer l.counters.subscribers.Add(-1)
-	s := &server{Log: l, ctx: ctx, snapshot: snapshot, send: send, timer: time.NewTimer(0)}
+	s.timer = time.NewTimer(0)
 	defer s.timer.Stop()
 	l.enter(s)
 	defer l.leave(s)
@@ -28,13 +42,16 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 		return err
 	}
 	resume := from.Epoch == l.o.Epoch && l.has(from.Next)
+	if s.compares && !resume && (from != (Position{}) || len(s.parts) > 0) {
+		return ErrGap
+	}
 	if resume {
 		l.counters.resumed.Add(1)
 		s.next = from.Next
 		s.sent.Store(s.next)
 	}
 	for {
-		if !resume {
+		if !resume || len(s.parts) > 0 {
 			if err := s.sendSnapshot(); err != nil {
 				return err
 			}
@@ -45,6 +62,9 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 		// However fast the ring goes round, each completed snapshot brings the subscriber to the
 		// state at its begin. So a snapshot is not broken off, and a rest follows each one.
 		l.counters.overran.Add(1)
+		if s.compares {
+			return ErrGap
+		}
 		resume = false
 	}
 }
@@ -64,6 +84,8 @@ type server struct {
 	ctx      context.Context
 	snapshot Snapshotter
 	send     func(*Batch) error
+	compares bool  // ErrGap rather than another snapshot
+	parts    Parts // to be sent first
 	timer    *time.Timer
 	next     uint64        // number of the first record that was not sent, once no snapshot is under way
 	sent     atomic.Uint64 // next, for Lag; during a snapshot that of its begin
@@ -113,18 +135,27 @@ func (s *server) err() error {
 }
 
 // sendSnapshot sends what the node holds. It takes the position to resume from before it begins, so
-// that changes meanwhile are sent again.
+// that changes meanwhile are sent again. If parts were asked for, it sends only these; the others
+// are as the subscriber knows them at its position, so it goes on from there.
 func (s *server) sendSnapshot() error {
 	s.counters.snapshots.Add(1)
-	after := s.Position()
+	parts := s.parts
+	s.parts = nil
+	after := Position{s.o.Epoch, s.next}
+	if parts == nil {
+		after = s.Position()
+	}
 	s.sent.Store(after.Next)
-	s.batch = Batch{Begin: true, Position: Position{Epoch: s.o.Epoch}}
+	s.batch = Batch{Begin: true, Partial: parts != nil, Position: Position{Epoch: s.o.Epoch}}
 	err := s.snapshot(s.ctx, func(r *Record) error {
+		if parts != nil && (r.Op != Hold || !parts.holds(r.Hash)) {
+			return nil
+		}
 		if !s.fits(r) {
 			if err := s.flush(); err != nil {
 				return err
 			}
-			s.batch.Position.Epoch = s.o.Epoch
+			s.batch.Position.Epoch, s.batch.Partial = s.o.Epoch, parts != nil
 			s.batch.Records = make([]byte, 0, s.o.BatchBytes) // the next batch is probably as full
 		}
 		s.add(r)

@@ -1,0 +1,373 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/location"
+)
+
+// spread returns records whose hashes are in the shards from first to last.
+func spread(seq uint64, first, last uint64) []Record {
+	list := numbered(first, last)
+	for i := range list {
+		list[i].Hash, list[i].Seq = list[i].Hash<<56|1, seq
+	}
+	return list
+}
+
+// compared makes a Follower compare digests with a node that holds these records.
+func compared(t *testing.T, f *Follower, at Position, held ...Record) Parts {
+	t.Helper()
+	own := f.Digests()
+	parts, err := f.Compare(own, answer(t, own, at, held...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parts
+}
+
+// answer is that of a node that holds these records.
+func answer(t *testing.T, own Digests, at Position, held ...Record) *Difference {
+	t.Helper()
+	_, sums, err := NewLog(LogOptions{Epoch: 1}).Digests(t.Context(), holding(held...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards, bytes, err := sums.Compare(len(own), own.Shards())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Difference{at, shards, bytes}
+}
+
+// partial makes a batch one of parts.
+func partial(b *Batch) *Batch {
+	b.Partial = true
+	return b
+}
+
+// found requires that exactly these shards have an entry, of these versions.
+func (x *fixture) found(next uint64, seqs map[uint64]uint64) {
+	x.t.Helper()
+	for shard := range uint64(shards) {
+		got := x.index.Lookup(shard<<56|1, nil)
+		if want, ok := seqs[shard]; ok != (len(got) == 1) || ok && got[0].Seq != want {
+			x.t.Errorf("shard %d: %+v, want version %d", shard, got, want)
+		}
+	}
+	if x.Position().Next != next {
+		x.t.Errorf("position %v, want to go on from %d", x.Position(), next)
+	}
+}
+
+// TestFollowerParts shows what is visible while the parts that differ come from a new process of a
+// node: what was and is held is always there, and what is gone goes at the end.
+func TestFollowerParts(t *testing.T) {
+	x := newFixture(t, 1) // a second slot is not needed
+	x.must(batch(7, 10, true, true, spread(1, 1, 6)...))
+	held := append(spread(1, 1, 2), append(spread(2, 3, 4), spread(1, 9, 9)...)...) // 5 and 6 are gone, 3 and 4 new versions
+	parts := compared(t, x.Follower, Position{8, 3}, held...)
+	for part := range shards {
+		if want := part >= 3 && part <= 6 || part == 9; parts.has(part) != want {
+			t.Errorf("part %d: %v, want %v", part, !want, want)
+		}
+	}
+	old := map[uint64]uint64{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+	x.found(10, old)
+	x.must(partial(batch(8, 0, true, false, spread(2, 3, 3)...)))
+	old[3] = 2
+	x.found(10, old)
+	x.must(partial(batch(8, 0, false, false, spread(2, 4, 4)...)))
+	x.must(partial(batch(8, 3, false, true, spread(1, 9, 9)...)))
+	x.found(3, map[uint64]uint64{1: 1, 2: 1, 3: 2, 4: 2, 9: 1})
+	x.must(batch(8, 4, false, false, release(1<<56|1)))
+	x.found(4, map[uint64]uint64{2: 1, 3: 2, 4: 2, 9: 1})
+	if parts := compared(t, x.Follower, Position{9, 1}, held[1:]...); parts != nil {
+		t.Errorf("parts %x differ after that", parts)
+	}
+	x.found(1, map[uint64]uint64{2: 1, 3: 2, 4: 2, 9: 1}) // equal: it goes on at the new process
+	s := x.Stats()
+	if s.Compared != 2 || s.Partial != 1 || s.Snapshots != 1 || s.Begun != 2 || s.DigestBytes == 0 || s.SnapshotBytes == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFollowerPartsBroken shows that a stream that breaks among parts can go on at the old position,
+// with another comparison, or with a snapshot.
+func TestFollowerPartsBroken(t *testing.T) {
+	held := spread(2, 1, 4)
+	for _, c := range []struct {
+		name string
+		on   func(x *fixture)
+		next uint64
+		seqs map[uint64]uint64
+	}{
+		{"old position", func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 2, 2: 3, 3: 1}},
+		{"comparison", func(x *fixture) {
+			if parts := compared(t, x.Follower, Position{8, 5}, held...); parts.count() != 3 {
+				t.Errorf("%d parts differ, not three: one has come", parts.count())
+			}
+			x.must(partial(batch(8, 5, true, true, held[1:]...)))
+		}, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
+		{"snapshot", func(x *fixture) { x.must(batch(8, 5, true, true, held...)) }, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
+		{"drop", func(x *fixture) { x.Drop() }, 0, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newFixture(t, 2)
+			x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
+			compared(t, x.Follower, Position{8, 3}, held...)
+			x.must(partial(batch(8, 0, true, false, held[0])))
+			c.on(x)
+			x.found(c.next, c.seqs)
+			if err := x.Apply(partial(batch(8, 3, false, true))); !errors.Is(err, ErrOutOfStep) {
+				t.Errorf("the end of the broken parts: %v", err)
+			}
+		})
+	}
+}
+
+// TestFollowerPartsRefuses shows which batches of parts are invalid, and that they leave the
+// position and what was not asked for.
+func TestFollowerPartsRefuses(t *testing.T) {
+	good := spread(2, 1, 1)
+	for _, c := range []struct {
+		name  string
+		bad   *Batch
+		begun bool
+		want  error
+	}{
+		{"middle before the begin", batch(8, 0, false, false, good...), false, ErrOutOfStep},
+		{"end before the begin", batch(8, 3, false, true, good...), false, ErrOutOfStep},
+		{"two begins", batch(8, 0, true, false, good...), true, ErrOutOfStep},
+		{"another epoch", batch(9, 0, true, false, good...), false, ErrOutOfStep},
+		{"another epoch in the middle", batch(9, 0, false, false, good...), true, ErrOutOfStep},
+		{"end at another position", batch(8, 4, false, true, good...), true, ErrOutOfStep},
+		{"deltas", batch(8, 1, false, false, good...), true, ErrOutOfStep},
+		{"a part that is equal", batch(8, 0, true, false, spread(2, 2, 2)...), false, ErrMalformed},
+		{"a release", batch(8, 0, true, false, release(good[0].Hash)), false, ErrMalformed},
+		{"a grave", batch(8, 0, true, false, Record{Op: Bury, Seq: 4, Path: "g/a"}), false, ErrMalformed},
+		{"too many", batch(8, 0, true, false, slices.Repeat(good, 11)...), false, ErrMalformed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newFixture(t, 2)
+			x.most = 10
+			x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
+			compared(t, x.Follower, Position{8, 3}, append(spread(2, 1, 1), spread(1, 2, 3)...)...)
+			if c.begun {
+				x.must(partial(batch(8, 0, true, false)))
+			}
+			if err := x.Apply(partial(c.bad)); !errors.Is(err, c.want) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+			if got := x.index.Lookup(2<<56|1, nil); len(got) != 1 || got[0].Seq != 1 || x.Position() != (Position{7, 10}) {
+				t.Errorf("%+v at %+v", got, x.Position())
+			}
+			if err := x.Apply(partial(batch(8, 3, true, true, good...))); !errors.Is(err, ErrOutOfStep) {
+				t.Errorf("parts after a refusal: %v", err)
+			}
+		})
+	}
+}
+
+// TestCompareRefuses shows that both sides refuse sums of a wrong length, and a position of nobody.
+func TestCompareRefuses(t *testing.T) {
+	sums := make(Digests, MaxParts)
+	for _, c := range []struct{ parts, bytes int }{
+		{0, 2048}, {1, 2048}, {128, 2048}, {300, 2048}, {2 * MaxParts, 2048}, {-256, 2048}, {256, 0}, {256, 2047}, {MaxParts, 2056},
+	} {
+		if _, _, err := sums.Compare(c.parts, make([]byte, c.bytes)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%d parts, %d bytes: %v", c.parts, c.bytes, err)
+		}
+	}
+	x := newFixture(t, 1)
+	if x.Digests() != nil {
+		t.Error("digests of nothing")
+	}
+	x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
+	own := x.Digests()
+	good := answer(t, own, Position{8, 3}, spread(2, 1, 3)...)
+	for i, change := range []func(d *Difference){
+		func(d *Difference) { d.Shards = nil },
+		func(d *Difference) { d.Shards = d.Shards[:31] },
+		func(d *Difference) { d.Shards = slices.Repeat(d.Shards, 2) },
+		func(d *Difference) { d.Sums = d.Sums[8:] },
+		func(d *Difference) { d.Sums = append(slices.Clone(d.Sums), 0) },
+		func(d *Difference) { d.Position.Epoch = 0 },
+		func(d *Difference) { d.Position.Next = 0 },
+	} {
+		bad := *good
+		change(&bad)
+		if _, err := x.Compare(own, &bad); !errors.Is(err, ErrMalformed) {
+			t.Errorf("change %d: %v", i, err)
+		}
+	}
+	if x.Position() != (Position{7, 10}) || x.Stats().Refused != 7 {
+		t.Errorf("%+v, %+v", x.Position(), x.Stats())
+	}
+}
+
+// TestServeParts shows that the parts come first and alone, then the log from the position that was
+// asked for; and when the subscriber must compare digests.
+func TestServeParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7, Records: 8})
+		l.Append(numbered(1, 3)...)
+		parts := newParts(shards)
+		parts.add(3)
+		parts.add(4)
+		grave := Record{Op: Bury, Seq: 4, Path: "g/a"}
+		var got []arrival
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		serve := func(from Position, parts Parts) {
+			got = nil
+			go func() { // ends with ctx, or at a gap
+				done <- l.ServeParts(ctx, from, parts, holding(append(spread(1, 1, 9), grave)...), receive(t, &got))
+			}()
+			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
+			synctest.Wait()
+		}
+		serve(Position{7, 2}, parts)
+		if len(got) != 2 {
+			t.Fatalf("%+v", got)
+		}
+		b := got[0].batch
+		if !b.Begin || !b.End || !b.Partial || b.Position != (Position{7, 2}) || !slices.Equal(got[0].records, spread(1, 3, 4)) {
+			t.Errorf("%+v", got[0])
+		}
+		if got[1].batch.Partial || got[1].batch.Position != (Position{7, 4}) || !slices.Equal(got[1].records, numbered(2, 3)) {
+			t.Errorf("%+v", got[1])
+		}
+		l.Resync()
+		if err := <-done; !errors.Is(err, ErrGap) || len(got) != 2 {
+			t.Errorf("after a resync: %v, %d batches", err, len(got))
+		}
+		for _, from := range []Position{{7, 2}, {8, 9}, {7, 0}} {
+			if serve(from, nil); !errors.Is(<-done, ErrGap) || len(got) != 0 {
+				t.Errorf("from %+v: %d batches and no gap", from, len(got))
+			}
+		}
+		if serve(Position{}, parts); !errors.Is(<-done, ErrGap) || len(got) != 0 {
+			t.Errorf("parts from nowhere: %d batches and no gap", len(got))
+		}
+		if serve(Position{}, nil); len(got) != 1 || !got[0].batch.Begin || got[0].batch.Partial || len(got[0].records) != 10 {
+			t.Errorf("%+v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestLogDigests shows that many askers share the work, for a second and until a resync, and that a
+// failure is not kept.
+func TestLogDigests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7})
+		scans, failure := 0, errors.New("no")
+		ask := func(want Position, err error) {
+			t.Helper()
+			at, _, got := l.Digests(t.Context(), func(context.Context, func(*Record) error) error { scans++; return failure })
+			if at != want || !errors.Is(got, err) {
+				t.Errorf("%+v, error %v, want %+v and %v", at, got, want, err)
+			}
+		}
+		ask(Position{}, failure)
+		failure = nil
+		ask(Position{7, 1}, nil)
+		l.Append(numbered(1, 1)...)
+		ask(Position{7, 1}, nil)
+		time.Sleep(digestAge) // reason: the clock of a bubble advances only so
+		ask(Position{7, 2}, nil)
+		l.Resync()
+		ask(l.Position(), nil)
+		if scans != 4 {
+			t.Errorf("%d scans, want 4", scans)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		<-l.summed.turn // another one works
+		cancel()
+		if _, _, err := l.Digests(ctx, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("a waiter whose context ended: %v", err)
+		}
+	})
+}
+
+// TestDigestBytes makes the table of the package comment, with KVFS_SIM=1 for a million blocks.
+func TestDigestBytes(t *testing.T) {
+	blocks := 20_000
+	if os.Getenv("KVFS_SIM") == "1" {
+		blocks = 1_000_000
+	}
+	for _, c := range []struct {
+		name    string
+		changed int
+		most    float64 // bytes, of those of a snapshot
+	}{
+		{"nothing", 0, 0}, {"0.01 %", blocks / 10000, 0.05}, {"0.1 %", blocks / 1000, 0.1}, {"1 %", blocks / 100, 0.3},
+		{"10 %", blocks / 10, 1}, {"everything", blocks, 1.1},
+	} {
+		rnd := rand.New(rand.NewPCG(1, 1))
+		held := make([]Record, blocks)
+		for i := range held {
+			held[i] = heldBlock(rnd, rnd.Uint64N(86400e9), 4<<20)
+		}
+		index := location.New(location.Options{})
+		f := NewFollower(index, newSlotPool(t, index, 2), nil, nil)
+		l := NewLog(LogOptions{Epoch: 7})
+		follow := func(from Position, parts Parts) {
+			done := errors.New("done")
+			if err := l.ServeParts(t.Context(), from, parts, holding(held...), func(b *Batch) error {
+				if err := f.Apply(b); err != nil || b.End {
+					return errors.Join(done, err)
+				}
+				return nil
+			}); !errors.Is(err, done) || errors.Is(err, ErrMalformed) || errors.Is(err, ErrOutOfStep) {
+				t.Fatal(err)
+			}
+		}
+		follow(Position{}, nil)
+		before := f.Stats()
+		for i := range c.changed { // half of them are replaced by other blocks
+			held[i].Seq++
+			if i%2 == 0 {
+				held[i].Hash = rnd.Uint64()
+			}
+		}
+		cpu := cpuTime()
+		own := f.Digests()
+		ours := cpuTime() - cpu
+		at, sums, err := l.Digests(t.Context(), holding(held...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := cpuTime() - cpu - ours
+		shards, bytes, err := sums.Compare(len(own), own.Shards())
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts, err := f.Compare(own, &Difference{at, shards, bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts != nil {
+			follow(at, parts)
+		}
+		s := f.Stats()
+		digests, records := s.DigestBytes, s.SnapshotBytes-before.SnapshotBytes
+		t.Logf("%d blocks, changed: %-10s %9d bytes of digests, %9d of records, %5.1f %% of a snapshot; CPU %v and %v", blocks, c.name,
+			digests, records, float64(digests+records)*100/float64(before.SnapshotBytes), ours, theirs)
+		if float64(digests+records) > c.most*float64(before.SnapshotBytes)+4096 {
+			t.Errorf("%s: more than %v of a snapshot", c.name, c.most)
+		}
+		if parts := compared(t, f, at, held...); parts != nil {
+			t.Errorf("%s: %d parts still differ", c.name, parts.count())
+		}
+	}
+}
