@@ -163,16 +163,19 @@ type Member struct {
 	Path       string `json:"path"`                  // how this node fetches from it: "rdma" or "tcp"; "" for none at present, and for this node itself
 	PathReason string `json:"path_reason,omitempty"` // why it is not read by RDMA, if this node has or should have RDMA; for "rdma": which devices do not reach it
 
-	Blocks      int64  `json:"blocks"`                   // that it holds, according to the index
-	Feed        string `json:"feed"`                     // "following", "snapshot", "waiting", ""
-	FeedRecords uint64 `json:"feed_records"`             // received
-	FeedBytes   uint64 `json:"feed_bytes"`               // received
-	Snapshots   uint64 `json:"snapshots"`                // how often its feed began anew
-	Breaker     string `json:"breaker"`                  // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
-	Failures    uint64 `json:"failures"`                 // of calls and fetches
-	LastError   string `json:"last_error,omitempty"`     // the last of Failures
-	FetchedKeys uint64 `json:"fetched_blocks,omitempty"` // blocks that this node fetched from it
-	FetchedSize uint64 `json:"fetched_bytes,omitempty"`
+	Blocks        int64  `json:"blocks"`                   // that it holds, according to the index
+	Feed          string `json:"feed"`                     // "following", "snapshot", "waiting", ""
+	FeedRecords   uint64 `json:"feed_records"`             // received
+	FeedBytes     uint64 `json:"feed_bytes"`               // received
+	Snapshots     uint64 `json:"snapshots"`                // how often its feed began anew
+	Compared      uint64 `json:"compared"`                 // how often digests of all that it holds were compared
+	SnapshotBytes uint64 `json:"snapshot_bytes"`           // of FeedBytes: in snapshots, and in the parts of one that digests had found to differ
+	DigestBytes   uint64 `json:"digest_bytes"`             // of digests, sent and received
+	Breaker       string `json:"breaker"`                  // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
+	Failures      uint64 `json:"failures"`                 // of calls and fetches
+	LastError     string `json:"last_error,omitempty"`     // the last of Failures
+	FetchedKeys   uint64 `json:"fetched_blocks,omitempty"` // blocks that this node fetched from it
+	FetchedSize   uint64 `json:"fetched_bytes,omitempty"`
 }
 
 // Fetch is one block to fetch from a peer.

@@ -86,15 +86,22 @@
 //     transport. If the peer does not answer, the session ends, and the goroutine makes a
 //     new one after a pause. The first answer closes the breakers; from then on the rest of
 //     the node uses the session.
-//  3. The session follows the peer's feed from its last position, if the peer is still the
-//     same process; otherwise a snapshot comes first. The two nodes exchange graves.
+//  3. The session follows the peer's feed from its last position. If nothing is known of the
+//     peer, a snapshot comes first. If the peer is another process now, or its log has gone
+//     past the position, digests are compared, and only what differs comes (package feed).
+//     The two nodes exchange graves.
+//
+// Once an hour digests are compared without need, to mend what may be wrong. That costs a few
+// KiB if nothing is.
 //
 // # A loss
 //
 // When gossip says that the node left or does not answer, its session ends at once. Its blocks
 // are hidden, and calls to it fail. After a minute its entries are deleted, after an hour the
 // member. If it comes back within the minute, its entries are shown again and the feed goes
-// on.
+// on. If it comes back as another process, what the one before held is shown from its first
+// answer until the end of the comparison, or of the snapshot. A fetch of a block that it no
+// longer holds is a miss.
 //
 // If gossip finds a node alive but it does not answer calls, its entries stay. The broken feed
 // and each failed call count towards the breaker.
@@ -112,6 +119,7 @@
 //	list     its names are not listed
 //	resume   its feed always begins with a snapshot
 //	memory   its blocks count as being on SSD
+//	digest   a snapshot of its feed comes once an hour, and after each restart
 //	rdma     it is read over the bulk channel; only a node with a fabric logs that,
 //	         like any peer without a link
 //
@@ -133,8 +141,8 @@
 // # Goroutines
 //
 // Each peer has one goroutine (Peer.run). It alone makes sessions and uses the feed.Follower.
-// During a session there are two more for probes, one for the link and one for the first
-// exchange of graves. The node has one each for the server, capacity, exchange and leases, and
+// During a session there are two more for probes, one for the link and one for exchanges of
+// graves. The node has one each for the server, capacity, exchange and leases, and
 // those of gRPC and gossip. Close ends all of them and waits.
 //
 // # Lock order

@@ -34,7 +34,8 @@ type following struct {
 	// Used by Peer.run alone.
 	follower *feed.Follower
 	far      bool      // the log has been told of versions from the future
-	resyncAt time.Time // when the feed is to begin with a snapshot again
+	resyncAt time.Time // when all that is known is to be compared again
+	next     beginning
 
 	mu struct {
 		sync.Mutex
@@ -42,6 +43,17 @@ type following struct {
 		slots []location.Slot // given to the follower
 	}
 }
+
+// beginning is how a feed begins.
+type beginning uint8
+
+// The beginnings. Without FeatureDigest in the peer there is no comparison but always a snapshot.
+const (
+	fromPosition beginning = iota // of the follower
+	withDigests                   // with what differs, as digests say
+	withDigestsAgain
+	withSnapshot
+)
 
 func newFollowing(p *Peer) *following {
 	f := &following{p: p}
@@ -69,7 +81,9 @@ func (f *following) run(s *session) {
 			continue
 		}
 		p.n.log.Debug("feed broke", zap.String("peer", p.name), zap.Error(err))
-		p.outcome(p.control, err)
+		if !errors.Is(err, errGap) {
+			p.outcome(p.control, err)
+		}
 		if s.begin != nil {
 			return
 		}
@@ -84,23 +98,26 @@ func (f *following) run(s *session) {
 	}
 }
 
-// errResync ends a feed so that the next one begins with a new snapshot.
-var errResync = errors.New("time for a new snapshot")
+// errResync ends a feed so that the next one begins at once, in another way.
+var errResync = errors.New("time to compare all")
+
+// errGap says that the log of the peer has gone past this node while it followed.
+var errGap = errors.New("the peer's log has gone past this node")
 
 // subscribe follows the feed over one call. It reports whether anything came. From time to
-// time it ends the call, so that the next one brings a new snapshot and corrects any mistake
-// in what is known of the peer.
+// time it ends the call, so that the next one corrects any mistake in what is known of the peer.
 func (f *following) subscribe(s *session) (progress bool, err error) {
 	p := f.p
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
+	req, how, err := f.request(s)
+	if err != nil {
+		return false, err
+	}
 	resync := time.AfterFunc(p.n.o.tuning.resync, cancel)
 	defer resync.Stop()
-	req := &wire.SubscribeRequest{Features: uint64(p.n.self.Features)}
-	if d := time.Until(f.resyncAt); d > 0 && s.features&meta.FeatureResume != 0 {
+	if d := time.Until(f.resyncAt); d > 0 {
 		resync.Reset(d)
-		at := f.follower.Position()
-		req.Epoch, req.Next = at.Epoch, at.Next
 	}
 	stream, err := f.begin(ctx, cancel, s, req)
 	if err != nil {
@@ -113,24 +130,25 @@ func (f *following) subscribe(s *session) (progress bool, err error) {
 	f.set(feedFollowing)
 	for {
 		b, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
 			return progress, fmt.Errorf("%w: feed ended", rdma.ErrUnavailable)
-		}
-		if err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
+		case ctx.Err() != nil && s.ctx.Err() == nil:
 			return progress, errResync
-		}
-		if err != nil {
+		case req.GetCompares() && control.Gap(err):
+			return progress, f.gap(how, progress, err)
+		default:
 			return progress, control.Error(s.ctx, err)
 		}
 		if err := f.apply(b); err != nil {
 			return progress, fmt.Errorf("%w: feed: %w", rdma.ErrProtocol, err)
 		}
-		if b.GetBegin() || b.GetEnd() {
-			d := breaker.Jitter(p.n.o.tuning.resync)
-			resync.Reset(d)
-			if b.GetEnd() {
-				f.resyncAt = time.Now().Add(d)
-			}
+		if b.GetBegin() {
+			resync.Reset(p.n.o.tuning.resync)
+		}
+		if b.GetEnd() {
+			resync.Reset(f.complete())
 		}
 		progress = true
 	}
@@ -168,16 +186,22 @@ func (f *following) apply(b *wire.Batch) error {
 	}
 	err := f.follower.Apply(&feed.Batch{
 		Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()},
-		Begin:    b.GetBegin(), End: b.GetEnd(),
+		Begin:    b.GetBegin(), End: b.GetEnd(), Partial: b.GetPartial(),
 		Records: b.GetRecords(), Count: int(b.GetCount()),
 	})
-	if err == nil && b.GetEnd() {
-		f.set(feedFollowing)
-		if b := f.p.n.backend.Load(); b != nil {
-			(*b).Followed()
-		}
-	}
 	return err
+}
+
+// complete notes that the index knows all that the peer holds. It returns after which time that is
+// to be compared again.
+func (f *following) complete() time.Duration {
+	f.set(feedFollowing)
+	if b := f.p.n.backend.Load(); b != nil {
+		(*b).Followed()
+	}
+	d := breaker.Jitter(f.p.n.o.tuning.resync)
+	f.resyncAt, f.next = time.Now().Add(d), fromPosition
+	return d
 }
 
 func (f *following) set(state string) {

@@ -88,16 +88,23 @@ func (n *Node) exchangeGraves() {
 	}
 }
 
-// exchangeFirst exchanges graves with a peer that has just come. It repeats that until it
-// works or the session ends.
+// exchangeFirst exchanges graves with a peer that has just come, and again whenever this node has
+// missed records of its feed. It repeats each exchange until it works. It ends with the session.
 func (p *Peer) exchangeFirst(s *session) {
 	t := &p.n.o.tuning
-	for backoff := t.retryMin; !p.exchange(s); backoff = min(2*backoff, t.retryMax) {
-		timer := time.NewTimer(breaker.Jitter(backoff))
+	for {
+		for backoff := t.retryMin; !p.exchange(s); backoff = min(2*backoff, t.retryMax) {
+			timer := time.NewTimer(breaker.Jitter(backoff))
+			select {
+			case <-timer.C:
+			case <-s.ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
 		select {
-		case <-timer.C:
+		case <-s.missed:
 		case <-s.ctx.Done():
-			timer.Stop()
 			return
 		}
 	}

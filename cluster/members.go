@@ -272,6 +272,7 @@ func (p *Peer) Member() Member {
 		Features: meta.FeatureNames(s.Offered()), Missing: meta.FeatureNames(p.n.wanted() &^ s.Features),
 		TotalBytes: s.Total, FreeBytes: s.Free, Since: p.mu.since, Path: path, PathReason: reason,
 		Feed: state, FeedRecords: followed.Records, FeedBytes: followed.Bytes, Snapshots: followed.Snapshots,
+		Compared: followed.Compared, SnapshotBytes: followed.SnapshotBytes, DigestBytes: followed.DigestBytes,
 		Breaker: breaker.Worse(p.control, p.bulk), Failures: p.failures.Load(), LastError: p.mu.lastError,
 		FetchedKeys: p.fetchedKeys.Load(), FetchedSize: p.fetchedSize.Load(), Blocks: blocks,
 	}

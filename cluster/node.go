@@ -248,7 +248,7 @@ func (n *Node) serve() {
 }
 
 // watchCapacity announces the capacity again when it has changed by more than 2 % of the
-// total.
+// total. It also gives back the memory of lost peers.
 func (n *Node) watchCapacity() {
 	tick := time.NewTicker(n.o.tuning.capacity)
 	defer tick.Stop()
@@ -260,6 +260,7 @@ func (n *Node) watchCapacity() {
 				n.log.Warn("capacity cannot be announced: peers know the old one", zap.Error(err))
 			}
 		}
+		n.index.GiveBack()
 		select {
 		case <-tick.C:
 		case <-n.ctx.Done():

@@ -24,7 +24,7 @@ type tuning struct {
 	retryMin, retryMax     time.Duration // between two attempts to follow a feed
 	breakerMin, breakerMax time.Duration // between opening and the probe
 	exchange               time.Duration // between two exchanges of graves
-	resync                 time.Duration // between two snapshots of a feed
+	resync                 time.Duration // between two comparisons of all that a peer holds, or snapshots
 	drop                   time.Duration // after which the entries of a lost peer are deleted
 	forget                 time.Duration // after which a lost peer itself is deleted
 	capacity               time.Duration // between two checks of the capacity

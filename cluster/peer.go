@@ -103,6 +103,8 @@ type session struct {
 
 	link atomic.Pointer[link] // nil: the fabric is not used now
 	lost chan struct{}        // has one element after the link was lost
+
+	missed chan struct{} // has one element if graves are to be exchanged again
 }
 
 // newPeer returns a peer of which nothing but the name is known.
@@ -279,7 +281,7 @@ func (p *Peer) open(t *target) (*session, error) {
 	s := &session{
 		target: t, features: t.meta.Offered() & p.n.self.Features,
 		conn: conn, control: wire.NewControlClient(conn), health: healthpb.NewHealthClient(conn), bulk: bulk,
-		lost: make(chan struct{}, 1),
+		lost: make(chan struct{}, 1), missed: make(chan struct{}, 1),
 	}
 	if s.features&meta.FeatureGet != 0 {
 		s.getter, _ = bulk.(rdma.Getter)

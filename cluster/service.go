@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -98,6 +99,10 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	name, s := control.Caller(ctx), &subscriber{cancel}
 	n.subs.enter(name, s)
 	defer n.subs.leave(name, s)
+	parts := feed.Parts(req.GetParts())
+	if len(parts) > 0 && !parts.Valid() {
+		return status.Errorf(codes.InvalidArgument, "parts of %d bytes", len(parts))
+	}
 	var from feed.Position
 	if n.self.Features&meta.FeatureResume != 0 {
 		from = feed.Position{Epoch: req.GetEpoch(), Next: req.GetNext()}
@@ -105,12 +110,37 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	if err := stream.SendHeader(metadata.MD{}); err != nil { // tells the peer that the call has been accepted
 		return err
 	}
-	return control.Status(n.feed.Serve(ctx, from, n.snapshot, func(b *feed.Batch) error {
+	send := func(b *feed.Batch) error {
 		return stream.Send(&wire.Batch{
-			Epoch: b.Position.Epoch, Next: b.Position.Next, Begin: b.Begin, End: b.End,
+			Epoch: b.Position.Epoch, Next: b.Position.Next, Begin: b.Begin, End: b.End, Partial: b.Partial,
 			Records: b.Records, Count: uint32(b.Count),
 		})
-	}))
+	}
+	if !req.GetCompares() || n.self.Features&meta.FeatureDigest == 0 {
+		return control.Status(n.feed.Serve(ctx, from, n.snapshot, send))
+	}
+	err := n.feed.ServeParts(ctx, from, parts, n.snapshot, send)
+	if errors.Is(err, feed.ErrGap) {
+		return status.Error(codes.OutOfRange, err.Error())
+	}
+	return control.Status(err)
+}
+
+// Digest implements wire.ControlServer.
+func (v *service) Digest(ctx context.Context, req *wire.DigestRequest) (*wire.DigestReply, error) {
+	n := v.n
+	if n.self.Features&meta.FeatureDigest == 0 {
+		return nil, n.lacks(meta.FeatureDigest)
+	}
+	at, sums, err := n.feed.Digests(ctx, n.snapshot)
+	if err != nil {
+		return nil, control.Status(err)
+	}
+	differ, parts, err := sums.Compare(int(req.GetParts()), req.GetShards())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return &wire.DigestReply{Epoch: at.Epoch, Next: at.Next, Shards: differ, Sums: parts}, nil
 }
 
 // List implements wire.ControlServer.

@@ -15,6 +15,9 @@ import (
 // replaced it.
 var ErrEnded = errors.New("ended by the peer")
 
+// Gap reports whether a peer ended a feed because its log has gone past the caller.
+func Gap(err error) bool { return status.Code(err) == codes.OutOfRange }
+
 // Error converts the error of a call to one of the kinds of package rdma, or returns the
 // error of ctx.
 func Error(ctx context.Context, err error) error {

@@ -36,6 +36,8 @@ func limitOf(m proto.Message) messageLimit {
 		return messageLimit{MaxMessage, MaxStoreFields}
 	case *wire.Graves:
 		return messageLimit{MaxMessage, 8*MaxGraves + 16}
+	case *wire.SubscribeRequest:
+		return messageLimit{MaxParts/8 + 64, 16}
 	case *wire.ListRequest:
 		return messageLimit{2*block.MaxPath + 64, 16}
 	}

@@ -18,6 +18,7 @@ const (
 	FeatureResume                     // resumes a feed; without it each feed begins with a snapshot
 	FeatureMemory                     // tells in its feed which blocks are in memory
 	FeatureRDMA                       // its memory can be read one-sided; see Describe
+	FeatureDigest                     // compares digests of what it holds, and sends the parts that differ
 
 	AllFeatures = 1<<iota - 1
 )
@@ -27,7 +28,7 @@ const (
 const NoCopies Feature = 1 << 32
 
 // featureNames has the name of each bit.
-var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma"}
+var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma", "digest"}
 
 // FeatureNames returns the names of the bits, as used in Options.Require and Member.Features.
 // It leaves out bits that this version does not know.

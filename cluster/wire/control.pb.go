@@ -502,10 +502,16 @@ func (x *BlockInfo) GetDirs() []*DirInfo {
 }
 
 type SubscribeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // 0: a snapshot first
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
-	Features      uint64                 `protobuf:"fixed64,3,opt,name=features,proto3" json:"features,omitempty"` // of the caller
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Epoch    uint64                 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // 0: a snapshot first
+	Next     uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	Features uint64                 `protobuf:"fixed64,3,opt,name=features,proto3" json:"features,omitempty"` // of the caller
+	// With feature digest. The caller compares digests: if it cannot go on from the position, the
+	// call ends with OUT_OF_RANGE. Without this a snapshot comes.
+	Compares bool `protobuf:"varint,4,opt,name=compares,proto3" json:"compares,omitempty"`
+	// One bit for each part, the lowest of the first byte for part 0: what the caller lacks of what
+	// the node holds. Empty: nothing.
+	Parts         []byte `protobuf:"bytes,5,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -561,6 +567,141 @@ func (x *SubscribeRequest) GetFeatures() uint64 {
 	return 0
 }
 
+func (x *SubscribeRequest) GetCompares() bool {
+	if x != nil {
+		return x.Compares
+	}
+	return false
+}
+
+func (x *SubscribeRequest) GetParts() []byte {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+type DigestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parts         uint32                 `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`  // into how many the caller divides what the node holds
+	Shards        []byte                 `protobuf:"bytes,2,opt,name=shards,proto3" json:"shards,omitempty"` // sums of 256 shards, 8 bytes each, big endian
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestRequest) Reset() {
+	*x = DigestRequest{}
+	mi := &file_cluster_wire_control_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestRequest) ProtoMessage() {}
+
+func (x *DigestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestRequest.ProtoReflect.Descriptor instead.
+func (*DigestRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DigestRequest) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *DigestRequest) GetShards() []byte {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+type DigestReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The position from which the caller can go on.
+	Epoch         uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Next          uint64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	Shards        []byte `protobuf:"bytes,3,opt,name=shards,proto3" json:"shards,omitempty"` // one bit for each shard, as in SubscribeRequest: those that differ
+	Sums          []byte `protobuf:"bytes,4,opt,name=sums,proto3" json:"sums,omitempty"`     // of the parts of these shards, 8 bytes each, big endian
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReply) Reset() {
+	*x = DigestReply{}
+	mi := &file_cluster_wire_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReply) ProtoMessage() {}
+
+func (x *DigestReply) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReply.ProtoReflect.Descriptor instead.
+func (*DigestReply) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DigestReply) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *DigestReply) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *DigestReply) GetShards() []byte {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *DigestReply) GetSums() []byte {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
 // Batch is feed.Batch.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -570,13 +711,14 @@ type Batch struct {
 	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
 	Records       []byte                 `protobuf:"bytes,5,opt,name=records,proto3" json:"records,omitempty"`
 	Count         uint32                 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	Partial       bool                   `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"` // of the parts that the caller asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_cluster_wire_control_proto_msgTypes[5]
+	mi := &file_cluster_wire_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +730,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[5]
+	mi := &file_cluster_wire_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +743,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{5}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Batch) GetEpoch() uint64 {
@@ -646,6 +788,13 @@ func (x *Batch) GetCount() uint32 {
 	return 0
 }
 
+func (x *Batch) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
 type ListRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           []byte                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -656,7 +805,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[6]
+	mi := &file_cluster_wire_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +817,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[6]
+	mi := &file_cluster_wire_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +830,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{6}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRequest) GetDir() []byte {
@@ -707,7 +856,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[7]
+	mi := &file_cluster_wire_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +868,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[7]
+	mi := &file_cluster_wire_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +881,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{7}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListReply) GetNames() []*Name {
@@ -753,7 +902,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	mi := &file_cluster_wire_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +914,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	mi := &file_cluster_wire_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +927,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{8}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Name) GetName() []byte {
@@ -804,7 +953,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	mi := &file_cluster_wire_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +965,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	mi := &file_cluster_wire_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +978,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{9}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StatRequest) GetPaths() [][]byte {
@@ -848,7 +997,7 @@ type StatReply struct {
 
 func (x *StatReply) Reset() {
 	*x = StatReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1009,7 @@ func (x *StatReply) String() string {
 func (*StatReply) ProtoMessage() {}
 
 func (x *StatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1022,7 @@ func (x *StatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatReply.ProtoReflect.Descriptor instead.
 func (*StatReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{10}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StatReply) GetResults() []*StatResult {
@@ -892,7 +1041,7 @@ type StatResult struct {
 
 func (x *StatResult) Reset() {
 	*x = StatResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[11]
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1053,7 @@ func (x *StatResult) String() string {
 func (*StatResult) ProtoMessage() {}
 
 func (x *StatResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[11]
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1066,7 @@ func (x *StatResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResult.ProtoReflect.Descriptor instead.
 func (*StatResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{11}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatResult) GetInfo() *BlockInfo {
@@ -935,7 +1084,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1096,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1109,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
 }
 
 type DescribeReply struct {
@@ -977,7 +1126,7 @@ type DescribeReply struct {
 
 func (x *DescribeReply) Reset() {
 	*x = DescribeReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1138,7 @@ func (x *DescribeReply) String() string {
 func (*DescribeReply) ProtoMessage() {}
 
 func (x *DescribeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1151,7 @@ func (x *DescribeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
 func (*DescribeReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeReply) GetFabricProto() string {
@@ -1050,7 +1199,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1211,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1224,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LeaseRequest) GetBlocks() []*BlockRef {
@@ -1102,7 +1251,7 @@ type LeaseReply struct {
 
 func (x *LeaseReply) Reset() {
 	*x = LeaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1263,7 @@ func (x *LeaseReply) String() string {
 func (*LeaseReply) ProtoMessage() {}
 
 func (x *LeaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1276,7 @@ func (x *LeaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseReply.ProtoReflect.Descriptor instead.
 func (*LeaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LeaseReply) GetResults() []*LeaseResult {
@@ -1157,7 +1306,7 @@ type LeaseResult struct {
 
 func (x *LeaseResult) Reset() {
 	*x = LeaseResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1318,7 @@ func (x *LeaseResult) String() string {
 func (*LeaseResult) ProtoMessage() {}
 
 func (x *LeaseResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1331,7 @@ func (x *LeaseResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResult.ProtoReflect.Descriptor instead.
 func (*LeaseResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LeaseResult) GetStatus() LeaseStatus {
@@ -1229,7 +1378,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1390,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1403,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReleaseRequest) GetLeases() []uint64 {
@@ -1272,7 +1421,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1433,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1446,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
 }
 
 type StoreRequest struct {
@@ -1309,7 +1458,7 @@ type StoreRequest struct {
 
 func (x *StoreRequest) Reset() {
 	*x = StoreRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1470,7 @@ func (x *StoreRequest) String() string {
 func (*StoreRequest) ProtoMessage() {}
 
 func (x *StoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1483,7 @@ func (x *StoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreRequest.ProtoReflect.Descriptor instead.
 func (*StoreRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StoreRequest) GetOffers() []*BlockInfo {
@@ -1353,7 +1502,7 @@ type StoreReply struct {
 
 func (x *StoreReply) Reset() {
 	*x = StoreReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1514,7 @@ func (x *StoreReply) String() string {
 func (*StoreReply) ProtoMessage() {}
 
 func (x *StoreReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1527,7 @@ func (x *StoreReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreReply.ProtoReflect.Descriptor instead.
 func (*StoreReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StoreReply) GetResults() []*StoreResult {
@@ -1398,7 +1547,7 @@ type StoreResult struct {
 
 func (x *StoreResult) Reset() {
 	*x = StoreResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1559,7 @@ func (x *StoreResult) String() string {
 func (*StoreResult) ProtoMessage() {}
 
 func (x *StoreResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1572,7 @@ func (x *StoreResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreResult.ProtoReflect.Descriptor instead.
 func (*StoreResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StoreResult) GetStatus() StoreStatus {
@@ -1452,7 +1601,7 @@ type Grave struct {
 
 func (x *Grave) Reset() {
 	*x = Grave{}
-	mi := &file_cluster_wire_control_proto_msgTypes[22]
+	mi := &file_cluster_wire_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1613,7 @@ func (x *Grave) String() string {
 func (*Grave) ProtoMessage() {}
 
 func (x *Grave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[22]
+	mi := &file_cluster_wire_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1626,7 @@ func (x *Grave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grave.ProtoReflect.Descriptor instead.
 func (*Grave) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{22}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Grave) GetPath() []byte {
@@ -1524,7 +1673,7 @@ type Graves struct {
 
 func (x *Graves) Reset() {
 	*x = Graves{}
-	mi := &file_cluster_wire_control_proto_msgTypes[23]
+	mi := &file_cluster_wire_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1685,7 @@ func (x *Graves) String() string {
 func (*Graves) ProtoMessage() {}
 
 func (x *Graves) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[23]
+	mi := &file_cluster_wire_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1698,7 @@ func (x *Graves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graves.ProtoReflect.Descriptor instead.
 func (*Graves) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{23}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Graves) GetGraves() []*Grave {
@@ -1629,18 +1778,29 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	" \x01(\x03R\aexpires\x12\x16\n" +
 	"\x06pinned\x18\v \x01(\bR\x06pinned\x12,\n" +
 	"\x04dirs\x18\f \x03(\v2\x18.kvfs.control.v1.DirInfoR\x04dirsB\x06\n" +
-	"\x04_sum\"X\n" +
+	"\x04_sum\"\x8a\x01\n" +
 	"\x10SubscribeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x1a\n" +
-	"\bfeatures\x18\x03 \x01(\x06R\bfeatures\"\x89\x01\n" +
+	"\bfeatures\x18\x03 \x01(\x06R\bfeatures\x12\x1a\n" +
+	"\bcompares\x18\x04 \x01(\bR\bcompares\x12\x14\n" +
+	"\x05parts\x18\x05 \x01(\fR\x05parts\"=\n" +
+	"\rDigestRequest\x12\x14\n" +
+	"\x05parts\x18\x01 \x01(\rR\x05parts\x12\x16\n" +
+	"\x06shards\x18\x02 \x01(\fR\x06shards\"c\n" +
+	"\vDigestReply\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
+	"\x06shards\x18\x03 \x01(\fR\x06shards\x12\x12\n" +
+	"\x04sums\x18\x04 \x01(\fR\x04sums\"\xa3\x01\n" +
 	"\x05Batch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x14\n" +
 	"\x05begin\x18\x03 \x01(\bR\x05begin\x12\x10\n" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12\x18\n" +
 	"\arecords\x18\x05 \x01(\fR\arecords\x12\x14\n" +
-	"\x05count\x18\x06 \x01(\rR\x05count\"5\n" +
+	"\x05count\x18\x06 \x01(\rR\x05count\x12\x18\n" +
+	"\apartial\x18\a \x01(\bR\apartial\"5\n" +
 	"\vListRequest\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\fR\x03dir\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\fR\x05after\"8\n" +
@@ -1715,9 +1875,10 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\n" +
 	"STORE_DONE\x10\x01\x12\r\n" +
 	"\tSTORE_HAD\x10\x02\x12\x11\n" +
-	"\rSTORE_REFUSED\x10\x032\xbc\x04\n" +
+	"\rSTORE_REFUSED\x10\x032\x84\x05\n" +
 	"\aControl\x12H\n" +
-	"\tSubscribe\x12!.kvfs.control.v1.SubscribeRequest\x1a\x16.kvfs.control.v1.Batch0\x01\x12B\n" +
+	"\tSubscribe\x12!.kvfs.control.v1.SubscribeRequest\x1a\x16.kvfs.control.v1.Batch0\x01\x12F\n" +
+	"\x06Digest\x12\x1e.kvfs.control.v1.DigestRequest\x1a\x1c.kvfs.control.v1.DigestReply\x12B\n" +
 	"\x04List\x12\x1c.kvfs.control.v1.ListRequest\x1a\x1a.kvfs.control.v1.ListReply0\x01\x12@\n" +
 	"\x04Stat\x12\x1c.kvfs.control.v1.StatRequest\x1a\x1a.kvfs.control.v1.StatReply\x12C\n" +
 	"\x05Lease\x12\x1d.kvfs.control.v1.LeaseRequest\x1a\x1b.kvfs.control.v1.LeaseReply\x12L\n" +
@@ -1739,7 +1900,7 @@ func file_cluster_wire_control_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_wire_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_cluster_wire_control_proto_goTypes = []any{
 	(LeaseStatus)(0),         // 0: kvfs.control.v1.LeaseStatus
 	(StoreStatus)(0),         // 1: kvfs.control.v1.StoreStatus
@@ -1748,58 +1909,62 @@ var file_cluster_wire_control_proto_goTypes = []any{
 	(*DirInfo)(nil),          // 4: kvfs.control.v1.DirInfo
 	(*BlockInfo)(nil),        // 5: kvfs.control.v1.BlockInfo
 	(*SubscribeRequest)(nil), // 6: kvfs.control.v1.SubscribeRequest
-	(*Batch)(nil),            // 7: kvfs.control.v1.Batch
-	(*ListRequest)(nil),      // 8: kvfs.control.v1.ListRequest
-	(*ListReply)(nil),        // 9: kvfs.control.v1.ListReply
-	(*Name)(nil),             // 10: kvfs.control.v1.Name
-	(*StatRequest)(nil),      // 11: kvfs.control.v1.StatRequest
-	(*StatReply)(nil),        // 12: kvfs.control.v1.StatReply
-	(*StatResult)(nil),       // 13: kvfs.control.v1.StatResult
-	(*DescribeRequest)(nil),  // 14: kvfs.control.v1.DescribeRequest
-	(*DescribeReply)(nil),    // 15: kvfs.control.v1.DescribeReply
-	(*LeaseRequest)(nil),     // 16: kvfs.control.v1.LeaseRequest
-	(*LeaseReply)(nil),       // 17: kvfs.control.v1.LeaseReply
-	(*LeaseResult)(nil),      // 18: kvfs.control.v1.LeaseResult
-	(*ReleaseRequest)(nil),   // 19: kvfs.control.v1.ReleaseRequest
-	(*ReleaseReply)(nil),     // 20: kvfs.control.v1.ReleaseReply
-	(*StoreRequest)(nil),     // 21: kvfs.control.v1.StoreRequest
-	(*StoreReply)(nil),       // 22: kvfs.control.v1.StoreReply
-	(*StoreResult)(nil),      // 23: kvfs.control.v1.StoreResult
-	(*Grave)(nil),            // 24: kvfs.control.v1.Grave
-	(*Graves)(nil),           // 25: kvfs.control.v1.Graves
+	(*DigestRequest)(nil),    // 7: kvfs.control.v1.DigestRequest
+	(*DigestReply)(nil),      // 8: kvfs.control.v1.DigestReply
+	(*Batch)(nil),            // 9: kvfs.control.v1.Batch
+	(*ListRequest)(nil),      // 10: kvfs.control.v1.ListRequest
+	(*ListReply)(nil),        // 11: kvfs.control.v1.ListReply
+	(*Name)(nil),             // 12: kvfs.control.v1.Name
+	(*StatRequest)(nil),      // 13: kvfs.control.v1.StatRequest
+	(*StatReply)(nil),        // 14: kvfs.control.v1.StatReply
+	(*StatResult)(nil),       // 15: kvfs.control.v1.StatResult
+	(*DescribeRequest)(nil),  // 16: kvfs.control.v1.DescribeRequest
+	(*DescribeReply)(nil),    // 17: kvfs.control.v1.DescribeReply
+	(*LeaseRequest)(nil),     // 18: kvfs.control.v1.LeaseRequest
+	(*LeaseReply)(nil),       // 19: kvfs.control.v1.LeaseReply
+	(*LeaseResult)(nil),      // 20: kvfs.control.v1.LeaseResult
+	(*ReleaseRequest)(nil),   // 21: kvfs.control.v1.ReleaseRequest
+	(*ReleaseReply)(nil),     // 22: kvfs.control.v1.ReleaseReply
+	(*StoreRequest)(nil),     // 23: kvfs.control.v1.StoreRequest
+	(*StoreReply)(nil),       // 24: kvfs.control.v1.StoreReply
+	(*StoreResult)(nil),      // 25: kvfs.control.v1.StoreResult
+	(*Grave)(nil),            // 26: kvfs.control.v1.Grave
+	(*Graves)(nil),           // 27: kvfs.control.v1.Graves
 }
 var file_cluster_wire_control_proto_depIdxs = []int32{
 	4,  // 0: kvfs.control.v1.BlockInfo.dirs:type_name -> kvfs.control.v1.DirInfo
-	10, // 1: kvfs.control.v1.ListReply.names:type_name -> kvfs.control.v1.Name
+	12, // 1: kvfs.control.v1.ListReply.names:type_name -> kvfs.control.v1.Name
 	5,  // 2: kvfs.control.v1.Name.info:type_name -> kvfs.control.v1.BlockInfo
-	13, // 3: kvfs.control.v1.StatReply.results:type_name -> kvfs.control.v1.StatResult
+	15, // 3: kvfs.control.v1.StatReply.results:type_name -> kvfs.control.v1.StatResult
 	5,  // 4: kvfs.control.v1.StatResult.info:type_name -> kvfs.control.v1.BlockInfo
 	3,  // 5: kvfs.control.v1.LeaseRequest.blocks:type_name -> kvfs.control.v1.BlockRef
-	18, // 6: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
+	20, // 6: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
 	0,  // 7: kvfs.control.v1.LeaseResult.status:type_name -> kvfs.control.v1.LeaseStatus
 	5,  // 8: kvfs.control.v1.LeaseResult.info:type_name -> kvfs.control.v1.BlockInfo
 	5,  // 9: kvfs.control.v1.StoreRequest.offers:type_name -> kvfs.control.v1.BlockInfo
-	23, // 10: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
+	25, // 10: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
 	1,  // 11: kvfs.control.v1.StoreResult.status:type_name -> kvfs.control.v1.StoreStatus
-	24, // 12: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
+	26, // 12: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
 	6,  // 13: kvfs.control.v1.Control.Subscribe:input_type -> kvfs.control.v1.SubscribeRequest
-	8,  // 14: kvfs.control.v1.Control.List:input_type -> kvfs.control.v1.ListRequest
-	11, // 15: kvfs.control.v1.Control.Stat:input_type -> kvfs.control.v1.StatRequest
-	16, // 16: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
-	14, // 17: kvfs.control.v1.Control.Describe:input_type -> kvfs.control.v1.DescribeRequest
-	19, // 18: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
-	21, // 19: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
-	25, // 20: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
-	7,  // 21: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
-	9,  // 22: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
-	12, // 23: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
-	17, // 24: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
-	15, // 25: kvfs.control.v1.Control.Describe:output_type -> kvfs.control.v1.DescribeReply
-	20, // 26: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
-	22, // 27: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
-	25, // 28: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
-	21, // [21:29] is the sub-list for method output_type
-	13, // [13:21] is the sub-list for method input_type
+	7,  // 14: kvfs.control.v1.Control.Digest:input_type -> kvfs.control.v1.DigestRequest
+	10, // 15: kvfs.control.v1.Control.List:input_type -> kvfs.control.v1.ListRequest
+	13, // 16: kvfs.control.v1.Control.Stat:input_type -> kvfs.control.v1.StatRequest
+	18, // 17: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
+	16, // 18: kvfs.control.v1.Control.Describe:input_type -> kvfs.control.v1.DescribeRequest
+	21, // 19: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
+	23, // 20: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
+	27, // 21: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
+	9,  // 22: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
+	8,  // 23: kvfs.control.v1.Control.Digest:output_type -> kvfs.control.v1.DigestReply
+	11, // 24: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
+	14, // 25: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
+	19, // 26: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
+	17, // 27: kvfs.control.v1.Control.Describe:output_type -> kvfs.control.v1.DescribeReply
+	22, // 28: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
+	24, // 29: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
+	27, // 30: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
+	22, // [22:31] is the sub-list for method output_type
+	13, // [13:22] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1817,7 +1982,7 @@ func file_cluster_wire_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_wire_control_proto_rawDesc), len(file_cluster_wire_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

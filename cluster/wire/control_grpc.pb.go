@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Control_Subscribe_FullMethodName = "/kvfs.control.v1.Control/Subscribe"
+	Control_Digest_FullMethodName    = "/kvfs.control.v1.Control/Digest"
 	Control_List_FullMethodName      = "/kvfs.control.v1.Control/List"
 	Control_Stat_FullMethodName      = "/kvfs.control.v1.Control/Stat"
 	Control_Lease_FullMethodName     = "/kvfs.control.v1.Control/Lease"
@@ -39,6 +40,8 @@ const (
 type ControlClient interface {
 	// Subscribe sends the feed of the node from a position on, without end.
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Batch], error)
+	// Digest compares what the caller knows of the node with what the node holds. Feature digest.
+	Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestReply, error)
 	// List sends what the node holds in a directory, in pages.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListReply], error)
 	// Stat tells what the node holds of each path.
@@ -82,6 +85,16 @@ func (c *controlClient) Subscribe(ctx context.Context, in *SubscribeRequest, opt
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_SubscribeClient = grpc.ServerStreamingClient[Batch]
+
+func (c *controlClient) Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestReply)
+	err := c.cc.Invoke(ctx, Control_Digest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *controlClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListReply], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -175,6 +188,8 @@ type Control_RemoveClient = grpc.BidiStreamingClient[Graves, Graves]
 type ControlServer interface {
 	// Subscribe sends the feed of the node from a position on, without end.
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[Batch]) error
+	// Digest compares what the caller knows of the node with what the node holds. Feature digest.
+	Digest(context.Context, *DigestRequest) (*DigestReply, error)
 	// List sends what the node holds in a directory, in pages.
 	List(*ListRequest, grpc.ServerStreamingServer[ListReply]) error
 	// Stat tells what the node holds of each path.
@@ -202,6 +217,9 @@ type UnimplementedControlServer struct{}
 
 func (UnimplementedControlServer) Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[Batch]) error {
 	return status.Errorf(codes.Unimplemented, "method Subscribe not implemented")
+}
+func (UnimplementedControlServer) Digest(context.Context, *DigestRequest) (*DigestReply, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Digest not implemented")
 }
 func (UnimplementedControlServer) List(*ListRequest, grpc.ServerStreamingServer[ListReply]) error {
 	return status.Errorf(codes.Unimplemented, "method List not implemented")
@@ -255,6 +273,24 @@ func _Control_Subscribe_Handler(srv interface{}, stream grpc.ServerStream) error
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_SubscribeServer = grpc.ServerStreamingServer[Batch]
+
+func _Control_Digest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Digest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Digest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Digest(ctx, req.(*DigestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Control_List_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ListRequest)
@@ -371,6 +407,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "kvfs.control.v1.Control",
 	HandlerType: (*ControlServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Digest",
+			Handler:    _Control_Digest_Handler,
+		},
 		{
 			MethodName: "Stat",
 			Handler:    _Control_Stat_Handler,

@@ -18,7 +18,7 @@ type Peer struct {
 	Control       string          `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string          `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
 	Congestion    string          `kvfs:"congestion" case:"in a data centre cubic can be several times as fast as the default, see cluster.md" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
-	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
+	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma|digest" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
 	GossipProfile string          `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
 	GossipKeys    string          `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`

@@ -146,7 +146,7 @@ func TestRejectPeers(t *testing.T) {
 		{`"peer": {"control": "a"}`, scalar.ErrInvalid, []string{`peer.control: "a" is not host:port`}},
 		{`"peer": {"bulk": "a:x"}`, scalar.ErrRange, []string{`peer.bulk: "a:x" has the port "x"`}},
 		{`"peer": {"congestion": "b-b-r"}`, scalar.ErrInvalid, []string{`peer.congestion: "b-b-r" is not a name: want 1 to 15`}},
-		{`"peer": {"require": ["get", "got"]}`, scalar.ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory, rdma`}},
+		{`"peer": {"require": ["get", "got"]}`, scalar.ErrEnum, []string{`peer.require[1]: unknown value "got"; one of get, store, bury, list, resume, memory, rdma, digest`}},
 		{`"peer": {"require": "get"}`, scalar.ErrType, []string{`peer.require: the string "get" is not a sequence`}},
 		{`"peer": {"gossip_profile": "man"}`, scalar.ErrEnum, []string{`peer.gossip_profile: unknown value "man"; one of lan, wan, local`}},
 		{`"peer": {"accept": true}`, scalar.ErrType, []string{`peer.accept: the boolean true is not one of on, off`}},
