@@ -39,7 +39,7 @@ type Remote interface {
 	List(ctx context.Context, dir string, fn func(name string, l *Located) bool) error
 }
 
-// Located is what a path means elsewhere: the attributes of its latest version.
+// Located is what a path means to a Remote or a Finder: the attributes of its latest version.
 type Located struct {
 	Seq   uint64
 	Size  int64  // bytes
@@ -47,6 +47,8 @@ type Located struct {
 	UID   uint32
 	GID   uint32
 	Mtime int64 // nanoseconds since the epoch
+
+	Expires int64 // likewise, of what a Finder has; 0: never, or not known
 }
 
 // Grave says that the versions of a name below Seq are void.

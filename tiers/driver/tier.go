@@ -70,7 +70,7 @@ type Tier interface {
 	// holds exactly Size bytes whose checksum the tier has verified; on any
 	// other outcome its content is undefined; after Failed with ErrUnavailable or
 	// ErrClosed a device may even write to it later, so that it must not be used
-	// again. If Sum or Size differ from what
+	// again. If Sum or Size, or to a Finder Attrs.Seq if it is not 0, differ from what
 	// the tier has recorded for the key, it has another version: Absent. A copy that
 	// proves bad is dropped by the tier before it reports Failed with
 	// ErrCorrupt. See Store for the completion.
@@ -115,7 +115,8 @@ type Transfer struct {
 	// reports it, and a Load takes the one that the tier has recorded.
 	Sum block.Checksum
 	// Attrs is kept with the block by a Store. A Load from a Remote tier has the Seq of
-	// the version that is wanted, and no other field.
+	// the version that is wanted, and no other field; so has a Load of a block from a Finder
+	// if its Sum is not known. Other Loads have none.
 	Attrs Attrs
 	// Volatile: the file may change while it is stored. What is stored must be one
 	// reading of it, with the checksum of that reading.
