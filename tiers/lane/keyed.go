@@ -36,35 +36,9 @@ func (l *Lane) UpdateLocked(u Update) { l.queueKeyedLocked(keyedOp{Update: u}) }
 func (l *Lane) queueKeyedLocked(op keyedOp) {
 	l.keyed.push(op)
 	l.keyedIn++
-	l.nameLocked(&op)
+	l.count(&op, 1)
 	l.wakeUp()
 }
-
-// nameLocked counts the names of op in naming.
-func (l *Lane) nameLocked(op *keyedOp) {
-	l.naming[op.From]++
-	if op.Attrs != nil {
-		l.naming[op.To]++
-	}
-}
-
-// doneKeyedLocked follows the end of a removal or an update.
-func (l *Lane) doneKeyedLocked(op *keyedOp) {
-	l.keyedOut++
-	keys := []block.Key{op.From, op.To}
-	if op.Attrs == nil {
-		keys = keys[:1]
-	}
-	for _, key := range keys {
-		if l.naming[key]--; l.naming[key] == 0 {
-			delete(l.naming, key)
-		}
-	}
-}
-
-// NamingLocked reports whether the tier may mean another block by a key than the index does, because removals
-// or updates are queued or being done.
-func (l *Lane) NamingLocked(key block.Key) bool { return l.naming[key] > 0 || l.moving > 0 }
 
 // AfterKeyedLocked has fn called when all removals and updates that were queued have been done. It is not called
 // after Close.
@@ -122,7 +96,8 @@ func (l *Lane) doKeyed(ops []keyedOp) {
 	}
 	l.o.Lock.Lock()
 	for i := range ops {
-		l.doneKeyedLocked(&ops[i])
+		l.keyedOut++
+		l.count(&ops[i], -1)
 	}
 	l.o.Lock.Unlock()
 }

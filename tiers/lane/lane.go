@@ -110,10 +110,7 @@ type Lane struct {
 	predict      *Predictor
 	busySince    time.Time // when loads were under way for the first time since none was
 
-	// naming counts, by key, the removals and updates that are queued or being done:
-	// until they are, the tier and the index may mean different blocks by one name.
-	naming            map[block.Key]int
-	moving            int    // Trees in keyed: likewise, of names that are not in naming yet
+	changing
 	keyedIn, keyedOut uint64 // removals and updates that were queued, and that are done
 }
 
@@ -121,12 +118,15 @@ type Lane struct {
 func New(o Options) *Lane {
 	l := &Lane{
 		o: o, wake: make(chan struct{}, 1), begun: map[*Store]struct{}{}, busy: map[block.Key]struct{}{},
-		naming: map[block.Key]int{}, jobs: map[driver.JobID]*LoadJob{}, storeJobs: map[driver.JobID]StoreJob{},
+		changing: changing{naming: map[block.Key]int{}}, jobs: map[driver.JobID]*LoadJob{}, storeJobs: map[driver.JobID]StoreJob{},
 	}
 	if l.predict = o.Predict; l.predict == nil {
 		l.predict = &Predictor{}
 	}
 	l.recorder, _ = o.Tier.(driver.Recorder)
+	if _, ok := o.Tier.(driver.Finder); ok {
+		l.above = map[string]int{}
+	}
 	l.stats.Name, l.stats.QueueLimitBytes = o.Name, o.QueueBytes
 	if o.SecondHit {
 		l.seen = newSeenFilter()

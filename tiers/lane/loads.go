@@ -15,7 +15,7 @@ type Load struct {
 	Key     block.Key
 	Size    int64          // bytes
 	Sum     block.Checksum // that it has to have; not Valid: the one that the tier has recorded
-	Seq     uint64         // the version that is wanted of a driver.Remote, else 0
+	Seq     uint64         // as Transfer.Attrs says
 	File    *os.File       // the destination
 	Request string         // loads of one job have the same
 	Ahead   bool           // asked for ahead of use: nobody waits for it in an open

@@ -1,6 +1,8 @@
 package lane
 
 import (
+	"slices"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -49,7 +51,7 @@ func (l *Lane) TreeLocked(t *Tree) {
 	}
 	l.keyed.push(keyedOp{tree: t})
 	l.keyedIn += n
-	l.moving++
+	l.moving = append(l.moving, t)
 	l.wakeUp()
 }
 
@@ -75,13 +77,13 @@ func (l *Lane) expandTreeLocked() {
 		op := keyedOp{Update: Update{Attrs: &a, ID: b.id}}
 		op.From, _ = block.ParseKey(t.From + path[len(t.To):])
 		op.To, _ = block.ParseKey(path)
-		l.nameLocked(&op)
+		l.count(&op, 1)
 		ops = append(ops, op)
 	}
 	if rest.next < len(t.blocks) {
 		ops = append(ops, rest)
 	} else {
-		l.moving--
+		l.moving = slices.Delete(l.moving, 0, 1)
 	}
 	l.keyed.pushAllFront(ops)
 }
