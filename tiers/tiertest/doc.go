@@ -3,6 +3,7 @@
 // tiers/tiertest/suite.
 //
 //	Reference  the smallest tier that keeps the whole contract, in memory
+//	Finding    a Reference that is a driver.Finder
 //	Faulty     a tier around a tier that fails, delays or hides as a Plan says
 //	Plan       which block operations go wrong, and how
 //	Clock      the time of injected latency; ManualClock moves only when told

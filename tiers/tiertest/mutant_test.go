@@ -42,6 +42,7 @@ type mutantBug struct {
 	host   func(r *Reference, host driver.Host) driver.Host // may return nil: it is not set
 	update func(r *Reference, from, to block.Key, a *driver.Attrs) bool
 	sync   func(r *Reference, done func(error))
+	find   func(r *Reference, path string) (driver.Located, bool)
 }
 
 func (m mutant) Store(job *driver.Job) {
@@ -118,6 +119,13 @@ func (m mutant) Blocks(fn func(*driver.Held) bool) error {
 	return m.Reference.Blocks(fn)
 }
 
+func (m mutant) Find(path string) (driver.Located, bool) {
+	if m.bug.find != nil {
+		return m.bug.find(m.Reference, path)
+	}
+	return m.Reference.find(path)
+}
+
 // TestMutant runs the suite on the mutant in the environment; "none" is the Reference.
 // TestSuiteCatches runs it in separate processes.
 func TestMutant(t *testing.T) {
@@ -138,7 +146,7 @@ func TestMutant(t *testing.T) {
 		}
 	}
 	if slices.Contains([]string{"pending is a miss", "close loses the queue", "pending loads as absent",
-		"remove overtaken by a store", "update overtaken by a store", "removed store says it is held"}, name) {
+		"remove overtaken by a store", "update overtaken by a store", "removed store says it is held", "found while pending"}, name) {
 		latency = hangTimeout(t) / 60 // so that jobs are under way at the right time, also on a slow machine
 	}
 	opts.Corrupt = func(t *testing.T, tier driver.Tier, key block.Key) {

@@ -8,12 +8,63 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // ruleMutants are mutants of what a tier keeps, reports and makes durable.
 var ruleMutants = []mutantRow{
+	// What is found.
+	{"found without owner", "Find", "want {Seq", func() mutantBug {
+		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
+			l.UID = 0
+			return l, ok
+		})
+	}},
+	{"directory without version", "Find", "want a directory", func() mutantBug {
+		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
+			if l.Mode&unix.S_IFMT == unix.S_IFDIR {
+				l.Seq = 0
+			}
+			return l, ok
+		})
+	}},
+	{"found after removal", "Find", "want nothing", func() mutantBug {
+		var seen sync.Map
+		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
+			if was, has := seen.Load(path); !ok && has {
+				return was.(driver.Located), true
+			}
+			if ok {
+				seen.Store(path, l)
+			}
+			return l, ok
+		})
+	}},
+	{"found in any version", "FindVersion", "it is another version", func() mutantBug {
+		return mutantBug{load: func(r *Reference, job *driver.Job) {
+			r.Load(withBlocks(job, func(tr *driver.Transfer) { tr.Attrs.Seq = 0 }))
+		}}
+	}},
+	{"found while pending", "FindPending", "Lookup afterwards says pending", func() mutantBug {
+		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			key, err := block.ParseKey(path)
+			return l, ok || err == nil && r.mu.storing[key] != nil
+		})
+	}},
+	{"found while asked", "FindAsked", "want nothing", func() mutantBug {
+		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			key, err := block.ParseKey(path)
+			return l, ok || err == nil && r.mu.held[key] != nil
+		})
+	}},
+
 	// Attributes and versions.
 	{"attributes forgotten", "Attributes", "with attributes", func() mutantBug {
 		return listing(func(held *driver.Held) { held.Attrs = driver.Attrs{Seq: held.Attrs.Seq, Dirs: held.Attrs.Dirs} })
@@ -455,6 +506,14 @@ func listing(edit func(held *driver.Held)) mutantBug {
 			edit(held)
 			return fn(held)
 		})
+	}}
+}
+
+// finding changes what is found.
+func finding(edit func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool)) mutantBug {
+	return mutantBug{find: func(r *Reference, path string) (driver.Located, bool) {
+		l, ok := r.find(path)
+		return edit(r, path, l, ok)
 	}}
 }
 

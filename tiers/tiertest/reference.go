@@ -70,6 +70,7 @@ var (
 	_ driver.Hosted     = (*Reference)(nil)
 	_ driver.Recorder   = (*Reference)(nil)
 	_ driver.Syncer     = (*Reference)(nil)
+	_ driver.Finder     = Finding{}
 )
 
 // refJob is a job in a queue, or a Sync.

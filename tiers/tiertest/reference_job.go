@@ -230,7 +230,7 @@ func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	switch {
 	case h == nil && storing:
 		return r.failed(OpLoad, tr.Key, block.ErrPending)
-	case h == nil, tr.Size != h.size, tr.Sum.Valid && tr.Sum != h.sum:
+	case h == nil, tr.Size != h.size, tr.Sum.Valid && tr.Sum != h.sum, tr.Attrs.Seq != 0 && tr.Attrs.Seq != h.attrs.Seq:
 		return driver.Outcome{Key: tr.Key, Status: driver.Absent}
 	}
 	data := h.data

@@ -1,6 +1,10 @@
 package tiertest
 
 import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -80,4 +84,37 @@ func (r *Reference) Reopen() (*Reference, error) {
 		next.mu.enter(&copied)
 	}
 	return next, nil
+}
+
+// Finding is a Reference that is a driver.Finder instead of a driver.Enumerator.
+type Finding struct {
+	*Reference
+	Blocks struct{} // hides Reference.Blocks
+}
+
+// Find returns what the tier has at a path; see driver.Finder. A directory has the attributes that were kept with the
+// latest block below it, and its time.
+func (f Finding) Find(path string) (driver.Located, bool) { return f.find(path) }
+
+func (r *Reference) find(path string) (l driver.Located, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, e := range r.mu.held {
+		h := e.Value.(*heldBlock)
+		at := key.Path()
+		switch a := &h.attrs; {
+		case h.leaving:
+		case at == path:
+			return driver.Located{
+				Seq: a.Seq, Size: h.size, Mode: unix.S_IFREG | a.Mode, UID: a.UID, GID: a.GID, Mtime: a.Mtime, Expires: a.Expires,
+			}, true
+		case strings.HasPrefix(at, path+"/") && a.Seq > l.Seq:
+			d := driver.DirAttrs{Mode: 0o755}
+			if depth := strings.Count(path, "/"); depth < len(a.Dirs) {
+				d = a.Dirs[depth]
+			}
+			l, ok = driver.Located{Seq: a.Seq, Mode: unix.S_IFDIR | d.Mode, UID: d.UID, GID: d.GID, Mtime: a.Mtime}, true
+		}
+	}
+	return l, ok
 }

@@ -17,8 +17,8 @@
 //		})
 //	}
 //
-// The suite finds abilities beyond driver.Tier (driver.Enumerator, Hosted, Recorder, Statser and
-// Syncer) by type assertion. Options give the suite the rest, such as how to make a copy bad. The
+// The suite finds abilities beyond driver.Tier (driver.Enumerator, Finder, Hosted, Recorder,
+// Statser and Syncer) by type assertion. Options give the suite the rest, such as how to make a copy bad. The
 // suite leaves out cases for which an option is missing.
 //
 // The suite knows no tier. The tests of package tiertest prove it with planted bugs, and its own

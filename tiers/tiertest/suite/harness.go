@@ -176,6 +176,9 @@ func (h *harness) wantPresence(want driver.Presence, keys ...block.Key) {
 		if got != want && (!h.opts.Faulty || want == driver.Miss) {
 			h.errorf("Lookup %.80q: got %v, want %v", keys[i].Path(), got, want)
 		}
+		if f, ok := ability[driver.Finder](h.tier); ok && want == driver.Miss {
+			h.wantLost(f, keys[i].Path())
+		}
 	}
 }
 

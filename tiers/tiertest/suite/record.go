@@ -46,6 +46,11 @@ func (h *harness) wantThere(blocks ...payload) {
 	if e, ok := ability[driver.Enumerator](h.tier); ok && !h.opts.Faulty {
 		h.wantListed(e, blocks)
 	}
+	if f, ok := ability[driver.Finder](h.tier); ok && !h.opts.Faulty {
+		for _, p := range blocks {
+			h.wantFound(f, p)
+		}
+	}
 }
 
 // checkUpdateAttributes: an Update to the same name changes the attributes of the block at once,

@@ -89,6 +89,24 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestFinding shows that the reference implementation keeps the contract of driver.Finder.
+func TestFinding(t *testing.T) {
+	t.Parallel()
+	reference := func(opts tiertest.ReferenceOptions) func(t *testing.T) driver.Tier {
+		return func(t *testing.T) driver.Tier { return tiertest.Finding{Reference: openReference(t, opts)} }
+	}
+	Run(t, reference(tiertest.ReferenceOptions{}), Options{
+		Small: reference(smallReferences[0]),
+		LRU:   true,
+		Reopen: func(t *testing.T, old driver.Tier) driver.Tier {
+			return tiertest.Finding{Reference: reopenReference(t, old.(tiertest.Finding).Reference).(*tiertest.Reference)}
+		},
+		Corrupt: func(t *testing.T, tier driver.Tier, key block.Key) {
+			corruptReference(t, tier.(tiertest.Finding).Reference, key)
+		},
+	})
+}
+
 // everyNth faults stores, loads and look-ups at odd intervals.
 func everyNth() *tiertest.Plan {
 	released := make(chan struct{})

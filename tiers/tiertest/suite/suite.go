@@ -153,7 +153,7 @@ func needsTrueSmall(o Options) bool { return o.Small != nil && !o.Faulty }
 
 // suiteCases returns all cases, the simplest first.
 func suiteCases() []suiteCase {
-	return slices.Concat(contractCases(), dataCases(), versionCases(), recordCases(), capacityCases(),
+	return slices.Concat(contractCases(), dataCases(), versionCases(), recordCases(), findCases(), capacityCases(),
 		hostCases(), parallelCases(), syncCases(), closeCases())
 }
 
