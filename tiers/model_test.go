@@ -675,6 +675,8 @@ var modelSetups = []stormSetup{
 	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page, Direct: true}}},
 	{o: tiers.Options{CapacityBytes: 64 * page, PromoteOnLookup: true, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}, {}}},
 		refs: []tiertest.ReferenceOptions{{CapacityBytes: 6 * page}, {CapacityBytes: 20 * page}}},
+	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}, found: true},
+	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page}, {}}, found: true},
 }
 
 // TestModel: the engine does what the rules of writing say, whatever three processes open, write, close,
@@ -713,6 +715,9 @@ func (m *model) run(t *testing.T, row stormSetup) {
 	var refs []*tiertest.Reference
 	for _, r := range row.refs {
 		refs = append(refs, tiertest.NewReference(t, r))
+	}
+	if row.found {
+		o.Secondaries = []tiers.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 	}
 	dir := shmDir(t)
 	m.lower = openLower(t, dir, o, refs...)

@@ -316,6 +316,7 @@ type stormSetup struct {
 
 	later bool // open as a front does that must not wait
 	bare  bool // the first tier can do no more than it must
+	found bool // the first tier is a driver.Finder
 }
 
 // stormSetups are small engines of every kind: with no secondary tier, one, and two,
@@ -343,6 +344,7 @@ func stormSetups() []stormSetup {
 			{Cascade: tiers.CascadeSync, QueueBytes: 8 * page}, {SecondHit: true}}},
 			refs: []tiertest.ReferenceOptions{slow(40), {CapacityBytes: 16 * page, Direct: true}}},
 		{o: tiers.Options{CapacityBytes: 24 * page, Policy: "arc"}, refs: []tiertest.ReferenceOptions{slow(1024)}, bare: true},
+		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(64)}, found: true},
 		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{faulty, slow(64)}},
 	}
 }
@@ -385,6 +387,8 @@ func TestStorm(t *testing.T) {
 			}
 			if row.bare {
 				o.Secondaries = []tiers.SecondaryOptions{{Tier: bare{refs[0]}}}
+			} else if row.found {
+				o.Secondaries = []tiers.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 			}
 			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
 			s.later, s.users = row.later, true

@@ -60,17 +60,21 @@ func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	if dir, name := w.Split([]byte(path)); e.WritingLocked(nil, dir, name) {
 		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}, true
 	}
-	if e.Remote == nil {
-		return v, false
-	}
-	l, ok := e.elsewhere.Locate(path)
+	l, s := e.elsewhere.SeekLocked(path)
 	switch {
-	case !ok || l.Mode&state.ModeType != state.ModeRegular:
+	case s == nil || l.Mode&state.ModeType != state.ModeRegular:
 		return v, false
 	case state.ChargeOf(l.Size) > e.Opts.CapacityBytes:
-		return fate.TooLarge(e.Remote.Opts.Name, l.Size, e.Opts.CapacityBytes), true
+		return fate.TooLarge(s.Opts.Name, l.Size, e.Opts.CapacityBytes), true
+	case s == e.Remote:
+		return fate.Verdict{Kind: fate.Present, Tier: s.Opts.Name, Text: "another node has it"}, true
 	}
-	return fate.Verdict{Kind: fate.Present, Tier: e.Remote.Opts.Name, Text: "another node has it"}, true
+	return below(s.Opts.Name), true
+}
+
+// below returns the verdict on a block that only secondary tiers have.
+func below(tiers string) fate.Verdict {
+	return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in " + tiers + ", and comes into memory when it is opened"}
 }
 
 // entryVerdictLocked returns the verdict on a name that has an entry.
@@ -99,7 +103,7 @@ func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 		v.Text += "; it is still in " + tiers
 		return v
 	}
-	return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in " + tiers + ", and comes into memory when it is opened"}
+	return below(tiers)
 }
 
 // maxSameHash bounds the groups that sameHashLocked looks into.

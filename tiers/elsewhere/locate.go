@@ -35,14 +35,14 @@ type elsewhere struct {
 //
 // A directory becomes this node's own, and is announced to the other nodes, when something below it does.
 
-// FindLocked returns the child of parent called name, 0 if there is none here or elsewhere.
+// FindLocked returns the child of parent called name, 0 if there is none here, elsewhere or in a Finder.
 func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
 	id := e.Mu.Ix.Lookup(parent, name)
-	if e.Remote == nil {
+	if e.Remote == nil && (id != 0 || len(e.Finders) == 0) {
 		return id
 	}
 	if id == 0 {
-		return e.locateLocked(parent, name)
+		return e.seekChildLocked(parent, name)
 	}
 	if en := e.Mu.Ix.At(id); en.Tiers == e.Remote.Bit && en.Blob == 0 {
 		return e.renewLocked(id, en)
@@ -53,27 +53,27 @@ func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
 // renewLocked looks up again what other nodes have under the name of id, if its entry stands only for that. A later
 // version gets an entry of its own, because the kernel may have opened this one.
 func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
-	isDir := en.Mode&state.ModeType == state.ModeDir
-	if !isDir && !e.remoteOnlyLocked(id, en) {
+	dir := en.Mode&state.ModeType == state.ModeDir
+	if !dir && !e.remoteOnlyLocked(id, en) {
 		return id
 	}
-	l, ok := e.Locate(e.Mu.Ix.Path(id))
+	l, s := e.latestLocked(e.Mu.Ix.Path(id))
 	switch {
-	case ok && !isDir && l.Seq == en.Seq && l.Mode&state.ModeType == state.ModeRegular:
+	case s == nil || l.Seq < en.Seq || l.Mode&state.ModeType != en.Mode&state.ModeType, dir && (s != e.Remote || l.Seq == en.Seq):
+		return id
+	case dir:
+		en.Mode, en.UID, en.GID, en.Seq = l.Mode&(state.ModeType|0o7777), l.UID, l.GID, l.Seq
+		return id
+	case s == e.Remote && l.Seq == en.Seq:
 		en.Mode = l.Mode & (state.ModeType | 0o7777) // the attributes may have changed since
 		e.ChownLocked(id, en, l.UID, l.GID)
-		return id
-	case !ok || l.Seq <= en.Seq || l.Mode&state.ModeType != en.Mode&state.ModeType:
-		return id
-	case isDir:
-		en.Mode, en.UID, en.GID, en.Seq = l.Mode&(state.ModeType|0o7777), l.UID, l.GID, l.Seq
 		return id
 	}
 	parent, name := e.Mu.Ix.Parent(id), e.Mu.Ix.Name(id)
 	var g state.Gone
 	e.forgetRemoteLocked(id, en, &g)
 	e.outdated = append(e.outdated, g.Names...)
-	return e.enterLocked(parent, name, &l)
+	return e.enterLocked(parent, name, &l, s)
 }
 
 // TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
@@ -85,7 +85,7 @@ func (e *elsewhere) TellOutdatedLocked(g *state.Gone) {
 
 // WalkLocked is FindLocked for a path.
 func (e *elsewhere) WalkLocked(path string) index.ID {
-	if e.Remote == nil {
+	if e.Remote == nil && len(e.Finders) == 0 {
 		return e.Mu.Ix.Walk(path)
 	}
 	id := index.Root
@@ -137,39 +137,35 @@ func (e *elsewhere) Locate(path string) (driver.Located, bool) {
 	return l, true
 }
 
-// locateLocked enters the file or directory that other nodes have under a name, and returns 0 if they have none.
-func (e *elsewhere) locateLocked(parent index.ID, name string) index.ID {
-	if e.DirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
-		return 0
-	}
-	l, ok := e.Locate(e.ChildPathLocked(parent, name))
-	if !ok {
-		return 0
-	}
-	return e.enterLocked(parent, name, &l)
-}
-
-// enterLocked makes an entry of the file or directory l that other nodes have under a name.
-func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located) index.ID {
+// enterLocked makes an entry of the file or directory l that a tier has under a name: the Remote or a Finder.
+func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located, s *state.Secondary) index.ID {
 	ix := e.Mu.Ix
 	id := ix.Alloc()
 	en := ix.At(id)
 	en.Mode, en.UID, en.GID = l.Mode&(state.ModeType|0o7777), l.UID, l.GID
 	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
-	en.Seq, en.Tiers = l.Seq, e.Remote.Bit
+	en.Seq = l.Seq
 	e.observeLocked(l.Seq)
-	isDir := l.Mode&state.ModeType == state.ModeDir
-	if !isDir {
+	if s == e.Remote || !isDir(l) {
+		en.Tiers = s.Bit
+	}
+	if !isDir(l) {
 		en.Size = l.Size
-		en.Flags |= state.FlagFetched
 		e.EnterGroupLocked(en, e.GroupOfLocked(parent))
 		e.Mu.Hollow++
 	}
 	ix.Link(id, parent, name)
-	if isDir {
+	if isDir(l) {
 		e.MarkDirLocked(id, en)
 	} else {
 		e.ClassifyLocked(id, en)
+	}
+	if s != e.Remote {
+		e.enterFoundLocked(id, en, l, s)
+		return id
+	}
+	if !isDir(l) {
+		en.Flags |= state.FlagFetched
 	}
 	e.Far.Watch(e.KeyLocked(id))
 	e.strays = append(e.strays, id)
@@ -361,10 +357,11 @@ func (e *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, 
 	}
 }
 
-// OtherElsewhereLocked reports whether other nodes have another version than the entry en.
+// OtherElsewhereLocked reports whether other nodes or Finders have another version than the entry en, or a copy that it
+// does not have.
 func (e *elsewhere) OtherElsewhereLocked(id index.ID, en *index.Entry) bool {
-	l, ok := e.Locate(e.Mu.Ix.Path(id))
-	return ok && l.Seq != en.Seq
+	l, s := e.latestLocked(e.Mu.Ix.Path(id))
+	return s != nil && (en.Tiers&s.Bit == 0 || l.Seq != en.Seq)
 }
 
 // EmptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks

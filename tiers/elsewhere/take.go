@@ -118,7 +118,7 @@ func (e *lending) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, er
 			if depth < len(h.Dirs) {
 				l.Mode, l.UID, l.GID = state.ModeDir|h.Dirs[depth].Mode&0o7777, h.Dirs[depth].UID, h.Dirs[depth].GID
 			}
-			id = e.elsewhere.enterLocked(parent, name, &l)
+			id = e.elsewhere.enterLocked(parent, name, &l, e.Remote)
 		}
 		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType != state.ModeDir || en.Flags&state.FlagTemp != 0 {
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
@@ -145,7 +145,7 @@ func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *H
 	}
 	return e.elsewhere.enterLocked(parent, name, &driver.Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,
-	}), nil
+	}, e.Remote), nil
 }
 
 // Supersede drops this node's file or directory of a path if its version is below seq: another node has removed or

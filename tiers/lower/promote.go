@@ -468,7 +468,7 @@ func (e *loads) queueLoads(list []*promotion) (queued []*state.Secondary) {
 	if !closed {
 		for _, p := range list {
 			p.asked++
-			if p.Seq = 0; p.tier == e.Remote {
+			if p.Seq = 0; p.tier == e.Remote || p.tier.Finder != nil && !p.Sum.Valid {
 				p.Seq = p.seq
 			}
 			p.tier.QueueLoadLocked(&p.Load)

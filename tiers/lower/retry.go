@@ -87,7 +87,7 @@ func countFailureLocked(s *state.Secondary, o *driver.Outcome, wanted bool) {
 }
 
 // nextTierLocked follows a tier that did not give a block. again says that another tier is left to ask. stale says that
-// the name must be looked up again, because other nodes have another version by now.
+// the name must be looked up again, because other nodes or a Finder have another version by now.
 func (e *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *state.Gone) (again, stale bool) {
 	bad := isBad(o)
 	p.tried |= s.Bit
@@ -109,9 +109,10 @@ func (e *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry
 	return again, other && !(e.Mu.Ix.Valid(p.id) && e.Mu.Ix.Linked(p.id))
 }
 
-// otherVersionLocked reports whether other nodes have another version of a block that the Remote tier did not give.
+// otherVersionLocked reports whether other nodes or Finders have another version of a block that the Remote tier or a
+// Finder did not give.
 func (e *loads) otherVersionLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
-	return s == e.Remote && (isBad(o) || isLater(o)) && e.elsewhere.OtherElsewhereLocked(p.id, en)
+	return (s == e.Remote || s.Finder != nil) && (isBad(o) || isLater(o)) && e.elsewhere.OtherElsewhereLocked(p.id, en)
 }
 
 // orphanLocked parts a promotion from its entry, which may get another one.

@@ -55,7 +55,8 @@ type Elsewhere interface {
 	// LostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
 	// the directory.
 	LostDirLocked(id index.ID, en *index.Entry, g *state.Gone)
-	// OtherElsewhereLocked reports whether other nodes have another version than the entry en.
+	// OtherElsewhereLocked reports whether other nodes or Finders have another version than the entry en, or a copy that
+	// it does not have.
 	OtherElsewhereLocked(id index.ID, en *index.Entry) bool
 	// OwnDirsLocked makes the directories above an entry this node's own.
 	OwnDirsLocked(id index.ID)
@@ -69,7 +70,7 @@ type Elsewhere interface {
 	// TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
 	// calls it before it releases the lock.
 	TellOutdatedLocked(g *state.Gone)
-	// WalkLocked returns the entry of a path, 0 if there is none here or elsewhere.
+	// WalkLocked returns the entry of a path, 0 if there is none here, elsewhere or in a Finder.
 	WalkLocked(path string) index.ID
 }
 

@@ -26,6 +26,9 @@ func (e *copies) AddSecondaries() {
 		if far, ok := o.Tier.(driver.Remote); ok {
 			e.Remote, e.Far = s, far
 		}
+		if s.Finder, _ = o.Tier.(driver.Finder); s.Finder != nil {
+			e.Finders = append(e.Finders, s)
+		}
 		if o.Cascade == state.CascadeOnEvict {
 			e.Lazy |= s.Bit
 		}
@@ -143,9 +146,30 @@ func (e *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= state.FlagSynced
 }
 
+// DisownLocked removes what Finders have at the path of a name that a process takes away or replaces, and of which the
+// engine did not know: else a look-up would find that again. known are the tiers that are told of the name anyway.
+func (e *copies) DisownLocked(path string, known uint16) {
+	for _, s := range e.Finders {
+		if known&s.Bit != 0 {
+			continue
+		}
+		if l, ok := s.Finder.Find(path); ok && l.Mode&state.ModeType == state.ModeRegular {
+			key, _ := block.ParseKey(path)
+			s.RemoveLocked(key)
+		}
+	}
+}
+
 // StaleCopiesLocked removes the copies of a block that has a new version under the same name. A copy that fsync
 // promised stays until the copy of the new version takes its place.
 func (e *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
+	if len(e.Finders) > 0 && e.Mu.Ix.Linked(id) {
+		known := en.Tiers | en.Storing
+		if en.Flags&state.FlagSynced != 0 {
+			known |= e.Keeper().Bit
+		}
+		e.DisownLocked(e.Mu.Ix.Path(id), known)
+	}
 	if en.Flags&state.FlagSynced == 0 {
 		e.RemoveCopiesLocked(id, en)
 		return

@@ -34,7 +34,8 @@ func (e *names) ResolveLocked(parent index.ID, name string, by state.Caller) (id
 	}
 	id = e.elsewhere.FindLocked(parent, name)
 	if id == 0 {
-		return 0, stable && e.Remote == nil && !e.Opts.Kernels // else another node or kernel can make it at any time
+		// Otherwise another node, kernel or user of a tier can make it at any time.
+		return 0, stable && e.Remote == nil && len(e.Finders) == 0 && !e.Opts.Kernels
 	}
 	if e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0 {
 		return id, stable

@@ -44,7 +44,7 @@ const presenceBatch = 128
 
 // Presences sets out[i] to where the block at paths[i] is, a path below the mount. A file that is being written is
 // Pending, also to its own process. A directory is a miss, and so is a path that cannot exist. A block that only
-// other nodes have is found, but gets no entry and no lease.
+// other nodes or a driver.Finder have is found, but gets no entry and no lease.
 //
 // Presences is made for thousands of names. It takes the lock for some of them at a time, does not wait, and
 // allocates nothing for names of this node. Neighbours in one directory are found faster. len(out) must be at least
@@ -120,26 +120,26 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 	return p
 }
 
-// absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes may have the
-// block.
+// absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes or a Finder may
+// have the block.
 func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
 	if e.WritingLocked(o.As, dir, name) {
 		return Place{Presence: driver.Pending}
 	}
-	if e.Remote == nil || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
+	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}
-	l, ok := e.elsewhere.Locate(string(path))
-	if !ok || !e.showsFarLocked(o.As, string(path), &l) {
+	l, s := e.elsewhere.SeekLocked(string(path))
+	if s == nil || !e.showsFarLocked(o.As, string(path), &l) {
 		return Place{}
 	}
 	if l.Mode&state.ModeType != state.ModeRegular {
 		return Place{Dir: true}
 	}
-	if state.LateLocked(e.Remote, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+	if state.LateLocked(s, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
 	}
-	return Place{Presence: driver.Hit, Tier: uint8(e.Remote.N + 1)}
+	return Place{Presence: driver.Hit, Tier: uint8(s.N + 1)}
 }
 
 // pathGroupLocked returns the group of a path, nil if the group has no account.
@@ -190,8 +190,8 @@ func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
 	return ended
 }
 
-// showsFarLocked reports whether v may read the file l that other nodes have at path. Directories above it may also
-// be those of other nodes.
+// showsFarLocked reports whether v may read the file l that other nodes or a Finder have at path. Directories above it
+// may also be theirs.
 func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
 	if v == nil {
 		return true
@@ -205,8 +205,7 @@ func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located
 		if id := e.Mu.Ix.Walk(path); id != 0 {
 			return e.ReachesLocked(v, id)
 		}
-		var above driver.Located
-		above, ok = e.elsewhere.Locate(path)
-		l, want = &above, event.MaySearch
+		above, s := e.elsewhere.SeekLocked(path)
+		l, ok, want = &above, s != nil, event.MaySearch
 	}
 }

@@ -57,15 +57,16 @@ type Elsewhere interface {
 	// EmptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks
 	// them, so it blocks, for removeWait at most.
 	EmptyElsewhere(ctx context.Context, parent index.ID, name string) error
-	// FindLocked returns the child of parent called name, 0 if there is none here or elsewhere.
+	// FindLocked returns the child of parent called name, 0 if there is none here, elsewhere or in a Finder.
 	FindLocked(parent index.ID, name string) index.ID
-	// Locate is Remote.Locate without the answers that cannot be right.
-	Locate(path string) (driver.Located, bool)
 	// OwnDirLocked makes a directory of other nodes this node's own. It gets a new version, because the version of the
 	// other nodes may have been removed while this one was being filled.
 	OwnDirLocked(id index.ID, en *index.Entry)
 	// OwnDirsLocked makes the directories above an entry this node's own.
 	OwnDirsLocked(id index.ID)
+	// SeekLocked returns the latest version that other nodes or Finders have at a path without an entry, and its tier, nil
+	// if there is none.
+	SeekLocked(path string) (l driver.Located, s *state.Secondary)
 	// SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
 	// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
 	SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone)
@@ -78,6 +79,9 @@ type Elsewhere interface {
 
 // Lower is what this room needs of package lower.
 type Lower interface {
+	// DisownLocked removes what Finders have at the path of a name that a process takes away or replaces, and of which the
+	// engine did not know: else a look-up would find that again. known are the tiers that are told of the name anyway.
+	DisownLocked(path string, known uint16)
 	// DropCopiesLocked takes a block that is gone out of the tiers, and voids its stores.
 	DropCopiesLocked(id index.ID, en *index.Entry)
 	// PartLocked parts the promotion of an entry, if there is one, from the entry.

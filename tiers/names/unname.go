@@ -37,6 +37,9 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	if en.Mode&state.ModeType != state.ModeDir {
 		e.tellDroppedLocked(id, en, kind, why)
 	}
+	if len(e.Finders) > 0 && (why.Reason == fate.ReasonUnlink || why.Reason == fate.ReasonExpired) {
+		e.lower.DisownLocked(ix.Path(id), en.Tiers|en.Storing)
+	}
 	e.lower.DropCopiesLocked(id, en)
 	if en.Lookups > 0 {
 		g.Names = append(g.Names, state.GoneName{Parent: parent, ID: id, Name: name})

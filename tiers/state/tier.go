@@ -18,6 +18,7 @@ type Secondary struct {
 	N          int
 	Bit        uint16
 	Syncer     driver.Syncer // nil if the tier is none
+	Finder     driver.Finder // likewise
 	Predict    lane.Predictor
 }
 

@@ -362,7 +362,9 @@ func (e *drafts) keepSyncedLocked(en *index.Entry) {
 // nil if heir takes the name because it was closed.
 func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *state.Caller, g *state.Gone) {
 	en := e.Mu.Ix.At(holder)
+	known := en.Tiers | en.Storing
 	if s := e.Keeper(); s != nil && e.Mu.Ix.At(heir).Flags&state.FlagSynced != 0 {
+		known |= s.Bit
 		en.Tiers &^= s.Bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.Bit
 		en.Flags &^= state.FlagSynced
@@ -373,6 +375,9 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *stat
 		e.Mu.Ix.Unlink(holder)
 		e.awaitLocked(hf, k)
 		return
+	}
+	if len(e.Finders) > 0 {
+		e.lower.DisownLocked(e.Mu.Ix.Path(holder), known)
 	}
 	f := e.fileLocked(heir)
 	if f != nil && en.Flags&state.FlagUncommitted == 0 {

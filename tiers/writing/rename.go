@@ -247,6 +247,9 @@ func (e *renames) followLocked(moved []index.ID, from, to string, g *state.Gone)
 		if e.Remote != nil {
 			e.LeaveRemoteLocked(en, was(c))
 		}
+		if len(e.Finders) > 0 {
+			e.lower.DisownLocked(was(c), en.Tiers|e.BegunLocked(c, en))
+		}
 		synced := i > 0 && en.Flags&state.FlagSynced != 0
 		switch {
 		case en.Tiers|en.Storing == 0 && !synced: // there are no copies
@@ -445,6 +448,9 @@ func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor)
 	e.EventLocked(event.Removed, id, fate.Cause{Reason: fate.ReasonRenamed, By: by})
 	if e.Remote != nil {
 		e.Far.Bury([]driver.Grave{{Path: e.Mu.Ix.Path(id), Seq: e.NextSeqLocked()}})
+	}
+	if len(e.Finders) > 0 {
+		e.lower.DisownLocked(e.Mu.Ix.Path(id), en.Tiers|en.Storing)
 	}
 	e.lower.DropCopiesLocked(id, en)
 }

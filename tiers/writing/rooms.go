@@ -64,6 +64,7 @@ type Elsewhere interface {
 type Lower interface {
 	AfterCommit(ctx context.Context, w state.Waiter, id index.ID, sync bool) error
 	CascadeLocked(id index.ID, en *index.Entry)
+	DisownLocked(path string, known uint16)
 	DropCopiesLocked(id index.ID, en *index.Entry)
 	OpenDeadline(id index.ID) (deadline time.Duration, late bool)
 	PromoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error))
