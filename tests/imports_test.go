@@ -71,6 +71,8 @@ var table = map[string]row{
 	"tiers/disk/ledger":  {7, []string{"tiers/block", "tiers/driver", "tiers/policy", "tiers/disk/format", "tiers/disk/durable", "directio"}},
 	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
+	"tiers/object/pack": {2, []string{"tiers/block", "tiers/driver"}},
+
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/latency"}},
 	"tiers/state": {3, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/event", "tiers/fate", "tiers/index", "tiers/invariant", "tiers/lane", "tiers/pattern", "tiers/reuse", "tiers/room"}},
