@@ -71,7 +71,8 @@ var table = map[string]row{
 	"tiers/disk/ledger":  {7, []string{"tiers/block", "tiers/driver", "tiers/policy", "tiers/disk/format", "tiers/disk/durable", "directio"}},
 	"tiers/disk/home":    {3, []string{"tiers/block", "tiers/disk/format", "directio"}},
 
-	"tiers/object/pack": {2, []string{"tiers/block", "tiers/driver"}},
+	"tiers/object/pack":    {2, []string{"tiers/block", "tiers/driver"}},
+	"tiers/object/catalog": {2, []string{"tiers/block", "tiers/driver"}},
 
 	"tiers/event": {2, []string{"tiers/block", "tiers/driver", "tiers/fate"}},
 	"tiers/lane":  {2, []string{"tiers/block", "tiers/driver", "tiers/index", "tiers/invariant", "tiers/latency"}},
