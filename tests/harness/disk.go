@@ -63,6 +63,15 @@ func NewDiskDir(tb testing.TB, user *User) string {
 	return dir
 }
 
+// NewDir returns a new empty directory. It is removed when the test ends.
+func NewDir(tb testing.TB) string {
+	tb.Helper()
+	return newDir(tb, processDir(), "dir")
+}
+
+// ProcessDir returns a new empty directory that is removed when the test process ends.
+func ProcessDir(pattern string) (string, error) { return os.MkdirTemp(processDir(), pattern) }
+
 // newDir makes a directory in parent. It is removed, with all mounts in it, when the test ends.
 func newDir(tb testing.TB, parent, pattern string) string {
 	tb.Helper()
