@@ -150,6 +150,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":           {"tiers/publish"},
 	"github.com/hashicorp/memberlist":             {"cluster/gossip"},
 	"github.com/minio/crc64nvme":                  {"tiers/block"},
+	"github.com/minio/minio-go/v7":                {"tests/s3test"},
 	"github.com/moby/sys/mountinfo":               {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/doctor", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring":          {"directio"},
 	"github.com/prometheus/client_golang":         {"cmd/kvfs/metrics"},
