@@ -13,7 +13,7 @@ RACED := ./...
 TIMEOUT := -timeout=25m
 # Tests wait more than they work: more packages at a time than there are processors, the longest first.
 PACKAGES := -p=4
-LONGEST := ./tests/mount ./tests/engines/llama ./tests/cluster
+LONGEST := ./tests/mount ./tests/engines/llama ./tests/cluster ./tiers/object/bucket
 RDMA ?= 1
 
 help: ## print this

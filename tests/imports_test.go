@@ -93,6 +93,8 @@ var table = map[string]row{
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
 
+	"tiers/object/bucket": {1, []string{"tiers/block", "tiers/latency", "cluster/breaker"}},
+
 	"tiers/publish": {6, []string{"tiers/block", "tiers/event", "tiers/template"}},
 	"fs/strict":     {1, []string{"tiers/block"}},
 	"fs/query":      {6, []string{"fs/strict", "tiers", "tiers/block", "tiers/event", "tiers/fate", "tiers/hybrid", "tiers/template"}},
@@ -150,7 +152,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":           {"tiers/publish"},
 	"github.com/hashicorp/memberlist":             {"cluster/gossip"},
 	"github.com/minio/crc64nvme":                  {"tiers/block"},
-	"github.com/minio/minio-go/v7":                {"tests/s3test"},
+	"github.com/minio/minio-go/v7":                {"tiers/object/bucket", "tests/s3test"},
 	"github.com/moby/sys/mountinfo":               {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/doctor", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring":          {"directio"},
 	"github.com/prometheus/client_golang":         {"cmd/kvfs/metrics"},
@@ -163,7 +165,9 @@ var homes = map[string][]string{
 	"google.golang.org/grpc":                      {"cluster", "cluster/control", "cluster/wire", "cmd/kvfs/csi"},
 	"google.golang.org/protobuf":                  {"cluster", "cluster/control", "cluster/grave", "cluster/message", "cluster/meta", "cluster/wire", "cmd/kvfs/csi"},
 	"go.uber.org/zap":                             {},
+	"golang.org/x/sync":                           {"tiers/object/bucket"},
 	"golang.org/x/sys":                            {},
+	"golang.org/x/time":                           {"tiers/object/bucket"},
 }
 
 // TestImports shows that every package imports only what the table allows, by
