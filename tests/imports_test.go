@@ -93,6 +93,7 @@ var table = map[string]row{
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},
 
+	"tiers/object":        {3, []string{"tiers/block", "tiers/driver", "tiers/object/catalog", "tiers/object/pack"}},
 	"tiers/object/bucket": {1, []string{"tiers/block", "tiers/latency", "cluster/breaker"}},
 
 	"tiers/publish": {6, []string{"tiers/block", "tiers/event", "tiers/template"}},
@@ -107,6 +108,7 @@ var table = map[string]row{
 
 	"cmd/kvfs/config/scalar": {1, nil},
 	"cmd/kvfs/config":        {2, []string{"tiers/block", "tiers/hybrid", "tiers/template", "cmd/kvfs/config/scalar"}},
+	"cmd/kvfs/object":        {4, []string{"tiers/driver", "tiers/object", "tiers/object/bucket", "cmd/kvfs/config/scalar"}},
 	"cmd/kvfs/exit":          {3, []string{"cmd/kvfs/config"}},
 	"cmd/kvfs/show":          {7, []string{"fs/query"}},
 	"cmd/kvfs/result":        {8, []string{"cmd/kvfs/show"}},
@@ -165,7 +167,7 @@ var homes = map[string][]string{
 	"google.golang.org/grpc":                      {"cluster", "cluster/control", "cluster/wire", "cmd/kvfs/csi"},
 	"google.golang.org/protobuf":                  {"cluster", "cluster/control", "cluster/grave", "cluster/message", "cluster/meta", "cluster/wire", "cmd/kvfs/csi"},
 	"go.uber.org/zap":                             {},
-	"golang.org/x/sync":                           {"tiers/object/bucket"},
+	"golang.org/x/sync":                           {"tiers/object", "tiers/object/bucket"},
 	"golang.org/x/sys":                            {},
 	"golang.org/x/time":                           {"tiers/object/bucket"},
 }

@@ -75,10 +75,10 @@ class Cancelled(Exception):
 class Exists(Sequence):
     """Which of the requested blocks are there; as a sequence, a bool for each.
 
-    states   a character a block, in order: "m" in memory, "d" on the SSD, "p" at a peer, "w"
+    states   a character a block, in order: "m" in memory, "d" on the SSD, "o" in object storage, "p" at a peer, "w"
              pending (being written, or on its way into memory), "l" late (there, but later than
              the deadline), "." miss, "/" a directory, which is a miss
-    hits     how many are m, d or p
+    hits     how many are m, d, o or p
     pending  how many are w
     late     how many are l
     misses   how many are "." or "/"

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/object"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -14,6 +15,7 @@ func tierTypes() (*driver.Registry, error) {
 		r.Register(config.TierMemory, nil),
 		r.Register(config.TierDisk, nil),
 		r.Register(config.TierPeer, nil),
+		r.Register(config.TierObject, object.New),
 	)
 }
 

@@ -41,7 +41,7 @@ func nav() []section {
 			"docs/engines/mooncake.md", "docs/engines/gpu.md"}},
 		{"Use", []string{"docs/semantics.md", "docs/control.md", "docs/events.md", "clients/python/README.md", "docs/sizing.md"}},
 		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/debugging.md", "docs/page.md", "docs/metrics.md", "docs/alerts.md",
-			"docs/status.md", "docs/cluster.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},
+			"docs/status.md", "docs/cluster.md", "docs/object.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},
 		{"Develop", []string{"docs/architecture.md", "CONTRIBUTING.md", "docs/features.md", "CHANGELOG.md", "SECURITY.md"}},
 	}
 }

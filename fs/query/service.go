@@ -32,7 +32,7 @@ type Engine interface {
 // Options configures a Service.
 type Options struct {
 	Engine Engine                 // required
-	Tiers  []string               // names of the engine's tiers, memory first: "memory", "disk", "peer"
+	Tiers  []string               // types of the engine's tiers, memory first: "memory", "disk", "object", "peer"
 	Specs  map[string]hybrid.Spec // at the start; New checks all of them
 	Traced func(Traced)           // called after the answer to a request whose name is a traceparent. It must not block. Nil: nobody
 }
@@ -63,9 +63,13 @@ func New(o Options) (*Service, error) {
 		s.chars[code] = '.'
 	}
 	for tier := range maxTiers {
-		s.chars[codeMemory+byte(tier)] = 'd'
-		if tier < len(o.Tiers) && strings.HasPrefix(o.Tiers[tier], "peer") {
-			s.chars[codeMemory+byte(tier)] = 'p'
+		letter := &s.chars[codeMemory+byte(tier)]
+		switch *letter = 'd'; {
+		case tier >= len(o.Tiers):
+		case strings.HasPrefix(o.Tiers[tier], "peer"):
+			*letter = 'p'
+		case o.Tiers[tier] == "object":
+			*letter = 'o'
 		}
 	}
 	s.chars[codeMemory], s.chars[codePending], s.chars[codeLate], s.chars[codeDir] = 'm', 'w', 'l', '/'

@@ -70,6 +70,7 @@ type existsAnswer struct {
 var stateWords = map[byte][2]string{
 	'm': {"hit", "memory"},
 	'd': {"hit", "disk"},
+	'o': {"hit", "object"},
 	'p': {"hit", "peer"},
 	'w': {"pending", "-"},
 	'l': {"late", "-"},
@@ -207,6 +208,7 @@ func (l *lookup) summary(total int) string {
 	all := l.sum.States + l.below
 	add(strings.Count(all, "m"), "in memory")
 	add(strings.Count(all, "d"), "on disk")
+	add(strings.Count(all, "o"), "in object storage")
 	add(strings.Count(all, "p"), "at a peer")
 	add(l.sum.Pending, "pending")
 	add(l.sum.Late, "late")

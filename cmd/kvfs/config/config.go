@@ -14,7 +14,7 @@ type Config struct {
 	Store        Store                  `kvfs:"store" help:"The owner of memory and disk on a machine (kvfs serve), and how mounts of mode standalone-store reach it."`
 	DrainTimeout scalar.Duration        `kvfs:"drain_timeout" case:"tests/mount TestDiskStopDrains waits for a long queue" default:"30s" help:"How long a stop waits for blocks on their way to the SSD. At most 1s of it is for requests under way. Zero does not wait."`
 	Disk         Disk                   `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
-	Tiers        []Tier                 `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. In a list memory is first and peers are last; a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type as disk. Files and inline JSON only."`
+	Tiers        []Tier                 `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. In a list memory is first and peers are last; a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type, other than object, as disk. Files and inline JSON only."`
 	Promotion    Promotion              `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
 	Staging      Staging                `kvfs:"staging" help:"Aligned buffers for blocks that a tier cannot move in place: small ones, and unaligned ends."`
 	DirectIO     DirectIO               `kvfs:"directio" help:"How the SSD tier reads and writes past the page cache."`

@@ -26,7 +26,7 @@ func TestFlagUsages(t *testing.T) {
 		t.Errorf("the short help has %d settings: want about twenty", len(short))
 	}
 	const last = "\nRun kvfs mount --help-all for the other "
-	others := []string{"--" + flagFile, "--" + flagInline, "--help", "--" + flagHelpAll}
+	others := []string{"--" + flagFile, "--" + flagInline, "--" + flagObject, "--help", "--" + flagHelpAll}
 	for _, c := range []struct {
 		args, want []string
 	}{

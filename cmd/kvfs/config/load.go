@@ -57,6 +57,11 @@ func decode(src Sources) *loader {
 	if src.Flags != nil {
 		l.overlayFlags(src.Flags)
 	}
+	if texts := flagTexts(src.Flags, flagObject); len(texts) > 0 {
+		l.overlayObjects(texts, Origin{Source: Flag, Name: flagObject})
+	} else if text := l.env[envObject]; text != "" {
+		l.overlayObjects([]string{text}, Origin{Source: Env, Name: envObject})
+	}
 	return l
 }
 

@@ -27,6 +27,7 @@ const (
 var foreign = []struct{ name, help string }{
 	{envFile, "the configuration file, as --config"},
 	{envInline, "inline JSON, as --config-json"},
+	{envObject, "a tier on object storage, as --object"},
 	{"KVFS_MOUNT", "the mount point, for programs that kvfs starts and for scripts"},
 	{"KVFS_SOCKET", "the socket of the owner, for programs that kvfs starts; the setting is KVFS_STORE_SOCKET"},
 	{"KVFS_BIN", "the kvfs binary, for scripts and tests"},
@@ -218,6 +219,7 @@ const (
 func AddFlags(fs *pflag.FlagSet) {
 	fs.String(flagFile, "", "configuration `FILE`, YAML or JSON (env "+envFile+")")
 	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
+	fs.StringArray(flagObject, nil, "add a tier on object storage: `url=s3://BUCKET/PREFIX[,endpoint=URL,...]`, with keys of the type object (env "+envObject+")")
 	for _, t := range textSettings() {
 		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", firstSentence(t.help))
 		f.DefValue, f.Annotations = cmp.Or(t.auto, t.def), map[string][]string{"values": t.enum} // for cmd/kvfs/complete
@@ -288,6 +290,15 @@ func (l *loader) overlayFlags(fs *pflag.FlagSet) {
 			l.noteRetired(s.path, Origin{Source: Flag, Name: f.Name})
 		}
 	}
+}
+
+// flagTexts returns the texts of a flag that may be repeated.
+func flagTexts(fs *pflag.FlagSet, name string) []string {
+	if fs == nil || !fs.Changed(name) {
+		return nil
+	}
+	texts, _ := fs.GetStringArray(name)
+	return texts
 }
 
 // flagString returns the trimmed text of a flag that was set, or "".

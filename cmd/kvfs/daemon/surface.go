@@ -43,8 +43,13 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	if traces != nil {
 		o.Traced = traces.Query
 	}
+	media := map[string]string{"disk": cfg.Events.ZMQ.DiskMedium}
 	for _, b := range below {
-		o.Tiers = append(o.Tiers, b.Name)
+		kind := cfg.TypeOf(b.Name)
+		o.Tiers = append(o.Tiers, kind)
+		if kind == config.TierObject {
+			media[b.Name] = "OBJ"
+		}
 	}
 	var err error
 	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {
@@ -56,7 +61,7 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{
 			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Hash: z.Hash, Encoding: z.Encoding,
-			Templates: z.Templates, BlockSize: z.BlockSize, Media: map[string]string{"disk": z.DiskMedium}, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
+			Templates: z.Templates, BlockSize: z.BlockSize, Media: media, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
 		})
 		if err != nil {
 			return nil, err

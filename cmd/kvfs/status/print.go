@@ -43,8 +43,12 @@ func Print(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
+		capacity := show.Bytes(tier.CapacityBytes)
+		if tier.Type == config.TierObject && tier.CapacityBytes == 0 {
+			capacity = "-" // no limit
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.Text(show.State(tier.State, tier.Reason)),
-			show.Bytes(tier.UsedBytes), show.Bytes(tier.CapacityBytes), show.Bytes(tier.PinnedBytes), tier.Blocks)
+			show.Bytes(tier.UsedBytes), capacity, show.Bytes(tier.PinnedBytes), tier.Blocks)
 	}
 	if s.Schema != Schema {
 		fmt.Fprintf(t, "\nThe daemon is of another version. To see all that it tells, add --json.\n")

@@ -166,6 +166,9 @@ func (b *Bucket) call(ctx context.Context, what string, limit time.Duration, f f
 	return b.report(ctx, what, f(limited))
 }
 
+// Available reports whether calls go through: the breaker is closed.
+func (b *Bucket) Available() bool { return b.breaker.Closed() }
+
 // usable returns why no request is made now.
 func (b *Bucket) usable() error {
 	select {

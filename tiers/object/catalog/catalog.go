@@ -143,7 +143,7 @@ func (c *Catalog) Put(path string, e Entry, dirs []driver.DirAttrs) bool {
 	s.write.Lock()
 	defer s.write.Unlock()
 	// Under the lock: Remove makes the tomb first and then takes this lock.
-	if c.tombs.count.Load() > 0 && c.tombs.removed(hash, e.Seq, now) {
+	if c.tombs.count.Load() > 0 && c.tombs.removed(hash, e.Seq, c.packs.time(e.Pack), now) {
 		c.refused.Add(1)
 		return false
 	}
@@ -224,12 +224,13 @@ func (c *Catalog) shrinkLocked(s *shard) {
 	s.mu.Unlock()
 }
 
-// Remove removes the versions of a path up to seq, and reports whether there was one. Until that
-// time, in nanoseconds since the epoch, Put refuses these versions.
-func (c *Catalog) Remove(path string, seq uint64, until int64) bool {
+// Remove removes the versions of a path up to seq from the packs of a time and before, and reports
+// whether there was one. Until a second time Put refuses these versions from these packs. Both are in
+// nanoseconds since the epoch.
+func (c *Catalog) Remove(path string, seq uint64, at, until int64) bool {
 	hash := c.hash(path)
-	c.tombs.add(hash, seq, until, c.now().UnixNano())
-	return c.forget(hash, func(r *record) bool { return r.seq <= seq })
+	c.tombs.add(hash, seq, at, until, c.now().UnixNano())
+	return c.forget(hash, func(r *record) bool { return r.seq <= seq && c.packs.time(r.pack) <= at })
 }
 
 // Forget forgets a block if it is in this pack, and reports whether it was. Another copy may be put

@@ -43,7 +43,7 @@
 //	Forget, ns                                      720        2000        2150
 //	Drop of a pack with its blocks, ms                            4          60
 //
-// A pack takes 40 bytes and a directory 130 to 220. Get does not allocate. Packs, directories and
+// A pack takes 48 bytes and a directory 130 to 220. Get does not allocate. Packs, directories and
 // classes give back their memory in chunks of 256. The maps of directories and removals never do.
 //
 // # Concurrency

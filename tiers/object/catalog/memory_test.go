@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -155,7 +156,7 @@ func TestTombBound(t *testing.T) {
 	c := New(Options{MaxTombs: 10, Now: func() time.Time { return time.Unix(0, now) }})
 	c.AddPack(Pack{Index: Align, Size: 1000})
 	for i := range 25 {
-		c.Remove(fmt.Sprint(i), 5, 100)
+		c.Remove(fmt.Sprint(i), 5, math.MaxInt64, 100)
 	}
 	if st := c.Stats(); st.Tombs != 10 || st.TombsDropped != 15 {
 		t.Errorf("got %+v", st)
@@ -216,7 +217,7 @@ func TestParallel(t *testing.T) {
 					}
 					switch i % 5 {
 					case 0:
-						c.Remove(path, uint64(round)<<32, time.Now().Add(time.Second).UnixNano())
+						c.Remove(path, uint64(round)<<32, math.MaxInt64, time.Now().Add(time.Second).UnixNano())
 					case 1:
 						c.Forget(path, n)
 					case 2:

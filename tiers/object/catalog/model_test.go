@@ -41,7 +41,7 @@ func (m *model) inPack(n uint32) (paths []string) {
 
 func (m *model) put(path string, e Entry, dirs []driver.DirAttrs) bool {
 	p, is := m.packs[e.Pack]
-	if g, removed := m.tombs[path]; removed && e.Seq <= g.seq && m.now < g.until {
+	if g, removed := m.tombs[path]; removed && e.Seq <= g.seq && p.Time <= g.at && m.now < g.until {
 		m.refused++
 		return false
 	}
@@ -150,11 +150,11 @@ func testModel(t *testing.T, r *rand.Rand) {
 				t.Fatalf("step %d: put %s %+v: got %v", step, path, e, got)
 			}
 		case op < 16:
-			g := tomb{r.Uint64N(20), m.now + r.Int64N(100)}
+			g := tomb{r.Uint64N(20), r.Int64N(int64(step) + 1), m.now + r.Int64N(100)}
 			if old, is := m.tombs[path]; g.until > m.now || is && old.until > m.now {
-				m.tombs[path] = tomb{max(g.seq, old.seq), max(g.until, old.until)}
+				m.tombs[path] = tomb{max(g.seq, old.seq), max(g.at, old.at), max(g.until, old.until)}
 			}
-			if got, want := c.Remove(path, g.seq, g.until), m.remove(path, func(e Entry) bool { return e.Seq <= g.seq }); got != want {
+			if got, want := c.Remove(path, g.seq, g.at, g.until), m.remove(path, func(e Entry) bool { return e.Seq <= g.seq && m.packs[e.Pack].Time <= g.at }); got != want {
 				t.Fatalf("step %d: remove %s: got %v", step, path, got)
 			}
 		case op < 18:

@@ -15,11 +15,12 @@ type Pack struct {
 	Writer uint64
 	Index  int64 // offset of the index in bytes, a multiple of Align below 1<<38
 	Size   int64 // of the object in bytes; at most Index + 4 GiB
+	Total  int   // blocks in the object, as Complete was told; 0 until then
 	Live   int64 // bytes of the blocks that the catalog has in it
 	Blocks int   // how many these are
 }
 
-// packState is a Pack as it is stored. 40 bytes.
+// packState is a Pack as it is stored. 48 bytes.
 type packState struct {
 	time    int64
 	writer  uint64
@@ -27,12 +28,13 @@ type packState struct {
 	index   uint32 // in units of Align
 	tail    uint32
 	blocks  uint32
+	total   uint32
 	dropped bool // Drop is at work: no block may be put into it
 }
 
 func (p *packState) pack() Pack {
 	index := int64(p.index) * Align
-	return Pack{p.time, p.writer, index, index + int64(p.tail), p.live, int(p.blocks)}
+	return Pack{p.time, p.writer, index, index + int64(p.tail), int(p.total), p.live, int(p.blocks)}
 }
 
 // packs is the packs with their accounts.
@@ -141,9 +143,30 @@ func (k *packs) free(numbers []uint32) {
 	}
 }
 
-// AddPack gives a pack a number. Live and Blocks are ignored. ok is false if its sizes cannot be,
+// time returns the time of a pack, 0 if there is no such pack.
+func (k *packs) time(n uint32) int64 {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if s := k.mu.list.find(n); s != nil {
+		return s.time
+	}
+	return 0
+}
+
+// AddPack gives a pack a number. Total, Live and Blocks are ignored. ok is false if its sizes cannot be,
 // or if there are MaxPacks.
 func (c *Catalog) AddPack(p Pack) (n uint32, ok bool) { return c.packs.add(p) }
+
+// Complete says that the blocks of a pack have been put, and how many are in the object, those
+// included that Put refused.
+func (c *Catalog) Complete(n uint32, total int) {
+	k := &c.packs
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.mu.list.find(n); s != nil {
+		s.total = uint32(total)
+	}
+}
 
 // Pack returns a pack.
 func (c *Catalog) Pack(n uint32) (p Pack, ok bool) {

@@ -5,9 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// tomb says that versions up to seq are removed.
+// tomb says that versions up to seq are removed from older packs.
 type tomb struct {
 	seq   uint64
+	at    int64 // in packs of this time and before
 	until int64
 }
 
@@ -36,7 +37,7 @@ type tombs struct {
 }
 
 // add enters a removal.
-func (t *tombs) add(hash, seq uint64, until, now int64) {
+func (t *tombs) add(hash, seq uint64, at, until, now int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sweepLocked(now, tombSweep)
@@ -54,7 +55,7 @@ func (t *tombs) add(hash, seq uint64, until, now int64) {
 	if is && old.until <= now {
 		old = tomb{until: old.until} // it is over
 	}
-	t.mu.byHash[hash] = tomb{max(seq, old.seq), max(until, old.until)}
+	t.mu.byHash[hash] = tomb{max(seq, old.seq), max(at, old.at), max(until, old.until)}
 	t.count.Store(int64(len(t.mu.byHash)))
 }
 
@@ -90,12 +91,12 @@ func (t *tombs) sweepLocked(now int64, most int) {
 	}
 }
 
-// removed reports whether this version is removed.
-func (t *tombs) removed(hash, seq uint64, now int64) bool {
+// removed reports whether this version is removed from a pack of that time.
+func (t *tombs) removed(hash, seq uint64, at, now int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	g, is := t.mu.byHash[hash]
-	return is && seq <= g.seq && now < g.until
+	return is && seq <= g.seq && at <= g.at && now < g.until
 }
 
 // stats adds to st, and forgets the tombs that are over.
@@ -104,5 +105,5 @@ func (t *tombs) stats(st *Stats, now int64) {
 	defer t.mu.Unlock()
 	t.sweepLocked(now, len(t.mu.byHash))
 	st.Tombs, st.TombsDropped = int64(len(t.mu.byHash)), t.mu.dropped
-	st.TombBytes = 2*st.Tombs*(8+16+1) + 16*int64(cap(t.mu.queue))
+	st.TombBytes = 2*st.Tombs*(8+24+1) + 16*int64(cap(t.mu.queue))
 }

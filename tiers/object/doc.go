@@ -1,0 +1,61 @@
+// Package object is the tier on object storage: blocks in a bucket of an S3 store that the site runs already. The
+// blocks outlive all nodes, and several nodes and clusters may share a bucket.
+//
+//	Tier      driver.Tier and driver.Finder over a Bucket
+//	Bucket    what the tier asks of a store; package bucket has the one over S3
+//
+// Its parts are packages of their own, which do not know it:
+//
+//	pack      what is in the bucket, byte by byte
+//	catalog   which blocks the bucket has, in memory
+//	bucket    requests to the store: limits, retries, hedging, breaker
+//
+// # Stores
+//
+// A block below Options.PackBelow waits in a queue, at most Options.Linger, until the blocks there fill a pack. A
+// larger block is a pack alone. A pack is built in memory and written with one PUT, so that a process that dies
+// leaves no half of it. Its blocks are Stored when the PUT has succeeded.
+//
+// # Loads
+//
+// The catalog says in which pack a block is and where. One ranged GET brings its frame: a header, the path and the
+// data. The frame is checked before a byte of it reaches the block's file: the path, so that two paths of one hash
+// are never confused, and the checksum of the data. Blocks of one job that are neighbours in a pack come with one
+// GET.
+//
+// # What the bucket has
+//
+// Nothing that an engine waits for lists the bucket. At start a goroutine lists it, reads the index at the end of
+// each pack, newest first, and enters the blocks in the catalog. Until it has finished, blocks that it has not reached
+// are misses. Every Options.Refresh it lists what is newer than the last listing, and once an hour everything, so
+// that it learns of the packs that other nodes have written and deleted. A pack that is gone is a miss.
+//
+// Find answers for blocks that this engine never stored. Their modification time is that of the commit, as the seq
+// has it, until the block is loaded.
+//
+// # Removals
+//
+// A removed block leaves the catalog at once, and a tombstone for it is written to the bucket, at most a second
+// later. A node that dies within that second may find the block again. Others learn of the tombstone with their next
+// listing. A tombstone is deleted after Options.TombstoneTTL, when no pack from before it has dead blocks.
+//
+// # Space
+//
+// With Options.CapacityBytes the oldest packs go when the bucket has more. With Options.TTL packs go at that age.
+// The engine is asked for each block of such a pack (driver.Host.MayEvict). A pack of which more than half is dead is
+// written anew without that half, at most Options.RewriteBytes a day. Blocks that the engine does not give up are
+// written anew in the same way. With Options.BucketExpires the tier deletes no pack: a rule of the bucket does.
+//
+// All nodes that share a prefix delete the same oldest packs. Only the writer of a pack writes it anew, or anybody once
+// it is a day old: two that do so at once cost space, never a wrong byte.
+//
+// # Outages
+//
+// When the store does not answer, its breaker opens. Look-ups then find nothing, and stores and loads fail at once,
+// until a probe succeeds. Nothing in memory or on SSD waits for the store.
+//
+// # Lock order
+//
+// Tier.mu and queue.mu are leaves. The catalog has locks of its own. No lock is held during a request, or while the
+// Host or Job.Done is called.
+package object

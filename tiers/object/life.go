@@ -1,0 +1,190 @@
+package object
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/object/catalog"
+	"github.com/kvfs/kvfs/tiers/object/pack"
+)
+
+// strangerAge is the age from which any node writes a pack of another node anew.
+const strangerAge = 24 * time.Hour
+
+// makeRoom deletes the packs that are too old or more than the bucket may have, and writes half-dead packs anew.
+func (t *Tier) makeRoom(ctx context.Context) {
+	if t.readOnly.Load() || t.o.BucketExpires {
+		return
+	}
+	now := t.o.Now()
+	for _, p := range t.oldestFirst() {
+		full := t.o.CapacityBytes > 0 && t.catalog.Stats().PackedBytes > t.o.CapacityBytes
+		age := now.Sub(time.Unix(0, p.name.Time))
+		old := t.o.TTL > 0 && age > t.o.TTL
+		var err error
+		switch {
+		case ctx.Err() != nil || !t.bucket.Available():
+			return
+		case full || old:
+			err = t.evict(ctx, p)
+		case t.ours(p.name, age) && p.dead():
+			err = t.compact(ctx, p)
+		}
+		if err != nil && ctx.Err() == nil {
+			t.o.Logger.Warn("pack stays", zap.String("tier", t.o.Name), zap.Stringer("pack", p.name), zap.Error(err))
+		}
+	}
+}
+
+// known is a pack with its number.
+type known struct {
+	catalog.Pack
+	name   pack.Name
+	number uint32
+}
+
+// headBytes is about what a frame takes besides its data.
+const headBytes = 256
+
+// dead reports whether more than half of a pack are removed and replaced blocks.
+func (p *known) dead() bool {
+	return p.Blocks < p.Total && p.Live+int64(p.Blocks)*headBytes <= p.Index/2
+}
+
+// oldestFirst lists the packs whose blocks are all in the catalog.
+func (t *Tier) oldestFirst() []known {
+	var list []known
+	t.catalog.Packs(func(number uint32, p catalog.Pack) bool {
+		if p.Total > 0 {
+			list = append(list, known{p, nameOf(p), number})
+		}
+		return true
+	})
+	slices.SortFunc(list, func(a, b known) int { return cmp.Compare(a.Time, b.Time) })
+	return list
+}
+
+// ours reports whether this node looks after an object of that age. A machine has the upper half of a writer's number.
+func (t *Tier) ours(n pack.Name, age time.Duration) bool {
+	return n.Writer>>32 == t.o.Writer>>32 || age > strangerAge
+}
+
+// evict deletes a pack. Blocks that the engine does not give up, and pinned ones, are written anew first.
+func (t *Tier) evict(ctx context.Context, p known) error {
+	entries, err := t.live(ctx, p)
+	if err != nil {
+		return t.vanished(p, err)
+	}
+	var keep []pack.Entry
+	evicted := uint64(0)
+	for _, e := range entries {
+		key, err := block.ParseKey(e.Path)
+		if err != nil {
+			continue
+		}
+		t.catalog.Forget(e.Path, p.number) // before the question: Find must not tell of it any more
+		if e.Attrs.Pinned || t.host != nil && !t.host.MayEvict(key) {
+			t.put(e.Path, &e.Attrs, e.Size, p.number, e.Offset)
+			keep = append(keep, e)
+			continue
+		}
+		evicted++
+	}
+	t.mu.Lock()
+	t.mu.stats.Evicted += evicted
+	t.mu.Unlock()
+	return t.replace(ctx, p, keep)
+}
+
+// compact writes what is alive of a pack anew, and deletes the pack.
+func (t *Tier) compact(ctx context.Context, p known) error {
+	entries, err := t.live(ctx, p)
+	if err != nil {
+		return t.vanished(p, err)
+	}
+	return t.replace(ctx, p, entries)
+}
+
+// vanished drops a pack from the catalog if err says that it is gone.
+func (t *Tier) vanished(p known, err error) error {
+	if errors.Is(err, block.ErrNotFound) {
+		t.catalog.Drop(p.number)
+		return nil
+	}
+	return err
+}
+
+// live returns the blocks of a pack that the catalog has there.
+func (t *Tier) live(ctx context.Context, p known) ([]pack.Entry, error) {
+	var alive []pack.Entry
+	err := t.index(ctx, object{p.name.String(), p.Size}, func(pack.Name) error { return nil }, func(e *pack.Entry) {
+		key, err := block.ParseKey(e.Path)
+		if r, has := t.catalog.Get(key); err == nil && has && r.Pack == p.number && r.Offset == e.Offset {
+			alive = append(alive, *e)
+			alive[len(alive)-1].Attrs.Dirs = slices.Clone(e.Attrs.Dirs)
+		}
+	})
+	return alive, t.kind(err)
+}
+
+// replace writes some blocks of a pack into a new one and deletes the old one. If the budget of the day does not allow
+// that, nothing happens.
+func (t *Tier) replace(ctx context.Context, p known, keep []pack.Entry) error {
+	if len(keep) > 0 {
+		bytes := int64(pack.FooterBytes)
+		for _, e := range keep {
+			bytes += pack.FrameBytes(e.Path, e.Size) + pack.Align + entryBytes(e.Path)
+		}
+		if !t.rewrite.take(bytes, false) {
+			return nil
+		}
+		if err := t.copy(ctx, p, keep, bytes); err != nil {
+			return err
+		}
+	}
+	if err := t.kind(t.bucket.Delete(ctx, p.name.String())); err != nil {
+		return err
+	}
+	t.catalog.Drop(p.number)
+	return nil
+}
+
+// copy writes some blocks of a pack into a new one.
+func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64) error {
+	b, offset := pack.NewBuilder(t.buffers.get(bytes)), int64(0)
+	for i := range keep {
+		e := &keep[i]
+		frame := make([]byte, pack.FrameBytes(e.Path, e.Size))
+		if err := t.kind(t.bucket.Get(ctx, p.name.String(), e.Offset, frame)); err != nil {
+			return err
+		}
+		data, h, err := open(frame, e.Path)
+		if err == nil {
+			err = b.Add(e.Path, &e.Attrs, data, h.Sum)
+		}
+		if err != nil {
+			return err
+		}
+		e.Offset = offset
+		offset += (int64(len(frame)) + pack.Align - 1) &^ (pack.Align - 1)
+	}
+	name, data := b.Finish(t.tick(), t.o.Writer)
+	defer t.buffers.put(data)
+	if err := t.kind(t.bucket.Put(ctx, name.String(), data)); err != nil {
+		return err
+	}
+	number, err := t.addPack(name, int64(len(data)))
+	for i := 0; i < len(keep) && err == nil; i++ {
+		t.put(keep[i].Path, &keep[i].Attrs, keep[i].Size, number, keep[i].Offset)
+	}
+	if err == nil {
+		t.catalog.Complete(number, len(keep))
+	}
+	return err
+}

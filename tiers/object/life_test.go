@@ -1,0 +1,201 @@
+package object
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+)
+
+// clock is a clock that tests move.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Unix(1_800_000_000, 0)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) move(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// engine is a Host that keeps some blocks.
+type engine struct {
+	mu    sync.Mutex
+	keeps map[block.Key]bool
+	asked int
+}
+
+func (e *engine) MayEvict(key block.Key) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked++
+	return !e.keeps[key]
+}
+
+func (e *engine) Lost(block.Key, error) {}
+
+var _ driver.Host = (*engine)(nil)
+
+// TestCapacity shows that the oldest packs go when the bucket is over its capacity, that blocks in use and pinned ones
+// stay, and that nothing goes with BucketExpires.
+func TestCapacity(t *testing.T) {
+	for _, expires := range []bool{false, true} {
+		t.Run(fmt.Sprint("bucket ", expires), func(t *testing.T) {
+			s, host := newStore(), &engine{keeps: map[block.Key]bool{}}
+			tier := s.tier(t, 1, func(o *Options) { o.CapacityBytes, o.PackBelow, o.BucketExpires = 10<<20, -1, expires })
+			tier.SetHost(host)
+			var puts []put
+			for i := range 30 {
+				p := newPut(fmt.Sprintf("g/%02d", i), uint64(i+1), 1<<20)
+				p.attrs.Pinned = i == 1
+				host.mu.Lock()
+				host.keeps[keyOf(t, p.path)] = i == 2
+				host.mu.Unlock()
+				puts = append(puts, p)
+				stored(t, tier, p)
+			}
+			if expires {
+				tier.makeRoom(context.Background())
+				wantBlocks(t, tier, puts...)
+				return
+			}
+			until(t, "over its capacity", func() bool { return tier.Stats().UsedBytes <= 10<<20 })
+			wantBlocks(t, tier, puts[1], puts[2], puts[29])
+			wantGone(t, tier, puts[0].path, puts[3].path, puts[10].path)
+			if got := tier.Stats(); got.Evicted == 0 || host.asked == 0 {
+				t.Errorf("stats: %+v, asked %d times", got, host.asked)
+			}
+		})
+	}
+}
+
+// TestTTL shows that packs go at their age.
+func TestTTL(t *testing.T) {
+	s, c := newStore(), newClock()
+	tier := s.tier(t, 1, func(o *Options) { o.TTL, o.Now = time.Hour, c.Now })
+	p, q := newPut("g/x", 5, 3000), newPut("g/y", 6, 3000)
+	stored(t, tier, p)
+	c.move(40 * time.Minute)
+	stored(t, tier, q)
+	wantBlocks(t, tier, p, q)
+	c.move(30 * time.Minute)
+	until(t, "x is still there", gone(tier, "g/x"))
+	wantBlocks(t, tier, q)
+	c.move(time.Hour)
+	until(t, "an object is left", func() bool { return len(s.names(".pack")) == 0 })
+}
+
+// TestCompact shows that a pack of which most is dead is written anew with the rest, once, and that another node that
+// knew the old one finds the block in the new one.
+func TestCompact(t *testing.T) {
+	s := newStore()
+	quiet := func(o *Options) { o.Refresh = time.Hour }
+	tier := s.tier(t, 1, quiet)
+	var puts []put
+	for i := range 10 {
+		puts = append(puts, newPut(fmt.Sprintf("g/%02d", i), uint64(i+1), 100_000))
+	}
+	stored(t, tier, puts...)
+	other := s.tier(t, 2<<32, nil)
+	until(t, "not found", found(other, puts[9].path))
+	var keys []block.Key
+	for _, p := range puts[:8] {
+		keys = append(keys, keyOf(t, p.path))
+	}
+	tier.Remove(keys)
+	old := s.names(".pack")
+	tier.makeRoom(context.Background())
+	packs := s.names(".pack")
+	if len(packs) != len(old) || packs[0] == old[0] {
+		t.Fatalf("packs %v, before %v", packs, old)
+	}
+	wantBlocks(t, tier, puts[8:]...)
+	tier.makeRoom(context.Background())
+	if again := s.names(".pack"); again[0] != packs[0] {
+		t.Errorf("%v was written anew, as %v", packs, again)
+	}
+	if got := tier.Stats().Detail.(Detail); got.Rewritten < 200_000 || got.Rewritten > 300_000 || got.Packs != int64(len(packs)) {
+		t.Errorf("detail: %+v", got)
+	}
+	until(t, "the other node does not find the new pack", func() bool {
+		_, o := load(t, other, puts[9].path, 100_000)
+		return o.Status == driver.Loaded
+	})
+}
+
+// TestRewriteBudget shows that no more than the budget is written anew in a day.
+func TestRewriteBudget(t *testing.T) {
+	s, c := newStore(), newClock()
+	tier := s.tier(t, 1, func(o *Options) { o.RewriteBytes, o.Refresh, o.Now = 1000, time.Hour, c.Now })
+	p, q := newPut("g/x", 5, 500), newPut("g/y", 6, 9000)
+	stored(t, tier, p, q)
+	big, bigger := newPut("g/a", 7, 5000), newPut("g/b", 8, 9000)
+	stored(t, tier, big, bigger)
+	tier.Remove([]block.Key{keyOf(t, "g/y"), keyOf(t, "g/b")})
+	before := s.names(".pack")
+	tier.makeRoom(context.Background())
+	after := s.names(".pack")
+	if len(after) != len(before) || after[0] != before[1] {
+		t.Errorf("packs %v, before %v: want the small one written anew, the other as it was", after, before)
+	}
+	wantBlocks(t, tier, p, big)
+}
+
+// TestTombstones shows that a removal is written within moments, that it survives as long as a pack has the block, and
+// that both go after their time.
+func TestTombstones(t *testing.T) {
+	s, c := newStore(), newClock()
+	slow := func(o *Options) { o.Now = c.Now; o.TombstoneTTL = time.Hour }
+	tier := s.tier(t, 1, slow)
+	p, q := newPut("g/x", 5, 3000), newPut("g/y", 6, 30_000)
+	stored(t, tier, p, q)
+	tier.Remove([]block.Key{keyOf(t, p.path)})
+	until(t, "no tombstone", func() bool { return len(s.names(".tomb")) == 1 })
+	c.move(3 * time.Hour)
+	tombs := len(s.names(".tomb"))
+	until(t, "not listed again", func() bool { return tier.whole.Load() >= c.Now().UnixNano() })
+	if tombs != 1 || len(s.names(".tomb")) != 1 {
+		t.Errorf("the tombstone is gone though a pack has the block")
+	}
+	tier.Close(context.Background())
+	again := s.tier(t, 2, slow) // the same machine
+	until(t, "not listed", again.learned.Load)
+	wantGone(t, again, p.path)
+	wantBlocks(t, again, q)
+	again.Remove([]block.Key{keyOf(t, q.path)})
+	until(t, "the dead pack is still there", func() bool { return len(s.names(".pack")) == 0 })
+	c.move(3 * time.Hour)
+	until(t, "tombstones are left", func() bool { return len(s.names("")) == 0 })
+}
+
+// TestRemoveWhileAway shows that removals wait for a store that is away.
+func TestRemoveWhileAway(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p := newPut("g/x", 5, 3000)
+	stored(t, tier, p)
+	var refused bool
+	s.change(func() {
+		s.broken = func(op, _ string) error {
+			refused = refused || op == "put"
+			return block.ErrUnavailable
+		}
+	})
+	tier.Remove([]block.Key{keyOf(t, p.path)})
+	until(t, "no request", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return refused })
+	s.change(func() { s.broken = nil })
+	until(t, "no tombstone", func() bool { return len(s.names(".tomb")) == 1 })
+}

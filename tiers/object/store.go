@@ -1,0 +1,340 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/object/catalog"
+	"github.com/kvfs/kvfs/tiers/object/pack"
+)
+
+// work is a job with the outcomes that it has so far.
+type work struct {
+	*driver.Job
+	outcomes []driver.Outcome
+	left     int // blocks without an outcome. Guarded by Tier.mu.
+}
+
+// flight is one block that is being stored.
+type flight struct {
+	job  *work
+	i    int  // its place in the job
+	void bool // removed, or superseded by a later Store. Guarded by Tier.mu.
+}
+
+func (f *flight) block() *driver.Transfer { return &f.job.Blocks[f.i] }
+
+// frame is how many bytes the block takes before the index of a pack.
+func (f *flight) frame() int64 {
+	b := f.block()
+	return (pack.FrameBytes(b.Key.Path(), b.Size) + pack.Align - 1) &^ (pack.Align - 1)
+}
+
+// entryBytes is the most that an entry of a path takes in the index of a pack.
+func entryBytes(path string) int64 { return int64(128 + 9*len(path)) }
+
+func newWork(job *driver.Job) *work {
+	w := &work{Job: job, outcomes: make([]driver.Outcome, len(job.Blocks)), left: len(job.Blocks)}
+	for i := range job.Blocks {
+		w.outcomes[i].Key = job.Blocks[i].Key
+	}
+	return w
+}
+
+// Store implements driver.Tier.
+func (t *Tier) Store(job *driver.Job) {
+	w := newWork(job)
+	var list []*flight
+	t.mu.Lock()
+	for i := range job.Blocks {
+		b := &job.Blocks[i]
+		status, err := t.acceptLocked(b, job.Force)
+		if status == driver.Stored {
+			f := &flight{job: w, i: i}
+			if old := t.mu.flights[b.Key]; old != nil {
+				old.void = true
+			}
+			t.mu.flights[b.Key] = f
+			list = append(list, f)
+			continue
+		}
+		t.outcomeLocked(w, i, "store", status, block.Checksum{}, err)
+	}
+	t.begunLocked(w, len(list) == 0)
+	closed := t.mu.closed
+	t.mu.Unlock()
+	if len(list) > 0 && !closed {
+		t.queue.add(list)
+	}
+}
+
+// acceptLocked tells what becomes of a block that is to be stored; Stored if it has to be written.
+func (t *Tier) acceptLocked(b *driver.Transfer, force bool) (driver.Status, error) {
+	f := t.mu.flights[b.Key]
+	held, has := t.catalog.Get(b.Key)
+	switch {
+	case t.mu.closed:
+		return driver.Failed, block.ErrClosed
+	case b.Size < 0:
+		return driver.Failed, block.ErrInvalid
+	case f != nil && f.block().Attrs.Seq == b.Attrs.Seq:
+		return driver.Skipped, block.ErrPending
+	case f == nil && has && held.Seq == b.Attrs.Seq:
+		return driver.Skipped, nil
+	case t.readOnly.Load():
+		return driver.Failed, block.ErrReadOnly
+	case !t.bucket.Available():
+		return driver.Failed, block.ErrUnavailable
+	case t.o.CapacityBytes > 0 && b.Size > t.o.CapacityBytes:
+		return driver.Failed, block.ErrTooLarge
+	case !t.budget.take(b.Size, force):
+		t.mu.stats.SkippedBudget++
+		return driver.Skipped, block.ErrBudget
+	}
+	return driver.Stored, nil
+}
+
+// begunLocked counts a job that was accepted. If it has all its outcomes already, it is completed soon.
+func (t *Tier) begunLocked(w *work, complete bool) {
+	run := t.work.Go
+	if t.mu.closed {
+		run = func(f func()) { go f() } // ends at once; nothing waits for it, because the tier is closed
+	}
+	if complete {
+		run(func() { t.done(w) })
+	} else {
+		t.work.Add(1) // until done
+	}
+}
+
+// outcomeLocked sets the outcome of a block.
+func (t *Tier) outcomeLocked(w *work, i int, op string, status driver.Status, sum block.Checksum, err error) {
+	o := &w.outcomes[i]
+	o.Status = status
+	if err != nil {
+		o.Err = &block.Error{Op: op, Tier: t.o.Name, Key: o.Key, Err: err}
+	}
+	switch status {
+	case driver.Stored:
+		o.Bytes, o.Sum = w.Blocks[i].Size, sum
+		t.mu.stats.Stored++
+		t.mu.stats.StoredBytes += uint64(o.Bytes)
+	case driver.Loaded:
+		o.Bytes, o.Sum = w.Blocks[i].Size, sum
+		t.mu.stats.Loaded++
+		t.mu.stats.LoadedBytes += uint64(o.Bytes)
+	case driver.Failed:
+		if errors.Is(err, block.ErrCorrupt) {
+			t.mu.stats.Corrupt++
+		} else if errors.Is(err, block.ErrUnavailable) {
+			t.mu.stats.IOErrors++
+		}
+	}
+	w.left--
+}
+
+// done completes a job.
+func (t *Tier) done(w *work) {
+	w.Done(&driver.Result{Job: w.ID, Outcomes: w.outcomes})
+}
+
+// dispatch gives each pack a goroutine that writes it, until the queue is closed and empty.
+func (t *Tier) dispatch() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	slots := make(chan struct{}, t.o.Uploads)
+	for {
+		list, wait, end := t.queue.next()
+		switch {
+		case len(list) > 0:
+			slots <- struct{}{}
+			t.work.Go(func() { // ends with the pack
+				t.upload(list)
+				<-slots
+			})
+			continue
+		case end:
+			return
+		case wait >= 0:
+			timer.Reset(wait)
+		}
+		select {
+		case <-t.queue.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// upload writes a pack of blocks and gives them their outcomes.
+func (t *Tier) upload(list []*flight) {
+	p := t.build(list)
+	if len(p.in) > 0 {
+		ctx, cancel := context.WithTimeout(t.late, t.o.StoreTime)
+		p.err = t.kind(t.bucket.Put(ctx, p.name.String(), p.data))
+		cancel()
+	}
+	t.settle(p)
+	t.buffers.put(p.data)
+}
+
+// packed is a pack that was built, with the blocks in it.
+type packed struct {
+	name pack.Name
+	data []byte
+	in   []*flight
+	offs []int64 // of their frames
+	sums []block.Checksum
+	err  error // of the PUT
+
+	out  []*flight // blocks that are not in it
+	errs []error   // why
+}
+
+// build reads blocks into a pack.
+func (t *Tier) build(list []*flight) *packed {
+	p := &packed{}
+	size := int64(pack.FooterBytes)
+	for _, f := range list {
+		size += f.frame() + entryBytes(f.block().Key.Path())
+	}
+	buf := t.buffers.get(size)
+	b, offset := pack.NewBuilder(buf), int64(0)
+	for _, f := range list {
+		tr := f.block()
+		t.mu.Lock()
+		void := f.void
+		t.mu.Unlock()
+		if void {
+			p.leave(f, block.ErrNotFound)
+			continue
+		}
+		sum, err := addBlock(b, tr)
+		if err != nil {
+			p.leave(f, err)
+			continue
+		}
+		p.in, p.sums, p.offs = append(p.in, f), append(p.sums, sum), append(p.offs, offset)
+		offset += f.frame()
+	}
+	if p.data = buf; len(p.in) > 0 {
+		p.name, p.data = b.Finish(t.tick(), t.o.Writer)
+	}
+	return p
+}
+
+// addBlock reads a block into a pack.
+func addBlock(b *pack.Builder, tr *driver.Transfer) (block.Checksum, error) {
+	data, err := b.Reserve(tr.Key.Path(), &tr.Attrs, tr.Size)
+	if err != nil {
+		return block.Checksum{}, err
+	}
+	if n, err := tr.File.ReadAt(data, 0); n < len(data) {
+		return block.Checksum{}, errors.Join(block.ErrInvalid, err)
+	}
+	sum := block.Sum(data)
+	if tr.Sum.Valid && sum != tr.Sum {
+		return sum, block.ErrCorrupt
+	}
+	b.Commit(sum)
+	return sum, nil
+}
+
+// tick returns the time for the name of an object. No two are the same.
+func (t *Tier) tick() int64 {
+	now := t.o.Now().UnixNano()
+	for {
+		last := t.last.Load()
+		if next := max(now, last+1); t.last.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+func (p *packed) leave(f *flight, err error) {
+	p.out, p.errs = append(p.out, f), append(p.errs, err)
+}
+
+// settle enters the blocks of a pack in the catalog and gives all blocks their outcomes.
+func (t *Tier) settle(p *packed) {
+	var complete []*work
+	t.mu.Lock()
+	for i, f := range p.out {
+		complete = t.endLocked(complete, f, driver.Failed, block.Checksum{}, p.errs[i])
+	}
+	var number uint32
+	if p.err == nil && len(p.in) > 0 {
+		number, p.err = t.addPack(p.name, int64(len(p.data)))
+	}
+	for i, f := range p.in {
+		if p.err == nil && !f.void {
+			b := f.block()
+			f.void = !t.put(b.Key.Path(), &b.Attrs, b.Size, number, p.offs[i])
+		}
+		complete = t.endLocked(complete, f, driver.Stored, p.sums[i], p.err)
+	}
+	if p.err == nil && len(p.in) > 0 {
+		t.catalog.Complete(number, len(p.in))
+	}
+	t.mu.Unlock()
+	if p.err != nil {
+		t.outage("store", p.err)
+	}
+	for _, w := range complete {
+		t.done(w)
+		t.work.Done()
+	}
+}
+
+// endLocked gives a block its outcome, and appends its job to complete if that was the last one.
+func (t *Tier) endLocked(complete []*work, f *flight, status driver.Status, sum block.Checksum, err error) []*work {
+	key := f.block().Key
+	if t.mu.flights[key] == f {
+		delete(t.mu.flights, key)
+	}
+	switch {
+	case f.void:
+		status, err = driver.Skipped, block.ErrNotFound
+	case err != nil:
+		status = driver.Failed
+	}
+	t.outcomeLocked(f.job, f.i, "store", status, sum, err)
+	if f.job.left == 0 {
+		complete = append(complete, f.job)
+	}
+	return complete
+}
+
+// addPack enters a pack in the catalog. It is not evicted or compacted before Complete.
+func (t *Tier) addPack(n pack.Name, size int64) (uint32, error) {
+	number, ok := t.catalog.AddPack(catalog.Pack{Time: n.Time, Writer: n.Writer, Index: n.Index, Size: size})
+	if !ok {
+		return 0, fmt.Errorf("%d packs: %w", catalog.MaxPacks, block.ErrNoSpace)
+	}
+	return number, nil
+}
+
+// put enters a block in the catalog and reports whether it is the version that counts.
+func (t *Tier) put(path string, a *driver.Attrs, size int64, number uint32, offset int64) bool {
+	for {
+		highest := t.highest.Load()
+		if a.Seq <= highest || t.highest.CompareAndSwap(highest, a.Seq) {
+			break
+		}
+	}
+	e := catalog.Entry{Seq: a.Seq, Size: size, Mode: a.Mode, UID: a.UID, GID: a.GID, Pack: number, Offset: offset}
+	return t.catalog.Put(path, e, a.Dirs)
+}
+
+// outage logs that the store failed, once until it works again.
+func (t *Tier) outage(op string, err error) {
+	text := op + ": " + err.Error()
+	if t.fault.Swap(&text) == nil {
+		t.o.Logger.Warn("object store failed", zap.String("tier", t.o.Name), zap.String("op", op), zap.Error(err))
+	}
+}

@@ -1,0 +1,119 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/object/catalog"
+	"github.com/kvfs/kvfs/tiers/object/pack"
+)
+
+const (
+	// buryEvery is how long removals wait to go into one object.
+	buryEvery = time.Second
+	// maxTombs bounds the removals that wait while the store is away. The oldest are given up.
+	maxTombs = 1 << 20
+	// tombBytes bounds an object of tombstones that is read.
+	tombBytes = 64 << 20
+)
+
+// bury writes removals to the bucket.
+func (t *Tier) bury() {
+	for {
+		select {
+		case <-time.After(buryEvery):
+			t.writeTombs(t.life)
+		case <-t.life.Done():
+			t.writeTombs(t.late)
+			return
+		}
+	}
+}
+
+// writeTombs writes the removals that wait. If that fails, they go on waiting.
+func (t *Tier) writeTombs(ctx context.Context) {
+	t.mu.Lock()
+	list := t.mu.tombs
+	t.mu.tombs = nil
+	t.mu.Unlock()
+	list = slices.DeleteFunc(list, t.stored)
+	if len(list) == 0 || t.readOnly.Load() {
+		return
+	}
+	name := pack.Name{Time: t.tick(), Writer: t.o.Writer}
+	ctx, cancel := context.WithTimeout(ctx, t.o.StoreTime)
+	defer cancel()
+	if err := t.kind(t.bucket.Put(ctx, name.String(), pack.EncodeTombs(name, list))); err != nil {
+		t.outage("remove", err)
+		t.mu.Lock()
+		list = append(list, t.mu.tombs...)
+		t.mu.tombs = list[max(0, len(list)-maxTombs):]
+		t.mu.Unlock()
+	}
+}
+
+// stored reports whether a block was stored again since it was removed.
+func (t *Tier) stored(b pack.Tomb) bool {
+	key, err := block.ParseKey(b.Path)
+	e, has := t.catalog.Get(key)
+	return err != nil || has && e.Seq <= b.Seq
+}
+
+// readTombs enters tombstones in the catalog.
+func (t *Tier) readTombs(ctx context.Context, o object) {
+	n, _ := pack.ParseName(o.name)
+	if _, known := t.buried.Load(n); known || n.Writer == t.o.Writer || o.size > tombBytes {
+		return // one that was read before, or one of this process
+	}
+	p := make([]byte, o.size)
+	if err := t.bucket.Get(ctx, o.name, 0, p); err != nil {
+		if ctx.Err() == nil && !errors.Is(err, block.ErrNotFound) {
+			t.outage("tombstones", t.kind(err))
+		}
+		return
+	}
+	list, err := pack.DecodeTombs(n, p)
+	if err != nil {
+		t.o.Logger.Warn("damaged tombstones", zap.String("tier", t.o.Name), zap.String("object", o.name), zap.Error(err))
+		return
+	}
+	t.buried.Store(n, true)
+	soonest := t.o.Now().Add(t.o.TombstoneTTL).UnixNano() // a pack with the block may be read at any time
+	for _, b := range list {
+		t.catalog.Remove(b.Path, b.Seq, n.Time, max(b.Expires, soonest))
+	}
+}
+
+// tidy deletes tombstones that are no longer needed, and gives up the uploads of processes that have died.
+func (t *Tier) tidy(ctx context.Context, now time.Time, tombs []object) {
+	if t.readOnly.Load() {
+		return
+	}
+	if n, err := t.bucket.AbortUploads(ctx, staleUpload); err == nil && n > 0 {
+		t.o.Logger.Info("uploads of processes that died were given up", zap.String("tier", t.o.Name), zap.Int("uploads", n))
+	}
+	oldest := int64(math.MaxInt64) // time of the oldest pack that may have dead blocks
+	t.catalog.Packs(func(_ uint32, p catalog.Pack) bool {
+		if p.Blocks < p.Total || p.Total == 0 {
+			oldest = min(oldest, p.Time)
+		}
+		return true
+	})
+	for _, o := range tombs {
+		n, _ := pack.ParseName(o.name)
+		age := now.Sub(time.Unix(0, n.Time))
+		if age <= t.o.TombstoneTTL || !t.ours(n, age-t.o.TombstoneTTL) || oldest <= n.Time {
+			continue
+		}
+		if err := t.kind(t.bucket.Delete(ctx, o.name)); err != nil {
+			t.outage("tidy", err)
+			return
+		}
+	}
+}
