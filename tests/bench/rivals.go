@@ -234,11 +234,13 @@ type rivalBench struct {
 	*bench
 	kvfs   *target
 	rivals []*rival
+	juice  *juiceMount // nil if it cannot be had
 	table  *table
 }
 
-// measureRivals measures reads and writes of blocks in memory through kvfs, Redis and memcached, each on this machine. The
-// stores are asked over Unix sockets, which are faster than TCP.
+// measureRivals measures reads and writes of blocks in memory through kvfs, Redis, memcached and JuiceFS, each on this
+// machine. The stores are asked over Unix sockets, which are faster than TCP. SeaweedFS is not among them: the module
+// proxy has no version of it to build.
 func (b *bench) measureRivals(ctx context.Context) (err error) {
 	if !b.config.wants(rivalTopics()...) || !slices.Contains(b.config.targets, kvfsName) || ctx.Err() != nil {
 		return nil
@@ -259,7 +261,14 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, store.stop()) }()
 		r.rivals = append(r.rivals, store)
 	}
-	if len(r.rivals) == 0 {
+	juice, why := b.startJuice(ctx)
+	if why != nil {
+		missing = append(missing, "no "+juiceName+": "+why.Error())
+	} else {
+		defer func() { err = errors.Join(err, juice.stop()) }()
+		r.juice = juice
+	}
+	if len(r.rivals) == 0 && r.juice == nil {
 		b.report.skip("rivals", strings.Join(missing, "; "))
 		return nil
 	}
@@ -272,11 +281,11 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.kvfs.server.stop()) }()
 	head := []string{"what", "block", "threads", "kvfs GB/s"}
-	for _, s := range r.rivals {
-		head = append(head, s.name+" GB/s", "kvfs to it")
+	for _, name := range r.names()[1:] {
+		head = append(head, name+" GB/s", "kvfs to it")
 	}
-	note := "reads: the whole block into one buffer, its marks are checked; writes: kvfs a temporary name and a rename, the others set; " +
-		"Unix sockets; all on this machine"
+	note := "reads: the whole block into one buffer, its marks are checked; writes: kvfs and JuiceFS a temporary name and a rename, the " +
+		"others set; Unix sockets; all on this machine"
 	r.table = b.report.table("rivals", "Blocks in memory, beside stores behind a socket",
 		"("+strings.Join(append([]string{note}, missing...), "; ")+")", head...)
 	for _, size := range b.config.sizes {
@@ -295,9 +304,20 @@ func (r *rivalBench) size(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
+	sets := []*blockSet{set}
+	if r.juice != nil {
+		other, err := newBlockSet(&r.juice.target, fmt.Sprintf("r%d", size), size, 0, count)
+		if err != nil {
+			return err
+		}
+		sets = append(sets, other)
+	}
 	key := func(i int) string { return fmt.Sprintf("r%d/%d", size, i) }
 	reads := map[string]func(*client, int) error{kvfsName: set.readVerified}
 	writes := map[string]func(*client, int) error{kvfsName: set.store}
+	for _, s := range sets[1:] {
+		reads[juiceName], writes[juiceName] = s.readVerified, s.store
+	}
 	for _, s := range r.rivals {
 		reads[s.name] = func(c *client, i int) error {
 			value, err := s.conns[c].read(key(i), size)
@@ -326,13 +346,20 @@ func (r *rivalBench) size(ctx context.Context, size int) error {
 			}
 		}
 	}
-	return set.remove()
+	for _, s := range sets {
+		err = errors.Join(err, s.remove())
+	}
+	return err
 }
 
+// names returns what is compared, kvfs first.
 func (r *rivalBench) names() []string {
 	out := []string{kvfsName}
 	for _, s := range r.rivals {
 		out = append(out, s.name)
+	}
+	if r.juice != nil {
+		out = append(out, juiceName)
 	}
 	return out
 }
