@@ -31,7 +31,7 @@
 // that it learns of the packs that other nodes have written and deleted. A pack that is gone is a miss.
 //
 // Find answers for blocks that this engine never stored. Their modification time is that of the commit, as the seq
-// has it, until the block is loaded.
+// has it.
 //
 // # Removals
 //

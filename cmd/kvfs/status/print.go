@@ -43,12 +43,8 @@ func Print(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
-		capacity := show.Bytes(tier.CapacityBytes)
-		if tier.Type == config.TierObject && tier.CapacityBytes == 0 {
-			capacity = "-" // no limit
-		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", show.OrDash(tier.Name), show.OrDash(tier.Type), show.Text(show.State(tier.State, tier.Reason)),
-			show.Bytes(tier.UsedBytes), capacity, show.Bytes(tier.PinnedBytes), tier.Blocks)
+			show.Bytes(tier.UsedBytes), tier.capacity(), show.Bytes(tier.PinnedBytes), tier.Blocks)
 	}
 	if s.Schema != Schema {
 		fmt.Fprintf(t, "\nThe daemon is of another version. To see all that it tells, add --json.\n")
@@ -77,6 +73,14 @@ func Print(w io.Writer, text []byte) error {
 		s.Cluster.print(t)
 	}
 	return t.Flush()
+}
+
+// capacity returns the capacity, "-" for an object store without a limit.
+func (t *Tier) capacity() string {
+	if t.Type == config.TierObject {
+		return show.BytesOrDash(t.CapacityBytes)
+	}
+	return show.Bytes(t.CapacityBytes)
 }
 
 // print writes the lines of the mount.
