@@ -56,6 +56,6 @@
 //
 // # Lock order
 //
-// Tier.mu and queue.mu are leaves. The catalog has locks of its own. No lock is held during a request, or while the
+// Tier.mu before queue.mu and the locks of the catalog, which are leaves. No lock is held during a request, or while the
 // Host or Job.Done is called.
 package object

@@ -157,7 +157,7 @@ func (t *Tier) replace(ctx context.Context, p known, keep []pack.Entry) error {
 
 // copy writes some blocks of a pack into a new one.
 func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64) error {
-	b, offset := pack.NewBuilder(t.buffers.get(bytes)), int64(0)
+	b, offset := pack.NewBuilder(t.packs.get(bytes)), int64(0)
 	for i := range keep {
 		e := &keep[i]
 		frame := make([]byte, pack.FrameBytes(e.Path, e.Size))
@@ -175,7 +175,7 @@ func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64
 		offset += (int64(len(frame)) + pack.Align - 1) &^ (pack.Align - 1)
 	}
 	name, data := b.Finish(t.tick(), t.o.Writer)
-	defer t.buffers.put(data)
+	defer t.packs.put(data)
 	if err := t.kind(t.bucket.Put(ctx, name.String(), data)); err != nil {
 		return err
 	}

@@ -112,11 +112,11 @@ func (t *Tier) fetch(w *work, r *run) {
 		return
 	}
 	defer t.loads.Release(weight)
-	p := t.buffers.get(r.until - r.from)[:r.until-r.from]
-	defer t.buffers.put(p)
+	p := t.pieces.get(r.until - r.from)[:r.until-r.from]
+	defer t.pieces.put(p)
 	err := t.get(ctx, r, p)
-	if errors.Is(err, block.ErrNotFound) && t.again(w, r) {
-		return
+	if errors.Is(err, block.ErrNotFound) {
+		r.wants = t.again(w, r)
 	}
 	var corrupt []block.Key
 	t.loaded(w, r, func(want *want) (driver.Status, block.Checksum, error) {
@@ -141,21 +141,22 @@ func (t *Tier) fetch(w *work, r *run) {
 	}
 }
 
-// again loads the blocks of a pack that is gone from the packs into which they were written anew, if they all were.
-func (t *Tier) again(w *work, r *run) bool {
-	var wants []want
+// again loads those blocks of a pack that is gone which were written anew, from where they are now. It returns the
+// others.
+func (t *Tier) again(w *work, r *run) (lost []want) {
+	var moved []want
 	for _, old := range r.wants {
 		b := &w.Blocks[old.i]
-		want, has := t.find(b, old.i)
-		if !has || want.rec.Size != b.Size || want.name == r.name {
-			return false
+		if now, has := t.find(b, old.i); has && now.rec.Seq == old.rec.Seq && now.name != r.name {
+			moved = append(moved, now)
+		} else {
+			lost = append(lost, old)
 		}
-		wants = append(wants, want)
 	}
-	for _, next := range runsOf(wants) {
+	for _, next := range runsOf(moved) {
 		t.work.Go(func() { t.fetch(w, next) }) // as in Load
 	}
-	return true
+	return lost
 }
 
 // get reads what a run asks for. A pack that is not there any more leaves the catalog.
@@ -220,7 +221,7 @@ func (t *Tier) loaded(w *work, r *run, outcome func(*want) (driver.Status, block
 	for i := range r.wants {
 		t.outcomeLocked(w, r.wants[i].i, "load", status[i], sums[i], errs[i])
 	}
-	complete := w.left == 0
+	complete := len(r.wants) > 0 && w.left == 0
 	t.mu.Unlock()
 	if complete {
 		t.done(w)

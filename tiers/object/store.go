@@ -67,11 +67,8 @@ func (t *Tier) Store(job *driver.Job) {
 		t.outcomeLocked(w, i, "store", status, block.Checksum{}, err)
 	}
 	t.begunLocked(w, len(list) == 0)
-	closed := t.mu.closed
+	t.queue.add(list) // under the lock, so that Close sees it
 	t.mu.Unlock()
-	if len(list) > 0 && !closed {
-		t.queue.add(list)
-	}
 }
 
 // acceptLocked tells what becomes of a block that is to be stored; Stored if it has to be written.
@@ -180,7 +177,7 @@ func (t *Tier) upload(list []*flight) {
 		cancel()
 	}
 	t.settle(p)
-	t.buffers.put(p.data)
+	t.packs.put(p.data)
 }
 
 // packed is a pack that was built, with the blocks in it.
@@ -203,7 +200,7 @@ func (t *Tier) build(list []*flight) *packed {
 	for _, f := range list {
 		size += f.frame() + entryBytes(f.block().Key.Path())
 	}
-	buf := t.buffers.get(size)
+	buf := t.packs.get(size)
 	b, offset := pack.NewBuilder(buf), int64(0)
 	for _, f := range list {
 		tr := f.block()

@@ -21,9 +21,10 @@ type Tier struct {
 	bucket  Bucket
 	catalog *catalog.Catalog
 	queue   *queue
-	budget  *budget // of stores
-	rewrite *budget // of blocks written anew
-	buffers buffers
+	budget  *budget             // of stores
+	rewrite *budget             // of blocks written anew
+	packs   buffers             // of packs being built
+	pieces  buffers             // of loads
 	loads   *semaphore.Weighted // bytes of memory of loads under way
 
 	readOnly atomic.Bool            // Options.ReadOnly, or the credentials have no right to write
