@@ -169,12 +169,8 @@ func (t *Tier) index(ctx context.Context, o object, begin func(n pack.Name) erro
 	if !ok {
 		return block.ErrCorrupt
 	}
-	size, err := n.TailBytes(o.size)
+	tail, err := tailOf(ctx, t.bucket, n, o.size)
 	if err != nil {
-		return err
-	}
-	tail := make([]byte, size)
-	if err := t.bucket.Get(ctx, o.name, n.Index, tail); err != nil {
 		return err
 	}
 	if err := pack.ReadIndex(n, tail, func(*pack.Entry) bool { return false }); err != nil {
@@ -184,6 +180,16 @@ func (t *Tier) index(ctx context.Context, o object, begin func(n pack.Name) erro
 		return err
 	}
 	return pack.ReadIndex(n, tail, func(e *pack.Entry) bool { fn(e); return true })
+}
+
+// tailOf reads index and footer of a pack of this size.
+func tailOf(ctx context.Context, b Bucket, n pack.Name, size int64) ([]byte, error) {
+	tailBytes, err := n.TailBytes(size)
+	if err != nil {
+		return nil, err
+	}
+	tail := make([]byte, tailBytes)
+	return tail, b.Get(ctx, n.String(), n.Index, tail)
 }
 
 // packsFrom returns the numbers of the packs that are known and were named at a time or later.

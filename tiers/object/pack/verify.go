@@ -8,8 +8,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// verifyBytes is how much Verify reads at a time.
-const verifyBytes = 1 << 20
+// verifyBytes is how much Verify reads at a time: enough that a request of a bucket for each costs little.
+const verifyBytes = 8 << 20
 
 // Verify reads the pack n of this size and checks everything. It calls fn for each block, with an
 // error that says what is wrong with it, or nil, until fn returns false.
