@@ -41,7 +41,7 @@ func TestFsckUnchecked(t *testing.T) {
 func fsckStopped(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	return fsck(ctx, new(bytes.Buffer), dir, disk.CheckOptions{Data: true}, false)
+	return fsck(ctx, new(bytes.Buffer), dir, disk.CheckOptions{Data: true}, false, checkDir)
 }
 
 // TestFsckCodes pins what the codes of a report become.
@@ -180,4 +180,27 @@ func flipByte(t *testing.T, dir string, data []byte) {
 		return
 	}
 	t.Fatalf("the block is in none of %q", slabs)
+}
+
+// TestFsckBucketArguments shows what is refused before a bucket is asked, and that no secret is printed. tests/mount
+// checks real buckets.
+func TestFsckBucketArguments(t *testing.T) {
+	cleanEnv(t)
+	for _, tc := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{t.TempDir(), "--object", "region=x"}, exit.Usage, "--object goes with s3://BUCKET/PREFIX"},
+		{[]string{"s3://b/p", "--object", "regoin=x"}, exit.Config, "regoin"},
+		{[]string{"s3://b/p", "--object", "region"}, exit.Config, "key=value"},
+		{[]string{"s3://b/p", "--object", "url=s3://c/p"}, exit.Config, "url"},
+		{[]string{"s3://b/p", "--repair", "--object", "read_only=true"}, fsckUnchecked, "read_only excludes a repair"},
+		{[]string{"s3://key:secret@b/p"}, fsckUnchecked, "names a user or a key"},
+	} {
+		code, out, errs := runCLI(append([]string{"fsck"}, tc.args...)...)
+		if code != tc.code || out != "" || !strings.Contains(errs, tc.says) || strings.Contains(errs, "secret") {
+			t.Errorf("%q: exit code %d, want %d\nstdout %q\nstderr %q, want %q", tc.args, code, tc.code, out, errs, tc.says)
+		}
+	}
 }

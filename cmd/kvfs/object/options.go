@@ -61,12 +61,44 @@ func New() driver.Opener { return &Options{} }
 
 // Open implements driver.Opener. It does not wait for the store.
 func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.Tier, error) {
-	place, prefix, err := o.place()
+	if o.Expire == "bucket" && (o.Capacity > 0 || o.TTL > 0) {
+		return nil, errors.New("expire: bucket excludes capacity and ttl: a lifecycle rule of the bucket takes their place")
+	}
+	store, err := o.bucket(log.Named(name))
 	if err != nil {
 		return nil, err
 	}
-	if o.Expire == "bucket" && (o.Capacity > 0 || o.TTL > 0) {
-		return nil, errors.New("expire: bucket excludes capacity and ttl: a lifecycle rule of the bucket takes their place")
+	t, err := object.New(object.Options{
+		Name: name, Bucket: store, Writer: writer(), ReadOnly: o.ReadOnly, PackBelow: packBelow(o.PackBelow), Refresh: time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
+		TombstoneTTL: time.Duration(o.Tombstones), RewriteBytes: int64(o.Rewrites), BudgetBytes: int64(o.Budget), Logger: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return t, nil
+}
+
+// Check checks the objects in the bucket; see object.Check.
+func (o *Options) Check(ctx context.Context, c object.CheckOptions) (*object.Report, error) {
+	if c.Repair && o.ReadOnly {
+		return nil, errors.New("read_only excludes a repair, which deletes objects")
+	}
+	store, err := o.bucket(zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	report, err := object.Check(ctx, store, c)
+	if err != nil {
+		err = fmt.Errorf("%v: %w", store, err)
+	}
+	return report, errors.Join(err, store.Close())
+}
+
+// bucket returns the bucket, without asking the store. Close it.
+func (o *Options) bucket(log *zap.Logger) (object.Bucket, error) {
+	place, prefix, err := o.place()
+	if err != nil {
+		return nil, err
 	}
 	credentials, endpoint := o.Credentials, cmp.Or(o.Endpoint, "https://s3."+o.Region+".amazonaws.com")
 	if o.File != "" {
@@ -76,19 +108,12 @@ func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.
 		Endpoint: endpoint, Bucket: place, Prefix: prefix, Region: o.Region, Credentials: credentials,
 		PathStyle: o.PathStyle, CAFile: o.TLS.CAFile, Insecure: o.TLS.Insecure, PartSize: int64(o.PartSize), Connections: o.Conns,
 		ReadBytesPerSecond: int64(o.ReadRate), WriteBytesPerSecond: int64(o.WriteRate), OpenDeadline: time.Duration(o.Deadline),
-		Logger: log.Named(name),
+		Logger: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	t, err := object.New(object.Options{
-		Name: name, Bucket: counted{store}, Writer: writer(), ReadOnly: o.ReadOnly, PackBelow: packBelow(o.PackBelow), Refresh: time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
-		TombstoneTTL: time.Duration(o.Tombstones), RewriteBytes: int64(o.Rewrites), BudgetBytes: int64(o.Budget), Logger: log,
-	})
-	if err != nil {
-		return nil, errors.Join(err, store.Close())
-	}
-	return t, nil
+	return counted{store}, nil
 }
 
 // counted is a bucket.Bucket whose Stats are ready for package object.
