@@ -112,9 +112,10 @@ func Kvfs(tb testing.TB, args ...string) (stdout, stderr string, code int) {
 // KvfsAs is Kvfs as another user.
 func KvfsAs(tb testing.TB, user *User, args ...string) (stdout, stderr string, code int) {
 	tb.Helper()
+	binary := Binary(tb) // the first call builds it, which may take longer than Deadline
 	ctx, cancel := context.WithTimeout(tb.Context(), Deadline)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, Binary(tb), args...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
