@@ -1,0 +1,120 @@
+package object
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+	"github.com/kvfs/kvfs/tests/s3test"
+)
+
+// TestRestart shows that a daemon with another mount point and an empty memory finds the blocks of one that has ended: all
+// bytes, sizes, modes and owners. What was removed stays removed, and what was written anew is the new version (A1, G6).
+func TestRestart(t *testing.T) {
+	if os.Getuid() != 0 {
+		harness.Skip(t, "chown needs root")
+	}
+	s := s3test.Start(t, s3test.Options{})
+	d := mount(t, s.URL, "", harness.Options{})
+	bs, doomed := plant(t, d)
+	stats := map[string]unix.Stat_t{}
+	for name := range bs {
+		stats[name] = stat(t, d, name)
+	}
+	d.Stop()
+	for range 2 { // the first of them learns of the removals too
+		d := mount(t, s.URL, "", harness.Options{})
+		waitListed(t, d)
+		for name, want := range stats {
+			if got := stat(t, d, name); got.Mode != want.Mode || got.Uid != want.Uid || got.Gid != want.Gid || got.Size != want.Size {
+				t.Errorf("%s: mode %#o, owner %d:%d, %d bytes; want %#o, %d:%d, %d", name, got.Mode, got.Uid, got.Gid, got.Size, want.Mode, want.Uid, want.Gid, want.Size)
+			}
+		}
+		wantBlocks(t, d, bs)
+		wantBlocks(t, d, bs) // from memory
+		for name := range doomed {
+			wantAbsent(t, d, name)
+		}
+		d.Stop()
+	}
+}
+
+// plant stores blocks of many sizes, modes and owners, writes some anew and removes others, all of which are in the bucket.
+func plant(t testing.TB, d *harness.Daemon) (bs, doomed blocks) {
+	t.Helper()
+	bs, doomed = numbered("model/anew", 3, 70_000), numbered("model/doomed", 5, 50_000)
+	for i, n := range []int{0, 1, 4095, 64 * kib, mib, 5 * mib, 20 * mib} {
+		name := fmt.Sprintf("model/group%d/%d/block-%d", i%3, i, n)
+		bs[name] = pattern(name, n)
+	}
+	storeAll(t, d, bs)
+	storeAll(t, d, doomed)
+	waitStored(t, d, bs)
+	waitStored(t, d, doomed)
+	for name := range numbered("model/anew", 3, 0) {
+		bs[name] = pattern("new "+name, 90_000)
+		store(t, d.Path(name), bs[name])
+	}
+	mode := uint32(0o600)
+	for name := range bs {
+		must(t, "chmod", unix.Chmod(d.Path(name), mode))
+		must(t, "chown", unix.Chown(d.Path(name), 17, 18))
+		mode += 4
+	}
+	for name := range doomed {
+		must(t, "unlink", os.Remove(d.Path(name)))
+	}
+	waitStored(t, d, bs)
+	return bs, doomed
+}
+
+func stat(t testing.TB, d *harness.Daemon, name string) (st unix.Stat_t) {
+	t.Helper()
+	must(t, "stat "+name, again(func() error { return unix.Stat(d.Path(name), &st) }))
+	return st
+}
+
+// TestCommands shows that lookup, why, exists and status know of blocks that only the bucket has (A1).
+func TestCommands(t *testing.T) {
+	s := s3test.Start(t, s3test.Options{})
+	first := mount(t, s.URL, "", harness.Options{})
+	bs := numbered("g", 3, 10_000)
+	storeAll(t, first, bs)
+	waitStored(t, first, bs)
+	d := mount(t, s.URL, "", harness.Options{})
+	waitFound(t, d, bs)
+	for _, c := range []struct {
+		args []string
+		want string // in the answer
+		code int
+	}{
+		{[]string{"lookup", d.Path("g/0000"), d.Path("g/0001")}, "object", 0},
+		{[]string{"lookup", d.Path("g/0000"), d.Path("g/none")}, "miss", 1},
+		{[]string{"why", d.Path("g/0000")}, "object", 0},
+		{[]string{"status", "--json", d.Dir}, `"type": "object"`, 0},
+	} {
+		if stdout, stderr, code := harness.Kvfs(t, c.args...); code != c.code || !strings.Contains(stdout, c.want) {
+			t.Errorf("kvfs %q: exit code %d, want %d and %s in it\n%s%s", c.args, code, c.code, c.want, stdout, stderr)
+		}
+	}
+	if got := d.Status().Secondary(t, "object"); got.Blocks != 3 || got.UsedBytes < 30_000 {
+		t.Errorf("status: %d blocks, %d bytes; want 3 blocks and at least 30,000 bytes", got.Blocks, got.UsedBytes)
+	}
+	f, err := os.OpenFile(d.Path(".kvfs/query"), os.O_RDWR, 0)
+	must(t, "open query", err)
+	defer f.Close()
+	_, err = f.WriteString(`{"op":"exists","keys":["g/0000","g/0001","g/none"]}` + "\n")
+	must(t, "write query", err)
+	buf := make([]byte, 4096)
+	n, err := f.Read(buf)
+	must(t, "read query", err)
+	var answer struct{ States string }
+	if err := json.Unmarshal(buf[:n], &answer); err != nil || answer.States != "oo." {
+		t.Errorf("exists: got %s, want the states oo.", strings.TrimSpace(string(buf[:n])))
+	}
+}
