@@ -108,7 +108,7 @@ var table = map[string]row{
 
 	"cmd/kvfs/config/scalar": {1, nil},
 	"cmd/kvfs/config":        {2, []string{"tiers/block", "tiers/hybrid", "tiers/template", "cmd/kvfs/config/scalar"}},
-	"cmd/kvfs/object":        {4, []string{"tiers/driver", "tiers/object", "tiers/object/bucket", "cmd/kvfs/config/scalar"}},
+	"cmd/kvfs/object":        {4, []string{"tiers/driver", "tiers/object", "tiers/object/bucket", "cmd/kvfs/config/scalar", "cmd/kvfs/exit"}},
 	"cmd/kvfs/exit":          {3, []string{"cmd/kvfs/config"}},
 	"cmd/kvfs/show":          {7, []string{"fs/query"}},
 	"cmd/kvfs/result":        {8, []string{"cmd/kvfs/show"}},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -53,17 +54,13 @@ func TestKilled(t *testing.T) {
 // packs returns the files of the server that are packs.
 func packs(t testing.TB, s *s3test.Server) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*.pack"))
-	must(t, "list the packs", err)
-	return files
+	return slices.DeleteFunc(objects(t, s), func(path string) bool { return !strings.HasSuffix(path, ".pack") })
 }
 
 // verify checks each pack in the bucket, and that there is nothing else but tombstones.
 func verify(t testing.TB, s *s3test.Server) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*"))
-	must(t, "list the bucket", err)
-	for _, path := range files {
+	for _, path := range objects(t, s) {
 		name, ok := pack.ParseName(filepath.Base(path))
 		if !ok {
 			t.Errorf("the bucket has an object %q", filepath.Base(path))

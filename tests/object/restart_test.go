@@ -67,7 +67,7 @@ func plant(t testing.TB, d *harness.Daemon) (bs, doomed blocks) {
 		mode += 4
 	}
 	for name := range doomed {
-		must(t, "unlink", os.Remove(d.Path(name)))
+		remove(t, d, name)
 	}
 	waitStored(t, d, bs)
 	return bs, doomed

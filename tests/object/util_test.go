@@ -192,3 +192,17 @@ func cold(t testing.TB, d *harness.Daemon, bs blocks) {
 		}
 	}
 }
+
+// remove removes a block.
+func remove(t testing.TB, d *harness.Daemon, name string) {
+	t.Helper()
+	must(t, "remove", os.Remove(d.Path(name)))
+}
+
+// objects returns the files of the server below the prefix.
+func objects(t testing.TB, s *s3test.Server) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*"))
+	must(t, "list the bucket", err)
+	return files
+}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/object"
 	"github.com/kvfs/kvfs/tiers/object/bucket"
@@ -59,8 +60,13 @@ var _ driver.Opener = (*Options)(nil)
 // New returns empty options, for driver.Registry.
 func New() driver.Opener { return &Options{} }
 
-// Open implements driver.Opener. It does not wait for the store.
+// Open implements driver.Opener. It does not wait for the store, so whatever it fails with is wrong in the configuration.
 func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.Tier, error) {
+	t, err := o.open(name, log)
+	return t, exit.With(exit.Config, err)
+}
+
+func (o *Options) open(name string, log *zap.Logger) (driver.Tier, error) {
 	if o.Expire == "bucket" && (o.Capacity > 0 || o.TTL > 0) {
 		return nil, errors.New("expire: bucket excludes capacity and ttl: a lifecycle rule of the bucket takes their place")
 	}
@@ -69,7 +75,8 @@ func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.
 		return nil, err
 	}
 	t, err := object.New(object.Options{
-		Name: name, Bucket: store, Writer: writer(), ReadOnly: o.ReadOnly, PackBelow: packBelow(o.PackBelow), Refresh: time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
+		Name: name, Bucket: store, Writer: writer(), ReadOnly: o.ReadOnly, PackBelow: packBelow(o.PackBelow),
+		Refresh: time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
 		TombstoneTTL: time.Duration(o.Tombstones), RewriteBytes: int64(o.Rewrites), BudgetBytes: int64(o.Budget), Logger: log,
 	})
 	if err != nil {
