@@ -1,0 +1,155 @@
+package object
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/tests/harness"
+	"github.com/kvfs/kvfs/tests/s3test"
+)
+
+// TestFaults shows what a store that fails costs: opens of what only the bucket has give the right bytes or ENOENT, and none
+// hangs. Memory goes on. When the store works again, the blocks are there again (G6).
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail func(s *s3test.Server, p *s3test.Proxy)
+		heal func(s *s3test.Server)
+	}{
+		{"stopped", func(s *s3test.Server, _ *s3test.Proxy) { s.Signal(syscall.SIGSTOP) }, func(s *s3test.Server) { s.Signal(syscall.SIGCONT) }},
+		{"killed", func(s *s3test.Server, _ *s3test.Proxy) { s.Kill() }, func(s *s3test.Server) { s.Run(false) }},
+		{"503", func(_ *s3test.Server, p *s3test.Proxy) { p.Script(always(s3test.Fault{Status: 503, Code: "SlowDown"})) }, nil},
+		{"stalled bodies", func(_ *s3test.Server, p *s3test.Proxy) { p.Script(always(s3test.Fault{StallBody: true})) }, nil},
+		{"truncated bodies", func(_ *s3test.Server, p *s3test.Proxy) { p.Script(always(s3test.Fault{Truncate: true})) }, nil},
+		{"reset connections", func(_ *s3test.Server, p *s3test.Proxy) { p.Script(always(s3test.Fault{Reset: true})) }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := s3test.Start(t, s3test.Options{})
+			p := s3test.NewProxy(t, s)
+			d := mount(t, p.URL, ",open_deadline=1s", harness.Options{})
+			small, large := numbered("small", 6, 100_000), numbered("large", 1, 9*mib)
+			cold(t, d, small)
+			cold(t, d, large)
+			warm := numbered("warm", 5, 200_000)
+			storeAll(t, d, warm)
+
+			c.fail(s, p)
+			surveyed := make(chan bool)
+			go func() { // ends with its opens, at the open deadline
+				defer close(surveyed)
+				survey(t, d, small)
+				survey(t, d, large)
+			}()
+			wantBlocks(t, d, warm)
+			fresh := numbered("fresh", 5, 300_000)
+			storeAll(t, d, fresh)
+			wantBlocks(t, d, fresh)
+			select {
+			case <-surveyed:
+			case <-time.After(harness.Deadline):
+				t.Fatal("an open of a block in the bucket hangs")
+			}
+
+			p.Script(always(s3test.Fault{}))
+			if c.heal != nil {
+				c.heal(s)
+			}
+			waitBack(t, d, small)
+			waitBack(t, d, large)
+			again := numbered("again", 3, 300_000)
+			storeAll(t, d, again)
+			waitStored(t, d, again)
+			verify(t, s)
+		})
+	}
+}
+
+// always returns a script that does the same to each request.
+func always(f s3test.Fault) func(*http.Request) s3test.Fault {
+	return func(*http.Request) s3test.Fault { return f }
+}
+
+// waitBack waits until each block can be read, with its bytes.
+func waitBack(t testing.TB, d *harness.Daemon, bs blocks) {
+	t.Helper()
+	harness.Poll(t, "the blocks are back", func() bool { return survey(t, d, bs) == len(bs) || t.Failed() })
+}
+
+// TestFlippedBits shows that a bit that flips on the way reaches no reader and no other daemon: a miss in its place (G6).
+func TestFlippedBits(t *testing.T) {
+	s := s3test.Start(t, s3test.Options{})
+	p := s3test.NewProxy(t, s)
+	d := mount(t, p.URL, ",open_deadline=1s", harness.Options{})
+	bs := numbered("g", 8, 100_000)
+	bs["g/large"] = pattern("large", 9*mib)
+	cold(t, d, bs)
+	p.Script(always(s3test.Fault{Flip: true}))
+	if n := survey(t, d, bs); n > 0 {
+		t.Errorf("%d of %d blocks were read through a store that changes them", n, len(bs))
+	}
+	p.Script(always(s3test.Fault{}))
+	other := mount(t, p.URL, "", harness.Options{}) // the first one gives up what it found damaged
+	waitListed(t, other)
+	wantBlocks(t, other, bs)
+
+	p.Script(always(s3test.Fault{FlipPut: true}))
+	late := numbered("late", 4, 100_000)
+	storeAll(t, d, late)
+	harness.Poll(t, "an upload is refused", func() bool { return d.Status().Secondary(t, "object").CascadeFailed > 0 || p.Seen() > 20 })
+	wantBlocks(t, d, late)
+	p.Script(always(s3test.Fault{}))
+	verify(t, s)
+	survey(t, other, late)
+}
+
+// TestForeign shows that foreign objects below the prefix and a damaged pack do no harm: the other blocks are there, the
+// damaged ones are misses, and nothing foreign is touched (G6).
+func TestForeign(t *testing.T) {
+	s := s3test.Start(t, s3test.Options{})
+	d := mount(t, s.URL, "", harness.Options{})
+	good, bad := numbered("good", 5, 100_000), numbered("bad", 5, 100_000)
+	storeAll(t, d, good)
+	waitStored(t, d, good)
+	before := packs(t, s)
+	storeAll(t, d, bad)
+	waitStored(t, d, bad)
+	d.Stop()
+	seen := strings.Join(before, " ")
+	for i, path := range packs(t, s) {
+		if strings.Contains(seen, path) {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		must(t, "read a pack", err)
+		b[5000+i] ^= 4 // data of its first block
+		if i%2 == 0 {
+			b[len(b)-20] ^= 4 // its index or footer
+		}
+		must(t, "damage a pack", os.WriteFile(path, b, 0o600))
+	}
+	dir := filepath.Join(s.Dir, s3test.Bucket, prefix)
+	foreign := []string{"README", "0-0-0.pack", "ffffffffffffffff-ffffffffffffffff-00000001.pack", "zzz.tomb", "sub/x.pack"}
+	for _, name := range foreign {
+		must(t, "mkdir", os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o700))
+		must(t, "write", os.WriteFile(filepath.Join(dir, name), []byte("not of kvfs"), 0o600))
+	}
+	other := mount(t, s.URL, ",capacity=1GiB,ttl=24h", harness.Options{})
+	waitListed(t, other)
+	wantBlocks(t, other, good)
+	if n := survey(t, other, bad); n == len(bad) {
+		t.Error("all blocks of damaged packs were read")
+	}
+	fresh := numbered("fresh", 3, 100_000)
+	cold(t, other, fresh)
+	wantBlocks(t, other, fresh)
+	for _, name := range foreign {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != "not of kvfs" {
+			t.Errorf("the foreign object %s has %q, %v", name, b, err)
+		}
+	}
+}
