@@ -95,7 +95,7 @@ func TestFlippedBits(t *testing.T) {
 	p.Script(always(s3test.Fault{}))
 	other := mount(t, p.URL, "", harness.Options{}) // the first one gives up what it found damaged
 	waitListed(t, other)
-	wantBlocks(t, other, bs)
+	survey(t, other, bs)
 
 	p.Script(always(s3test.Fault{FlipPut: true}))
 	late := numbered("late", 4, 100_000)
