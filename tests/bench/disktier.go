@@ -210,18 +210,19 @@ func (s *tierStatus) lost() uint64 {
 	return s.CascadeDropped + s.CascadeSkipped + s.CascadeFailed + s.AdmissionRejected
 }
 
-// tierMount is a kvfs with a disk tier, or without one for comparison.
+// tierMount is a kvfs with a tier below memory, or without one for comparison.
 type tierMount struct {
 	target
-	bench   *diskBench
-	diskDir string // ours; empty: no disk tier
+	bench    *bench
+	tierName string
+	diskDir  string // ours; empty: no disk tier
 }
 
 // mount starts a kvfs at a mount point of that name, with further flags.
 // diskBytes 0: no disk tier.
 func (d *diskBench) mount(ctx context.Context, name string, memoryBytes, diskBytes, queueBytes int,
 	flags ...string) (*tierMount, error) {
-	m := &tierMount{bench: d, target: target{name: kvfsName}}
+	m := &tierMount{bench: d.bench, tierName: "disk", target: target{name: kvfsName}}
 	if diskBytes > 0 {
 		var err error
 		if m.diskDir, err = os.MkdirTemp(d.kvfsDir, name+"-"); err != nil {
@@ -249,21 +250,21 @@ func (m *tierMount) close() error {
 	return err
 }
 
-// tier returns the status of the disk tier.
+// tier returns the status of the tier below memory.
 func (m *tierMount) tier() (*tierStatus, error) {
 	s, err := readStatus(&m.target)
 	if err != nil {
 		return nil, err
 	}
 	for i := range s.Secondaries {
-		if t := &s.Secondaries[i]; t.Name == "disk" {
+		if t := &s.Secondaries[i]; t.Name == m.tierName {
 			if t.State != "" && t.State != "online" {
-				return nil, fmt.Errorf("the disk tier is %s: %s", t.State, t.Reason)
+				return nil, fmt.Errorf("the tier %s is %s: %s", m.tierName, t.State, t.Reason)
 			}
 			return t, nil
 		}
 	}
-	return nil, errors.New(`no entry "disk" in "secondaries" of .kvfs/status`)
+	return nil, fmt.Errorf("no entry %q in \"secondaries\" of .kvfs/status", m.tierName)
 }
 
 // drained waits until the tier has taken count blocks more than at base and its queue is empty. It
@@ -284,8 +285,8 @@ func (m *tierMount) drained(ctx context.Context, base *tierStatus, count int, se
 			see(now, s)
 		}
 		if lost := s.lost() - base.lost(); lost > 0 {
-			return fmt.Errorf("the disk tier did not take %d blocks: %d dropped, %d skipped, %d failed, %d not admitted",
-				lost, s.CascadeDropped, s.CascadeSkipped, s.CascadeFailed, s.AdmissionRejected)
+			return fmt.Errorf("the tier %s did not take %d blocks: %d dropped, %d skipped, %d failed, %d not admitted",
+				m.tierName, lost, s.CascadeDropped, s.CascadeSkipped, s.CascadeFailed, s.AdmissionRejected)
 		}
 		done := s.Cascaded - base.Cascaded
 		if done >= uint64(count) && s.QueuedBlocks == 0 {
@@ -368,17 +369,17 @@ func (d *diskBench) syncDisk() error {
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// contender is one side of a comparison on the disk.
+// contender is one side of a comparison.
 type contender struct {
 	name string
-	pass func(ctx context.Context, round int) (bytesPerSec float64, err error)
+	pass func(ctx context.Context, round int) (figure float64, err error) // bytes a second, or what the topic says
 }
 
 // rotate runs the passes of all contenders in turn, round after round. Each round begins with
 // another contender.
-func (d *diskBench) rotate(ctx context.Context, contenders []contender) (series, error) {
+func (b *bench) rotate(ctx context.Context, contenders []contender) (series, error) {
 	out := series{}
-	for round := range d.config.rounds {
+	for round := range b.config.rounds {
 		for i := range contenders {
 			c := contenders[(round+i)%len(contenders)]
 			rate, err := c.pass(ctx, round)

@@ -151,42 +151,50 @@ func (c *cascadeBench) passTime() time.Duration {
 }
 
 func (c *cascadeBench) size(ctx context.Context, table *table, size int) error {
+	perSec, err := c.states(ctx, size)
+	if err == nil {
+		c.row(table, size, perSec)
+	}
+	return err
+}
+
+// states measures reads of blocks of one size in each state, in bytes a second.
+func (c *cascadeBench) states(ctx context.Context, size int) (perSec series, err error) {
 	count := c.config.count(size)
 	sets := map[*tierMount]*blockSet{}
 	for _, m := range []*tierMount{c.tier, c.plain} {
 		set, err := newBlockSet(&m.target, fmt.Sprintf("hot%d", size), size, 0, count)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := set.fill(ctx, c.writer); err != nil {
-			return err
+			return nil, err
 		}
 		sets[m] = set
 	}
 	if err := c.settle(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	before, err := c.tier.tier()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.cascaded, c.written = nil, series{}
-	perSec, err := c.rotate(ctx, c.contenders(sets))
+	perSec, err = c.rotate(ctx, c.contenders(sets))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	after, err := c.tier.tier()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if n := after.Promoted - before.Promoted; n > 0 {
-		return fmt.Errorf("%d blocks had to be promoted: not a hot read", n)
+		return nil, fmt.Errorf("%d blocks had to be promoted: not a hot read", n)
 	}
-	c.row(table, size, perSec)
 	for _, set := range sets {
 		err = errors.Join(err, set.remove())
 	}
-	return err
+	return perSec, err
 }
 
 // contenders are the states. Each pass reads blocks for a while and returns bytes a second.

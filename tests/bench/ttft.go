@@ -109,7 +109,7 @@ func (t *ttftBench) start(ctx context.Context) (err error) {
 func (t *ttftBench) close() error {
 	var errs []error
 	if t.disk != nil {
-		errs = append(errs, t.disk.close(), os.RemoveAll(t.disk.bench.kvfsDir))
+		errs = append(errs, t.disk.close(), os.RemoveAll(filepath.Dir(t.disk.diskDir)))
 	}
 	if t.peers != nil {
 		errs = append(errs, t.peers.close())
