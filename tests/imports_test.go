@@ -154,7 +154,7 @@ var homes = map[string][]string{
 	"github.com/vmihailenco/msgpack/v5":           {"tiers/publish"},
 	"github.com/hashicorp/memberlist":             {"cluster/gossip"},
 	"github.com/minio/crc64nvme":                  {"tiers/block"},
-	"github.com/minio/minio-go/v7":                {"tiers/object/bucket", "tests/s3test"},
+	"github.com/minio/minio-go/v7":                {"tiers/object/bucket", "tests/bench", "tests/s3test"},
 	"github.com/moby/sys/mountinfo":               {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/doctor", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},
 	"github.com/pawelgaczynski/giouring":          {"directio"},
 	"github.com/prometheus/client_golang":         {"cmd/kvfs/metrics"},
@@ -167,7 +167,7 @@ var homes = map[string][]string{
 	"google.golang.org/grpc":                      {"cluster", "cluster/control", "cluster/wire", "cmd/kvfs/csi"},
 	"google.golang.org/protobuf":                  {"cluster", "cluster/control", "cluster/grave", "cluster/message", "cluster/meta", "cluster/wire", "cmd/kvfs/csi"},
 	"go.uber.org/zap":                             {},
-	"golang.org/x/sync":                           {"tiers/object", "tiers/object/bucket"},
+	"golang.org/x/sync":                           {"tiers/object", "tiers/object/bucket", "tests/bench"},
 	"golang.org/x/sys":                            {},
 	"golang.org/x/time":                           {"tiers/object/bucket"},
 }

@@ -18,7 +18,8 @@ const (
 
 // topics are the groups of rows, in the order in which they are printed.
 func topics() []string {
-	return slices.Concat(hotTopics(), diskTopics(), peerTopics(), controlTopics(), storeTopics(), takeoverTopics(), ttftTopics(), rivalTopics())
+	return slices.Concat(hotTopics(), diskTopics(), peerTopics(), controlTopics(), storeTopics(), takeoverTopics(), ttftTopics(), rivalTopics(),
+		objectTopics())
 }
 
 // hotTopics are about blocks in memory, on the targets of -targets.
@@ -75,7 +76,7 @@ func parseFlags(args []string) (*config, error) {
 	f.IntVar(&c.blocks, "blocks", 1_000_000, "blocks of 4 KiB for heap, about 7 KiB of memory each")
 	diskBytes := f.String("disk-bytes", "1GiB", "blocks of each size for cold and drain, in all")
 	f.IntVar(&c.recover, "recover", 1_000_000, "blocks of 4 KiB for recovery, about 7 KiB of memory "+
-		"and 9 KiB of disk each")
+		"and 9 KiB of disk each; tiny blocks for the index of object")
 	f.StringVar(&c.plotDir, "plots", "", "draw hot reads and writes by block size as SVG in `directory`")
 	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
 	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")

@@ -46,6 +46,9 @@
 // That of other stores: rivals (reads and writes of blocks in memory, beside Redis and memcached on this machine). What is
 // not installed is left out, and the tables say so.
 //
+// That of object storage: object (loads, stores and the index of a tier on a real S3 server on this machine, beside bare
+// requests of an S3 client). The server is built from tests/s3, and its objects are in a directory under -shm.
+//
 // kvfs is started as 'kvfs mount --memory-size SIZE --ready-fd 3 DIR', with a disk tier also
 // '--disk path=DIR,size=SIZE --disk-cascade async --disk-cascade-queue SIZE'. From .kvfs/status the
 // bench reads "mount": {"ops": {name: count}} and "process": {"heap_bytes": n}; a topic without its
@@ -153,7 +156,7 @@ func (b *bench) measure(ctx context.Context) error {
 		}
 	}
 	err := errors.Join(b.measureDiskTier(ctx), b.measurePeers(ctx), b.measureControl(ctx), b.measureStore(ctx), b.measureTakeover(ctx),
-		b.measureTTFT(ctx), b.measureRivals(ctx))
+		b.measureTTFT(ctx), b.measureRivals(ctx), b.measureObject(ctx))
 	if err != nil {
 		return err
 	}
