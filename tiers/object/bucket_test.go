@@ -19,6 +19,7 @@ type store struct {
 	gets    int
 	broken  func(op, name string) error
 	away    bool
+	flip    bool // Get flips a bit of the last byte
 }
 
 func newStore() *store { return &store{objects: map[string][]byte{}} }
@@ -87,6 +88,9 @@ func (v view) Get(ctx context.Context, name string, offset int64, p []byte) erro
 		return block.ErrUnavailable // a store sends less, which the client finds
 	}
 	copy(p, data[offset:])
+	if v.flip && len(p) > 0 {
+		p[len(p)-1] ^= 1
+	}
 	return nil
 }
 

@@ -12,7 +12,8 @@
 //
 // # Stores
 //
-// A block below Options.PackBelow waits in a queue, at most Options.Linger, until the blocks there fill a pack. A
+// A block below Options.PackBelow waits in a queue until the blocks there fill a pack, at most Options.Linger, and a
+// sixteenth of that after the last one came. A
 // larger block is a pack alone. A pack is built in memory and written with one PUT, so that a process that dies
 // leaves no half of it. Its blocks are Stored when the PUT has succeeded.
 //

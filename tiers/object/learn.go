@@ -98,8 +98,9 @@ func (t *Tier) list(ctx context.Context, all bool) (tombs []object, err error) {
 	known := t.packsFrom(from) // before the listing: a pack that is written meanwhile is not missing from it
 	err = t.bucket.List(ctx, after, func(name string, size int64, _ time.Time) error {
 		n, ok := pack.ParseName(name)
+		_, bad := t.ignored.Load(name)
 		switch {
-		case !ok: // a foreign object
+		case !ok || bad: // a foreign object, or a damaged one
 		case n.Index == 0:
 			tombs = append(tombs, object{name, size})
 		case n.Writer != t.o.Writer && !has(known, n): // not one of this process
@@ -139,7 +140,7 @@ func (t *Tier) each(ctx context.Context, list []object, fn func(context.Context,
 }
 
 // readIndex enters the blocks of a pack in the catalog. A pack that cannot be read is tried again at the next
-// listing. One that is damaged is left alone: nobody can find its blocks.
+// listing. One that is damaged is left alone until the next start.
 func (t *Tier) readIndex(ctx context.Context, o object) {
 	var number uint32
 	blocks := 0
@@ -157,6 +158,7 @@ func (t *Tier) readIndex(ctx context.Context, o object) {
 		t.catalog.Complete(number, blocks)
 	case ctx.Err() != nil || errors.Is(err, block.ErrNotFound):
 	case errors.Is(err, block.ErrCorrupt):
+		t.ignored.Store(o.name, true)
 		t.o.Logger.Warn("pack has a damaged index", zap.String("tier", t.o.Name), zap.String("pack", o.name), zap.Error(err))
 	default:
 		t.outage("index", t.kind(err))

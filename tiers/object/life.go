@@ -33,7 +33,7 @@ func (t *Tier) makeRoom(ctx context.Context) {
 			return
 		case full || old:
 			err = t.evict(ctx, p)
-		case t.ours(p.name, age) && p.dead():
+		case t.ours(p.name, age) && p.dead() && !t.suspect(p.name):
 			err = t.compact(ctx, p)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -56,6 +56,10 @@ const headBytes = 256
 func (p *known) dead() bool {
 	return p.Blocks < p.Total && p.Live+int64(p.Blocks)*headBytes <= p.Index/2
 }
+
+// suspect reports whether a block of a pack arrived damaged. That may have happened on the way, and the block may be good
+// for other nodes: it only counts as dead on this one.
+func (t *Tier) suspect(n pack.Name) bool { _, is := t.suspects.Load(n); return is }
 
 // oldestFirst lists the packs whose blocks are all in the catalog.
 func (t *Tier) oldestFirst() []known {
@@ -82,14 +86,14 @@ func (t *Tier) evict(ctx context.Context, p known) error {
 		return t.vanished(p, err)
 	}
 	var keep []pack.Entry
-	evicted := uint64(0)
+	host, evicted := t.host.Load(), uint64(0)
 	for _, e := range entries {
 		key, err := block.ParseKey(e.Path)
 		if err != nil {
 			continue
 		}
 		t.catalog.Forget(e.Path, p.number) // before the question: Find must not tell of it any more
-		if e.Attrs.Pinned || t.host != nil && !t.host.MayEvict(key) {
+		if e.Attrs.Pinned || host != nil && !(*host).MayEvict(key) {
 			t.put(e.Path, &e.Attrs, e.Size, p.number, e.Offset)
 			keep = append(keep, e)
 			continue

@@ -199,3 +199,21 @@ func TestRemoveWhileAway(t *testing.T) {
 	s.change(func() { s.broken = nil })
 	until(t, "no tombstone", func() bool { return len(s.names(".tomb")) == 1 })
 }
+
+// TestDamagedOnTheWay shows that a pack stays in the bucket when its blocks arrived damaged: they may be good for others.
+func TestDamagedOnTheWay(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, func(o *Options) { o.Refresh = time.Hour })
+	p := newPut("g/x", 5, 3000)
+	stored(t, tier, p)
+	s.change(func() { s.flip = true })
+	if _, o := load(t, tier, p.path, 3000); o.Status != driver.Failed {
+		t.Errorf("load: %v", o.Status)
+	}
+	s.change(func() { s.flip = false })
+	wantGone(t, tier, p.path)
+	tier.makeRoom(context.Background())
+	other := s.tier(t, 2<<32, nil)
+	until(t, "not listed", other.learned.Load)
+	wantBlocks(t, other, p)
+}

@@ -134,9 +134,10 @@ func (t *Tier) fetch(w *work, r *run) {
 		return status, sum, err
 	})
 	for _, key := range corrupt {
+		t.suspects.Store(r.name, true)
 		t.o.Logger.Warn("corrupt block", zap.String("tier", t.o.Name), zap.Stringer("block", key))
-		if t.host != nil {
-			t.host.Lost(key, &block.Error{Op: "load", Tier: t.o.Name, Key: key, Err: block.ErrCorrupt})
+		if host := t.host.Load(); host != nil {
+			(*host).Lost(key, &block.Error{Op: "load", Tier: t.o.Name, Key: key, Err: block.ErrCorrupt})
 		}
 	}
 }

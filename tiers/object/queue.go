@@ -18,11 +18,16 @@ type queue struct {
 		small      []*flight
 		smallBytes int64
 		since      time.Time // when the first of small came
+		last       time.Time // when the last of small came
 		urgent     bool      // somebody waits for one of small
 		large      []*flight
 		closed     bool
 	}
 }
+
+// restShare is the part of linger after which a pack goes when no further block has come. The engine stores some jobs at a
+// time and waits for them: more may not come before these are done.
+const restShare = 16
 
 // add appends blocks.
 func (q *queue) add(list []*flight) {
@@ -32,8 +37,9 @@ func (q *queue) add(list []*flight) {
 			q.mu.large = append(q.mu.large, f)
 			continue
 		}
+		q.mu.last = time.Now()
 		if len(q.mu.small) == 0 {
-			q.mu.since = time.Now()
+			q.mu.since = q.mu.last
 		}
 		q.mu.small = append(q.mu.small, f)
 		q.mu.smallBytes += f.frame()
@@ -70,7 +76,7 @@ func (q *queue) next() (list []*flight, wait time.Duration, end bool) {
 	if len(q.mu.small) == 0 {
 		return nil, -1, q.mu.closed
 	}
-	wait = q.linger - time.Since(q.mu.since)
+	wait = min(q.linger-time.Since(q.mu.since), q.linger/restShare-time.Since(q.mu.last))
 	if wait > 0 && q.mu.smallBytes < pack.MaxFrames && !q.mu.urgent && !q.mu.closed {
 		return nil, wait, false
 	}

@@ -35,14 +35,17 @@ type Tier struct {
 	last     atomic.Int64           // time in the name of the latest object of this process
 	fault    atomic.Pointer[string] // what the store failed with, and has not worked since; nil: it works
 
-	buried sync.Map       // tombstones that were read: pack.Name to true
-	host   driver.Host    // set before any job; may be nil
-	work   sync.WaitGroup // jobs, packs being written, and the goroutines of New
-	end    func() error   // Close, once
-	late   context.Context
-	stop   context.CancelFunc // ends late
-	life   context.Context    // of learning, evicting and rewriting
-	rest   context.CancelFunc // ends life
+	buried   sync.Map // tombstones that were read: pack.Name to true
+	suspects sync.Map // packs of which a block arrived damaged: pack.Name to true
+	ignored  sync.Map // objects whose index or list is damaged: names to true
+
+	host atomic.Pointer[driver.Host] // nil until SetHost
+	work sync.WaitGroup              // jobs, packs being written, and the goroutines of New
+	end  func() error                // Close, once
+	late context.Context
+	stop context.CancelFunc // ends late
+	life context.Context    // of learning, evicting and rewriting
+	rest context.CancelFunc // ends life
 
 	mu struct {
 		sync.Mutex
@@ -84,7 +87,7 @@ func New(o Options) (*Tier, error) {
 }
 
 // SetHost implements driver.Hosted.
-func (t *Tier) SetHost(h driver.Host) { t.host = h }
+func (t *Tier) SetHost(h driver.Host) { t.host.Store(&h) }
 
 // Lookup implements driver.Tier.
 func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
@@ -196,7 +199,7 @@ type Detail struct {
 	IndexBytes int64  `json:"index_bytes"` // of memory
 	Tombstones int64  `json:"tombstones"`
 	Rewritten  uint64 `json:"rewritten_bytes"` // written anew to free space
-	Requests   any    `json:"requests"`
+	Client     any    `json:"client"`          // Bucket.Stats
 }
 
 // Stats implements driver.Statser.
@@ -219,7 +222,7 @@ func (t *Tier) Stats() driver.Stats {
 	}
 	s.Detail = Detail{
 		Learned: t.learned.Load(), ReadOnly: t.readOnly.Load(), Packs: c.Packs, LiveBytes: c.LiveBytes, IndexBytes: c.TableBytes + c.PackBytes + c.DirBytes + c.TombBytes,
-		Tombstones: c.Tombs, Rewritten: t.rewrite.used.Load(), Requests: t.bucket.Stats(),
+		Tombstones: c.Tombs, Rewritten: t.rewrite.used.Load(), Client: t.bucket.Stats(),
 	}
 	return s
 }

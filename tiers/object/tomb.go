@@ -80,6 +80,7 @@ func (t *Tier) readTombs(ctx context.Context, o object) {
 	}
 	list, err := pack.DecodeTombs(n, p)
 	if err != nil {
+		t.ignored.Store(o.name, true)
 		t.o.Logger.Warn("damaged tombstones", zap.String("tier", t.o.Name), zap.String("object", o.name), zap.Error(err))
 		return
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/object"
+	"github.com/kvfs/kvfs/tiers/object/bucket"
 	"github.com/kvfs/kvfs/tiers/peer"
 )
 
@@ -54,9 +56,13 @@ func fields(t *testing.T) map[string]string {
 			kind = "time"
 		case typ.Implements(text) && reflect.PointerTo(typ).Implements(reads):
 			kind = "string"
-		case path == "secondaries[].detail" && typ.Kind() == reflect.Interface: // of any form; these two are known
+		case path == "secondaries[].detail" && typ.Kind() == reflect.Interface: // of any form; these are known
 			walk(reflect.TypeFor[disk.Detail](), path)
 			walk(reflect.TypeFor[peer.Detail](), path)
+			walk(reflect.TypeFor[object.Detail](), path)
+			return
+		case path == "secondaries[].detail.client" && typ.Kind() == reflect.Interface:
+			walk(reflect.TypeFor[bucket.Stats](), path)
 			return
 		case typ.Kind() == reflect.Pointer:
 			walk(typ.Elem(), path)

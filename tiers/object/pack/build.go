@@ -25,18 +25,12 @@ type Builder struct {
 // buf until Finish returns it.
 func NewBuilder(buf []byte) *Builder { return &Builder{buf: buf[:0]} }
 
-// Len returns the size of the pack if it were finished now, in bytes.
-func (b *Builder) Len() int { return len(b.buf) + len(b.index) + FooterBytes }
-
-// Blocks returns the number of blocks.
-func (b *Builder) Blocks() int { return int(b.entries) }
-
 // Reserve begins to add a block. The caller fills data, which has size bytes of any content, and
 // calls Commit. Without Commit the block is not added, and the next Reserve or Finish invalidates
 // data. The Builder keeps no reference to a.
 //
 // Reserve fails with ErrNoSpace if the pack has no room: it is to be finished first. A block with
-// which an empty Builder fails needs a larger buffer, or Alone. Other errors are those of
+// which an empty Builder fails needs a larger buffer. Other errors are those of
 // block.CheckPath, and ErrInvalid for a size or Seq that cannot be.
 func (b *Builder) Reserve(path string, a *driver.Attrs, size int64) (data []byte, err error) {
 	b.head = nil
@@ -93,23 +87,6 @@ func (b *Builder) Add(path string, a *driver.Attrs, data []byte, sum block.Check
 func (b *Builder) Finish(at int64, writer uint64) (Name, []byte) {
 	n := Name{Time: at, Writer: writer, Index: int64(len(b.buf))}
 	return n, appendFooter(append(b.buf, b.index...), b.index, n, b.entries)
-}
-
-// Alone makes a pack of one block without holding its data: the pack is head, the data, then tail.
-// Errors are those of Reserve, but for ErrNoSpace.
-func Alone(path string, a *driver.Attrs, size int64, sum block.Checksum, at int64, writer uint64) (n Name, head, tail []byte, err error) {
-	if err := check(path, a, size); err != nil {
-		return Name{}, nil, nil, err
-	}
-	head = appendHead(nil, path, a, size)
-	sealHead(head, sum)
-	e := Entry{Path: path, Size: size, Sum: sum, Attrs: *a}
-	e.Attrs.Dirs = keptDirs(path, a.Dirs)
-	index := appendEntry(nil, &Entry{}, &e)
-	le.PutUint64(index, sum.Sum)
-	n = Name{Time: at, Writer: writer, Index: paddedBytes(len(path), size)}
-	tail = make([]byte, n.Index-int64(len(head))-size, Align+len(index)+FooterBytes)
-	return n, head, appendFooter(append(tail, index...), index, n, 1), nil
 }
 
 // check returns an error for a block that cannot be in a pack.

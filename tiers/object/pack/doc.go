@@ -2,7 +2,7 @@
 // I/O by itself, starts no goroutine and holds no global state.
 //
 //	Name       the name of an object, which says where its index is
-//	Builder    makes a pack of blocks in one buffer; Alone makes one around a large block
+//	Builder    makes a pack of blocks in one buffer
 //	ReadIndex  the blocks of a pack, from its tail
 //	CheckFrame the header of one block, from a ranged read
 //	Verify     checks a whole pack
