@@ -352,7 +352,7 @@ func TestSequence(t *testing.T) {
 // fakeMount is a directory with a status file, as a mount without a daemon.
 func fakeMount(t *testing.T, status string) *tierMount {
 	t.Helper()
-	m := &tierMount{target: target{name: kvfsName, dir: t.TempDir()}}
+	m := &tierMount{tierName: "disk", target: target{name: kvfsName, dir: t.TempDir()}}
 	if err := os.Mkdir(m.dir+"/.kvfs", 0o755); err != nil {
 		t.Fatal(err)
 	}

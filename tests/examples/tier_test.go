@@ -150,8 +150,8 @@ func tiersOf(path string) string {
 func refused(t *testing.T, bin string) {
 	environ := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "KVFS_") })
 	for list, want := range map[string]string{
-		"{root: /r}":                       "tiers[0].type: it is missing; one of disk, files, memory, peer\n",
-		"{type: flies, root: /r}":          `tiers[0].type: unknown value "flies"; one of disk, files, memory, peer` + "\n",
+		"{root: /r}":                       "tiers[0].type: it is missing; one of disk, files, memory, object, peer\n",
+		"{type: flies, root: /r}":          `tiers[0].type: unknown value "flies"; one of disk, files, memory, object, peer` + "\n",
 		"{type: files, rot: /r, root: /s}": `unknown key "tiers[0].rot"; did you mean "tiers[0].root"?` + "\n",
 		"{type: files}":                    "tiers[0]: root is missing\n",
 	} {
