@@ -91,7 +91,7 @@ type object struct {
 func (t *Tier) list(ctx context.Context, all bool) (tombs []object, err error) {
 	after, from := "", int64(0)
 	if newest := t.newest.Load(); newest > 0 && !all {
-		from = newest - int64(overlap)
+		from = min(newest, t.o.Now().UnixNano()) - int64(overlap) // the clock of a writer may be ahead
 		after = pack.Name{Time: from}.String()
 	}
 	var packs []object

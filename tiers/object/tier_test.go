@@ -379,3 +379,13 @@ func TestReadOnly(t *testing.T) {
 	}
 	wantBlocks(t, tier, p)
 }
+
+// TestClockAhead shows that an object whose name has a time far ahead does not hide what is stored now.
+func TestClockAhead(t *testing.T) {
+	s := newStore()
+	s.change(func() { s.objects["7000000000000000-0000000000000009-00000001.pack"] = []byte("of a wrong clock") })
+	a, b := s.tier(t, 1<<32, nil), s.tier(t, 2<<32, nil)
+	until(t, "not listed", func() bool { return a.learned.Load() && b.learned.Load() })
+	stored(t, b, newPut("g/x", 5, 3000))
+	until(t, "a does not find x", found(a, "g/x"))
+}
