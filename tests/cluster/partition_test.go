@@ -15,7 +15,7 @@ const patienceRounds = 12
 // and heals it, again and again. After each round all nodes have the changes that one side alone made. Where both
 // sides wrote, all nodes have the version of one of them.
 func TestPartitions(t *testing.T) {
-	n := rounds(t, 25, 5)
+	n := rounds(t, 15, 5)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	p := &partitions{

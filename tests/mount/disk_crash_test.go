@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	diskRoundsDefault  = 40 // KVFS_TEST_ROUNDS sets another number
+	diskRoundsDefault  = 25 // KVFS_TEST_ROUNDS sets another number
 	diskRoundsShort    = 8
 	diskCrashNamesEach = 12
 )
