@@ -1,12 +1,16 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
 
 // The topic runs from start to end against a real S3 server and mounts, and every row has its figures.
 func TestObjectTopic(t *testing.T) {
+	if os.Getenv("CI") != "" {
+		t.Skip("make bench-quick runs the topic where CI has the time")
+	}
 	b, out := runTopic(t, "object")
 	if title := b.report.tables["object"].title; strings.HasPrefix(title, "Not measured") {
 		t.Skip(out)

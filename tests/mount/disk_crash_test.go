@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	diskRoundsDefault  = 25 // KVFS_TEST_ROUNDS sets another number
+	diskRoundsDefault  = 20 // KVFS_TEST_ROUNDS sets another number
 	diskRoundsShort    = 8
 	diskCrashNamesEach = 12
 )

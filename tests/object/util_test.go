@@ -3,6 +3,7 @@ package object
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -159,7 +160,18 @@ func waitStored(t testing.TB, d *harness.Daemon, bs blocks) {
 // waitListed waits until a daemon has listed the bucket.
 func waitListed(t testing.TB, d *harness.Daemon) {
 	t.Helper()
-	harness.Poll(t, "the bucket is listed", func() bool { return d.Status().Secondary(t, "object").State == "online" })
+	harness.Poll(t, "the bucket is listed", func() bool {
+		text, err := os.ReadFile(d.Path(".kvfs/status"))
+		must(t, "read the status", err)
+		var status struct{ Secondaries []struct{ Detail struct{ Listed bool } } }
+		must(t, "decode the status", json.Unmarshal(text, &status))
+		for _, s := range status.Secondaries {
+			if s.Detail.Listed {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // waitFound waits until a daemon finds each block.

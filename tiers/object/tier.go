@@ -215,8 +215,6 @@ func (t *Tier) Stats() driver.Stats {
 		s.State, s.Reason = "offline", "the object store does not answer"
 	case fault != nil:
 		s.State, s.Reason = "degraded", *fault
-	case !t.learned.Load():
-		s.State, s.Reason = "degraded", "the bucket is being listed"
 	case t.readOnly.Load() && !t.o.ReadOnly:
 		s.State, s.Reason = "degraded", "the credentials do not allow to write"
 	}
