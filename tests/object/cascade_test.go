@@ -74,5 +74,6 @@ func TestThreeTiers(t *testing.T) {
 	d.Kill()
 	d.DropMemory()
 	d.Restart()
+	waitListed(t, d)
 	wantBlocks(t, d, bs)
 }

@@ -163,7 +163,9 @@ func waitListed(t testing.TB, d *harness.Daemon) {
 	harness.Poll(t, "the bucket is listed", func() bool {
 		text, err := os.ReadFile(d.Path(".kvfs/status"))
 		must(t, "read the status", err)
-		var status struct{ Secondaries []struct{ Detail struct{ Listed bool } } }
+		var status struct {
+			Secondaries []struct{ Detail struct{ Listed bool } }
+		}
 		must(t, "decode the status", json.Unmarshal(text, &status))
 		for _, s := range status.Secondaries {
 			if s.Detail.Listed {
