@@ -114,6 +114,7 @@ func (t *Tier) list(ctx context.Context, all bool) (tombs []object, err error) {
 		return nil, err
 	}
 	if all {
+		t.forgetTombs(tombs)
 		t.catalog.Drop(slices.Collect(maps.Values(known))...)
 	}
 	t.each(ctx, tombs, t.readTombs)

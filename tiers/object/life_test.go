@@ -179,6 +179,12 @@ func TestTombstones(t *testing.T) {
 	until(t, "the dead pack is still there", func() bool { return len(s.names(".pack")) == 0 })
 	c.move(3 * time.Hour)
 	until(t, "tombstones are left", func() bool { return len(s.names("")) == 0 })
+	c.move(3 * time.Hour)
+	until(t, "tombstones are remembered that are gone", func() bool {
+		left := 0
+		again.buried.Range(func(any, any) bool { left++; return true })
+		return left == 0
+	})
 }
 
 // TestRemoveWhileAway shows that removals wait for a store that is away.

@@ -91,6 +91,20 @@ func (t *Tier) readTombs(ctx context.Context, o object) {
 	}
 }
 
+// forgetTombs forgets which tombstones were read that the bucket has no longer, as listed.
+func (t *Tier) forgetTombs(listed []object) {
+	there := map[string]bool{}
+	for _, o := range listed {
+		there[o.name] = true
+	}
+	t.buried.Range(func(n, _ any) bool {
+		if !there[n.(pack.Name).String()] {
+			t.buried.Delete(n)
+		}
+		return true
+	})
+}
+
 // tidy deletes tombstones that are no longer needed, and gives up the uploads of processes that have died.
 func (t *Tier) tidy(ctx context.Context, now time.Time, tombs []object) {
 	if t.readOnly.Load() {
