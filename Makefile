@@ -11,6 +11,8 @@ DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 RACED := ./...
 TIMEOUT := -timeout=25m
+# CI runs the short forms: fewer rounds, and fewer kinds of mount for the same test.
+SHORT := $(if $(CI),-short)
 # Tests wait more than they work: more packages at a time than there are processors, the longest first.
 PACKAGES := -p=4
 LONGEST := ./tests/mount ./tests/engines/llama ./tests/cluster ./tiers/object/bucket
@@ -36,7 +38,7 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
-	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) -vet=off $(LINK) $(LONGEST) ./... -- -C tests/csi $(TIMEOUT) ./...
+	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) $(SHORT) -vet=off $(LINK) $(LONGEST) ./... -- -C tests/csi $(TIMEOUT) ./...
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma

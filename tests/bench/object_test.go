@@ -1,15 +1,14 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 )
 
 // The topic runs from start to end against a real S3 server and mounts, and every row has its figures.
 func TestObjectTopic(t *testing.T) {
-	if os.Getenv("CI") != "" {
-		t.Skip("make bench-quick runs the topic where CI has the time")
+	if testing.Short() {
+		t.Skip("-short: make bench-quick runs the topic")
 	}
 	b, out := runTopic(t, "object")
 	if title := b.report.tables["object"].title; strings.HasPrefix(title, "Not measured") {

@@ -1,0 +1,69 @@
+package object
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
+	"github.com/kvfs/kvfs/tests/s3test"
+)
+
+// TestFsckAndPrefetch follows the blocks of a mount in a bucket: kvfs fsck finds nothing wrong, a prefetch brings blocks
+// that only the bucket has into the memory of a new mount, and what is damaged later is found, and deleted on demand.
+func TestFsckAndPrefetch(t *testing.T) {
+	s := s3test.Start(t, s3test.Options{})
+	check := func(code int, says string, flags ...string) {
+		t.Helper()
+		access := "endpoint=" + s.URL + ",credentials=file,credentials_file=" + s.Credentials
+		args := append([]string{"fsck", "s3://" + s3test.Bucket + "/" + prefix, "--object", access}, flags...)
+		stdout, stderr, got := harness.Kvfs(t, args...)
+		if got != code || !strings.Contains(stdout+stderr, says) || strings.Contains(stdout+stderr, s3test.SecretKey) {
+			t.Errorf("kvfs %q: exit code %d, want %d and %q\n%s%s", args, got, code, says, stdout, stderr)
+		}
+	}
+	check(8, "no objects of kvfs there, 0 others")
+
+	first := mount(t, s.URL, "", harness.Options{})
+	bs := numbered("group", 20, 100*kib)
+	maps.Copy(bs, numbered("large", 1, 5*mib)) // an object of its own
+	storeAll(t, first, bs)
+	if code := first.Stop(); code != 0 {
+		t.Fatalf("exit code: got %d, want 0", code)
+	}
+	check(0, "no errors")
+
+	second := mount(t, s.URL, "", harness.Options{})
+	waitListed(t, second)
+	args := []string{"prefetch"}
+	for name := range bs {
+		args = append(args, second.Path(name))
+	}
+	stdout, stderr, code := harness.Kvfs(t, args...)
+	if code != 0 {
+		t.Errorf("prefetch: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for name := range bs {
+		if got := tiersOf(second, name); !slices.Equal(got, []string{"memory", "object"}) {
+			t.Errorf("tiers of %s: got %q, want memory and object", name, got)
+		}
+	}
+	wantBlocks(t, second, bs)
+
+	packs, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*.pack"))
+	if err != nil || len(packs) < 2 {
+		t.Fatalf("got packs %q, %v, want some", packs, err)
+	}
+	text, err := os.ReadFile(packs[0])
+	must(t, "read", err)
+	text[70] ^= 1 // in the path of the first block
+	must(t, "damage", os.WriteFile(packs[0], text, 0o600))
+	check(0, "data not read", "--no-data")
+	check(4, filepath.Base(packs[0])+" block")
+	check(4, `"damaged": 1,`, "--json")
+	check(1, "1 damaged, all deleted", "--repair")
+	check(0, "no errors", "--repair")
+}
