@@ -96,8 +96,8 @@ func checkDir(ctx context.Context, dir string, o disk.CheckOptions) (checkReport
 	return report, err
 }
 
-// bucketCheck returns a checker of the bucket with this URL and other keys of an entry of tiers.
-func bucketCheck(url, keys string) (checker, error) {
+// bucketAt returns the bucket with this URL and other keys of an entry of tiers.
+func bucketAt(url, keys string) (*object.Options, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(flags)
 	if err := flags.Set(config.TierObject, strings.TrimSuffix("url="+url+","+keys, ",")); err != nil {
@@ -108,7 +108,15 @@ func bucketCheck(url, keys string) (checker, error) {
 		return nil, err
 	}
 	at := slices.IndexFunc(c.Tiers, func(t config.Tier) bool { return t.Type == config.TierObject })
-	place := c.Tiers[at].Options.(*object.Options)
+	return c.Tiers[at].Options.(*object.Options), nil
+}
+
+// bucketCheck returns a checker of a bucket; see bucketAt.
+func bucketCheck(url, keys string) (checker, error) {
+	place, err := bucketAt(url, keys)
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context, _ string, o disk.CheckOptions) (checkReport, error) {
 		report, err := place.Check(ctx, tier.CheckOptions{Data: o.Data, Repair: o.Repair, Progress: o.Progress})
 		if report == nil || err != nil && len(report.Findings) == 0 {

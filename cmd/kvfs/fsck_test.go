@@ -182,7 +182,7 @@ func flipByte(t *testing.T, dir string, data []byte) {
 	t.Fatalf("the block is in none of %q", slabs)
 }
 
-// TestFsckBucketArguments shows what is refused before a bucket is asked, and that no secret is printed. tests/mount
+// TestFsckBucketArguments shows what is refused before a bucket is asked, and that no secret is printed. tests/object
 // checks real buckets.
 func TestFsckBucketArguments(t *testing.T) {
 	cleanEnv(t)
@@ -196,7 +196,7 @@ func TestFsckBucketArguments(t *testing.T) {
 		{[]string{"s3://b/p", "--object", "region"}, exit.Config, "key=value"},
 		{[]string{"s3://b/p", "--object", "url=s3://c/p"}, exit.Config, "url"},
 		{[]string{"s3://b/p", "--repair", "--object", "read_only=true"}, fsckUnchecked, "read_only excludes a repair"},
-		{[]string{"s3://key:secret@b/p"}, fsckUnchecked, "names a user or a key"},
+		{[]string{"s3://key:secret@b/p"}, exit.Config, "names a user or a key"},
 	} {
 		code, out, errs := runCLI(append([]string{"fsck"}, tc.args...)...)
 		if code != tc.code || out != "" || !strings.Contains(errs, tc.says) || strings.Contains(errs, "secret") {

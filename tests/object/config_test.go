@@ -68,8 +68,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestBadConfig shows that a wrong configuration ends the daemon with exit code 3 and one line that names what is wrong
-// (A35, G6).
+// TestBadConfig shows that a wrong configuration ends the daemon, and kvfs config check, with exit code 3 and one line that
+// names what is wrong (A35, G6). A check reads no files, which may be on another machine.
 func TestBadConfig(t *testing.T) {
 	for _, c := range []struct {
 		name, object, config, want string
@@ -97,6 +97,10 @@ func TestBadConfig(t *testing.T) {
 			_, log, _ := strings.Cut(strings.TrimSpace(d.Log()), "\n") // the first line is the command
 			if d.ExitCode != 3 || !strings.Contains(log, c.want) || strings.Contains(log, "secret") {
 				t.Errorf("exit code %d, want 3; %q, want %q in it and no secret", d.ExitCode, log, c.want)
+			}
+			if _, stderr, code := harness.Kvfs(t, append([]string{"config", "check"}, opts.Flags...)...); opts.Flags != nil && c.name != "ca file" &&
+				(code != 3 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "secret")) {
+				t.Errorf("kvfs config check: exit code %d, want 3; %q, want %q in it and no secret", code, stderr, c.want)
 			}
 		})
 	}

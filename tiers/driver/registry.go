@@ -10,7 +10,8 @@ import (
 )
 
 // Opener is what a configuration says of one tier: a pointer to a struct whose fields are the options
-// of the tier's type, with the tags of package cmd/kvfs/config. Only checked values are in it.
+// of the tier's type, with the tags of package cmd/kvfs/config. Only checked values are in it. If it has a
+// method Validate() error, that is called once all are set, also by kvfs config check.
 type Opener interface {
 	// Open opens the tier, to be known by that name in errors and logs. It may block for as long as ctx,
 	// which is not for the life of the tier: that ends with Tier.Close. log is the daemon's own.

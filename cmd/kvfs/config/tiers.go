@@ -35,7 +35,7 @@ type TierTypes interface {
 	// Types lists their names.
 	Types() []string
 	// Options returns a pointer to a new struct for the options of a type, fields of which have the tags of
-	// Config; nil if it has none.
+	// Config; nil if it has none. If it has a method Validate() error, that checks them once all keys are decoded.
 	Options(name string) any
 }
 
@@ -50,7 +50,7 @@ func (t *Tier) settings(s *setting) (common, own []*setting) {
 // tier decodes one entry of the list of tiers, of which s is the setting. Without its type none of its
 // other keys can be.
 func (d document) tier(t *Tier, n *yaml.Node, s *setting, path string) {
-	common := reflect.ValueOf(t).Elem()
+	common, before := reflect.ValueOf(t).Elem(), len(d.errs)
 	if n.Kind == yaml.MappingNode && !d.tierType(t, n, s.settings[0], join(path, s.settings[0].key)) {
 		return
 	}
@@ -67,6 +67,11 @@ func (d document) tier(t *Tier, n *yaml.Node, s *setting, path string) {
 		return common.Field(child.index)
 	})
 	d.required(options, &setting{settings: own}, path, d.origin(n))
+	if v, ok := t.Options.(interface{ Validate() error }); ok && len(d.errs) == before {
+		if err := v.Validate(); err != nil {
+			d.fail(d.origin(n), path, scalar.Violate(scalar.ErrInvalid, "%v", err))
+		}
+	}
 }
 
 // tierType decodes the type of an entry and makes the options of that type. It reports whether there is such

@@ -66,9 +66,23 @@ func (o *Options) Open(_ context.Context, name string, log *zap.Logger) (driver.
 	return t, exit.With(exit.Config, err)
 }
 
-func (o *Options) open(name string, log *zap.Logger) (driver.Tier, error) {
+// Validate finds what is wrong in keys that are right each for itself. It reads no file and asks no store.
+func (o *Options) Validate() error {
 	if o.Expire == "bucket" && (o.Capacity > 0 || o.TTL > 0) {
-		return nil, errors.New("expire: bucket excludes capacity and ttl: a lifecycle rule of the bucket takes their place")
+		return errors.New("expire: bucket excludes capacity and ttl: a lifecycle rule of the bucket takes their place")
+	}
+	without := *o // files, which may be on another machine
+	without.TLS.CAFile, without.File = "", ""
+	store, err := without.bucket(zap.NewNop())
+	if err != nil {
+		return err
+	}
+	return store.Close()
+}
+
+func (o *Options) open(name string, log *zap.Logger) (driver.Tier, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
 	}
 	store, err := o.bucket(log.Named(name))
 	if err != nil {
