@@ -45,6 +45,7 @@ func newRootCommand() *cobra.Command {
 		newLookupCommand(client.System),
 		newLsCommand(client.System),
 		newPrefetchCommand(client.System),
+		newWarmCommand(client.System),
 		newPinCommand(client.System),
 		newUnpinCommand(client.System),
 		newTTLCommand(client.System),

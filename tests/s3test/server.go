@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -153,6 +154,25 @@ func (s *Server) Client() *minio.Core {
 		s.tb.Fatal(err)
 	}
 	return c
+}
+
+// Copy copies the objects below a prefix of the bucket below another one, as programs for S3 do.
+func (s *Server) Copy(tb testing.TB, from, to string) {
+	tb.Helper()
+	c := s.Client().Client
+	for o := range c.ListObjects(tb.Context(), Bucket, minio.ListObjectsOptions{Prefix: from + "/"}) {
+		if o.Err != nil {
+			tb.Fatal(o.Err)
+		}
+		object, err := c.GetObject(tb.Context(), Bucket, o.Key, minio.GetObjectOptions{})
+		if err == nil {
+			_, err = c.PutObject(tb.Context(), Bucket, to+strings.TrimPrefix(o.Key, from), object, o.Size, minio.PutObjectOptions{})
+			object.Close()
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
 }
 
 var built struct {

@@ -38,12 +38,13 @@ type prefetchAnswer struct {
 type Prefetch struct {
 	JSON  bool // the answer is printed as JSON
 	Quiet bool // no progress is shown
+	Some  bool // it is no failure that blocks are absent, unless all are
 }
 
 // Run loads blocks into memory, waits for that, and prints the result. It fails if some are
 // absent or could not be loaded, or when ctx ends: it then prints what was done.
 func (o *Prefetch) Run(ctx context.Context, s Streams, c *client.Controls, d *client.Dialogue, blocks *client.Blocks) error {
-	p := &prefetch{c: c, d: d, blocks: blocks, bar: show.NewBar(s.Err, !o.Quiet && show.IsTerminal(s.Err))}
+	p := &prefetch{c: c, d: d, blocks: blocks, some: o.Some, bar: show.NewBar(s.Err, !o.Quiet && show.IsTerminal(s.Err))}
 	err := p.run(ctx)
 	p.bar.Clear()
 	interrupted := errors.Is(err, context.Canceled)
@@ -56,6 +57,9 @@ func (o *Prefetch) Run(ctx context.Context, s Streams, c *client.Controls, d *cl
 		}
 	}
 	wrong := p.failed.Err("%d of %s: not there, or could not be loaded", p.failed.Total, show.Blocks(p.sum.Total))
+	if o.Some && p.sum.Total > 0 && p.sum.Absent == p.sum.Total {
+		wrong = fmt.Errorf("%s has none of these blocks in any tier", blocks.Mount)
+	}
 	if interrupted {
 		// The daemon says ten times a second how far it is.
 		return errors.Join(fmt.Errorf("interrupted: at least %d of %s are done, and %s loaded",
@@ -69,6 +73,7 @@ type prefetch struct {
 	c      *client.Controls
 	d      *client.Dialogue
 	blocks *client.Blocks
+	some   bool // as in Prefetch
 	bar    *show.Bar
 
 	sum     prefetchAnswer // of the requests that are answered
@@ -159,7 +164,7 @@ func (p *prefetch) counted(names []string, _ int, a *prefetchAnswer) {
 	}
 	p.failed.Total += max(a.Failed-int64(len(a.Errors)), 0) // failures without a reason from the daemon
 	for i, name := range names {
-		if a.Results[i] == '.' {
+		if a.Results[i] == '.' && !p.some {
 			p.failed.Add(name, "there is no such block")
 		}
 	}

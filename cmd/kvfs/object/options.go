@@ -115,6 +115,18 @@ func (o *Options) Check(ctx context.Context, c object.CheckOptions) (*object.Rep
 	return report, errors.Join(err, store.Close())
 }
 
+// Newest calls fn for the blocks in the bucket; see object.Newest.
+func (o *Options) Newest(ctx context.Context, fn func(object.Named) bool) error {
+	store, err := o.bucket(zap.NewNop())
+	if err != nil {
+		return err
+	}
+	if err = object.Newest(ctx, store, fn); err != nil {
+		err = fmt.Errorf("%v: %w", store, err)
+	}
+	return errors.Join(err, store.Close())
+}
+
 // bucket returns the bucket, without asking the store. Close it.
 func (o *Options) bucket(log *zap.Logger) (object.Bucket, error) {
 	place, prefix, err := o.place()
