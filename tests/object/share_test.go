@@ -1,7 +1,11 @@
 package object
 
 import (
+	"errors"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tests/s3test"
@@ -19,9 +23,16 @@ func TestShare(t *testing.T) {
 	waitFound(t, a, ofB)
 	wantBlocks(t, a, ofB)
 
+	if _, err := os.Stat(b.Path("a/0003")); err != nil { // b knows it by name now
+		t.Errorf("stat: %v", err)
+	}
 	remove(t, a, "a/0003")
 	wantAbsent(t, a, "a/0003")
 	harness.Poll(t, "the removal reaches the other daemon", func() bool { return b.Status().Secondary(t, "object").Blocks == 21 })
+	harness.Poll(t, "a removed block that was looked up is gone", func() bool {
+		_, err := os.Stat(b.Path("a/0003"))
+		return errors.Is(err, unix.ENOENT)
+	})
 	wantAbsent(t, b, "a/0003")
 	delete(ofA, "a/0003")
 	wantBlocks(t, b, ofA)

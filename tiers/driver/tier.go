@@ -234,7 +234,8 @@ type Host interface {
 	// (a look-up's lease, a pin), so choose another.
 	MayEvict(key block.Key) bool
 	// Lost tells that the copy of a block is gone, or not fit to be used any
-	// more: err is ErrCorrupt (checksum) or ErrUnavailable (its device failed). It
+	// more: err is ErrCorrupt (checksum), ErrUnavailable (its device failed), or
+	// ErrNotFound (another process that shares the device has removed it). It
 	// comes once, and not for what was evicted with leave, removed or replaced.
 	Lost(key block.Key, err error)
 }

@@ -110,8 +110,11 @@ func (h *host) Lost(key block.Key, err error) {
 			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
 		} else if en.Tiers&h.s.Bit != 0 {
 			reason := fate.ReasonUnavailable
-			if errors.Is(err, block.ErrCorrupt) {
+			switch {
+			case errors.Is(err, block.ErrCorrupt):
 				reason = fate.ReasonCorrupt
+			case errors.Is(err, block.ErrNotFound):
+				reason = fate.ReasonSuperseded
 			}
 			e.copies.ForgetCopyLocked(h.s, id, en, reason, &g)
 			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) && reason == fate.ReasonCorrupt {

@@ -87,8 +87,20 @@ func (t *Tier) readTombs(ctx context.Context, o object) {
 	t.buried.Store(n, true)
 	soonest := t.o.Now().Add(t.o.TombstoneTTL).UnixNano() // a pack with the block may be read at any time
 	for _, b := range list {
-		t.catalog.Remove(b.Path, b.Seq, n.Time, max(b.Expires, soonest))
+		if t.catalog.Remove(b.Path, b.Seq, n.Time, max(b.Expires, soonest)) {
+			t.tellRemoved(b.Path)
+		}
 	}
+}
+
+// tellRemoved tells the engine, which may have looked the block up, that another process has removed it.
+func (t *Tier) tellRemoved(path string) {
+	host := t.host.Load()
+	key, err := block.ParseKey(path)
+	if _, again := t.catalog.Get(key); host == nil || err != nil || again {
+		return
+	}
+	(*host).Lost(key, &block.Error{Op: "list", Tier: t.o.Name, Key: key, Err: block.ErrNotFound})
 }
 
 // forgetTombs forgets which tombstones were read that the bucket has no longer, as listed.
