@@ -3,12 +3,14 @@ package object
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/object/pack"
 )
 
 // clock is a clock that tests move.
@@ -185,6 +187,43 @@ func TestTombstones(t *testing.T) {
 		again.buried.Range(func(any, any) bool { left++; return true })
 		return left == 0
 	})
+}
+
+// TestManyTombstones shows that no object of tombstones is larger than the other nodes read, and that none is lost.
+func TestManyTombstones(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p := newPut("g/x", 5, 3000)
+	stored(t, tier, p)
+	other := s.tier(t, 2<<32, nil)
+	until(t, "the other node does not know the block", func() bool { return other.Stats().Blocks == 1 })
+
+	dir := strings.Repeat(strings.Repeat("d", 199)+"/", 19)
+	count := tombBytes/len(dir) + 1000
+	list := make([]pack.Tomb, count)
+	for i := range list {
+		list[i] = pack.Tomb{Path: fmt.Sprint(dir, i), Seq: 1, Expires: 1}
+	}
+	tier.mu.Lock()
+	tier.mu.tombs = list
+	tier.mu.Unlock()
+	tier.Remove([]block.Key{keyOf(t, p.path)})
+	found := 0
+	until(t, "not all are in the bucket", func() bool {
+		found = 0
+		for _, name := range s.names(".tomb") {
+			var object []byte
+			s.change(func() { object = s.objects[name] })
+			n, _ := pack.ParseName(name)
+			got, err := pack.DecodeTombs(n, object)
+			if err != nil || len(object) > tombBytes {
+				t.Errorf("%s of %d bytes: %v", name, len(object), err)
+			}
+			found += len(got)
+		}
+		return found >= count+1
+	})
+	until(t, "the other node does not know of the removal", func() bool { return other.Stats().Blocks == 0 })
 }
 
 // TestRemoveWhileAway shows that removals wait for a store that is away.

@@ -19,8 +19,8 @@ const (
 	buryEvery = time.Second
 	// maxTombs bounds the removals that wait while the store is away. The oldest are given up.
 	maxTombs = 1 << 20
-	// tombBytes bounds an object of tombstones that is read.
-	tombBytes = 64 << 20
+	// tombBytes bounds an object of tombstones that is read, buryBytes the paths in one that is written.
+	tombBytes, buryBytes = 64 << 20, 16 << 20
 )
 
 // bury writes removals to the bucket.
@@ -43,19 +43,30 @@ func (t *Tier) writeTombs(ctx context.Context) {
 	t.mu.tombs = nil
 	t.mu.Unlock()
 	list = slices.DeleteFunc(list, t.stored)
-	if len(list) == 0 || t.readOnly.Load() {
-		return
+	for len(list) > 0 && !t.readOnly.Load() {
+		n, bytes := 0, 0
+		for n < len(list) && bytes < buryBytes {
+			bytes += len(list[n].Path)
+			n++
+		}
+		if err := t.writeSome(ctx, list[:n]); err != nil {
+			t.outage("remove", err)
+			t.mu.Lock()
+			list = append(list, t.mu.tombs...)
+			t.mu.tombs = list[max(0, len(list)-maxTombs):]
+			t.mu.Unlock()
+			return
+		}
+		list = list[n:]
 	}
+}
+
+// writeSome writes removals as one object.
+func (t *Tier) writeSome(ctx context.Context, list []pack.Tomb) error {
 	name := pack.Name{Time: t.tick(), Writer: t.o.Writer}
 	ctx, cancel := context.WithTimeout(ctx, t.o.StoreTime)
 	defer cancel()
-	if err := t.kind(t.bucket.Put(ctx, name.String(), pack.EncodeTombs(name, list))); err != nil {
-		t.outage("remove", err)
-		t.mu.Lock()
-		list = append(list, t.mu.tombs...)
-		t.mu.tombs = list[max(0, len(list)-maxTombs):]
-		t.mu.Unlock()
-	}
+	return t.kind(t.bucket.Put(ctx, name.String(), pack.EncodeTombs(name, list)))
 }
 
 // stored reports whether a block was stored again since it was removed.
