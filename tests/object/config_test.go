@@ -2,10 +2,13 @@ package object
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tests/s3test"
@@ -21,11 +24,23 @@ func wantNoSecret(t testing.TB, where, text string) {
 	}
 }
 
+// metadataService starts a service that gives the access key to those who ask, and returns its address.
+func metadataService(t testing.TB) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"AccessKeyId": %q, "SecretAccessKey": %q, "Token": "", "Expiration": %q}`,
+			s3test.AccessKey, s3test.SecretKey, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
 // TestSecrets shows that the key and the secret are in no output, however they were given, and also if they are refused
 // (G6).
 func TestSecrets(t *testing.T) {
 	s := s3test.Start(t, s3test.Options{})
 	file := flag(s.URL, ",credentials=file,credentials_file="+s.Credentials)
+	imds, service := flag(s.URL, ",credentials=imds"), "AWS_CONTAINER_CREDENTIALS_FULL_URI="
 	for _, c := range []struct {
 		name string
 		opts harness.Options
@@ -33,6 +48,9 @@ func TestSecrets(t *testing.T) {
 	}{
 		{"environment", harness.Options{Flags: flag(s.URL, ""), Env: keys}, "mounted"},
 		{"file", harness.Options{Flags: file}, "mounted"},
+		{"metadata service", harness.Options{Flags: imds, Env: []string{service + metadataService(t)}}, "mounted"},
+		{"no metadata service", harness.Options{Flags: imds, Env: []string{service + "http://127.0.0.1:1/"}}, "object store failed"},
+		{"region", harness.Options{Flags: flag(s.URL, ",region=eu-west-1"), Env: keys}, "object store failed"},
 		{"refused", harness.Options{Flags: flag(s.URL, ""), Env: []string{"AWS_ACCESS_KEY_ID=someone", keys[1]}}, "object store failed"},
 		{"wrong secret", harness.Options{Flags: flag(s.URL, ""), Env: []string{keys[0], "AWS_SECRET_ACCESS_KEY=wrong"}}, "object store failed"},
 	} {
