@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,13 @@ func TestRestart(t *testing.T) {
 	s := s3test.Start(t, s3test.Options{})
 	d := mount(t, s.URL, "", harness.Options{})
 	bs, doomed := plant(t, d)
+	limited, passing := "model/ttl/limited", "model/ttl/passing"
+	for name, ttl := range map[string]string{limited: "1h", passing: "5s"} {
+		store(t, d.Path(name), pattern(name, 1000))
+		must(t, "set the time to live", again(func() error { return unix.Setxattr(d.Path(name), "user.kvfs.ttl", []byte(ttl), 0) }))
+	}
+	bs[limited] = pattern(limited, 1000)
+	waitStored(t, d, blocks{limited: nil})
 	stats := map[string]unix.Stat_t{}
 	for name := range bs {
 		stats[name] = stat(t, d, name)
@@ -39,6 +47,13 @@ func TestRestart(t *testing.T) {
 		wantBlocks(t, d, bs) // from memory
 		for name := range doomed {
 			wantAbsent(t, d, name)
+		}
+		harness.Poll(t, passing+" expires", func() bool { return tiersOf(d, passing) == nil })
+		buf := make([]byte, 64)
+		n, err := unix.Getxattr(d.Path(limited), "user.kvfs.ttl", buf)
+		must(t, "time to live", err)
+		if left, err := time.ParseDuration(string(buf[:n])); err != nil || left <= 0 || left > time.Hour+time.Second {
+			t.Errorf("time to live of %s: got %q, want an hour or less", limited, buf[:n])
 		}
 		d.Stop()
 	}

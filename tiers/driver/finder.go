@@ -29,7 +29,8 @@ type Finder interface {
 	// and is called with the lock of the engine held: it neither blocks nor calls the engine or its Host.
 	//
 	// Mode has the type, S_IFREG or S_IFDIR. The rest of a block is what Store or Update was last given. A tier without
-	// room for them may tell Seq as Mtime, which is about the time of the commit, and 0 as Expires.
+	// room for them may tell Seq as Mtime, which is about the time of the commit, and round Expires
+	// up to a second.
 	// A directory is there as long as the tier has a block below it. Its Seq is at least the highest of theirs, so that
 	// no older grave of the directory hides them; its Size and Expires are 0.
 	//

@@ -48,7 +48,7 @@ type Located struct {
 	GID   uint32
 	Mtime int64 // nanoseconds since the epoch
 
-	Expires int64 // likewise, of what a Finder has; 0: never, or not known
+	Expires int64 // likewise, of what a Finder has; 0: never
 }
 
 // Grave says that the versions of a name below Seq are void.

@@ -150,9 +150,7 @@ func (t *Tier) readIndex(ctx context.Context, o object) {
 		return err
 	}, func(e *pack.Entry) {
 		blocks++
-		if e.Attrs.Expires == 0 { // the catalog cannot tell when a block ends
-			t.put(e.Path, &e.Attrs, e.Size, number, e.Offset)
-		}
+		t.put(e.Path, &e.Attrs, e.Size, number, e.Offset)
 	})
 	switch {
 	case err == nil:

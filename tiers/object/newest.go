@@ -61,7 +61,7 @@ func blocksOf(ctx context.Context, b Bucket, p listed) (list []Named, err error)
 	tail, err := tailOf(ctx, b, p.name, p.size)
 	if err == nil {
 		err = pack.ReadIndex(p.name, tail, func(e *pack.Entry) bool {
-			if e.Attrs.Expires == 0 {
+			if e.Attrs.Expires == 0 || e.Attrs.Expires > time.Now().UnixNano() {
 				list = append(list, Named{e.Path, e.Size})
 			}
 			return true

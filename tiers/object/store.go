@@ -324,7 +324,7 @@ func (t *Tier) put(path string, a *driver.Attrs, size int64, number uint32, offs
 			break
 		}
 	}
-	e := catalog.Entry{Seq: a.Seq, Size: size, Mode: a.Mode, UID: a.UID, GID: a.GID, Pack: number, Offset: offset}
+	e := catalog.Entry{Seq: a.Seq, Size: size, Mode: a.Mode, UID: a.UID, GID: a.GID, Expires: a.Expires, Pack: number, Offset: offset}
 	return t.catalog.Put(path, e, a.Dirs)
 }
 

@@ -132,7 +132,7 @@ func (t *Tier) Find(path string) (driver.Located, bool) {
 		return driver.Located{}, false
 	}
 	if r, has := t.catalog.Get(key); has {
-		return driver.Located{Seq: r.Seq, Size: r.Size, Mode: modeFile | r.Mode, UID: r.UID, GID: r.GID, Mtime: int64(r.Seq)}, true
+		return driver.Located{Seq: r.Seq, Size: r.Size, Mode: modeFile | r.Mode, UID: r.UID, GID: r.GID, Mtime: int64(r.Seq), Expires: r.Expires}, true
 	}
 	if d, has := t.catalog.Dir(path); has {
 		return driver.Located{Seq: t.highest.Load(), Mode: modeDir | d.Mode, UID: d.UID, GID: d.GID, Mtime: int64(t.highest.Load())}, true

@@ -25,6 +25,7 @@ type Entry struct {
 	Seq            uint64 // version, never 0
 	Size           int64  // bytes
 	Mode, UID, GID uint32
+	Expires        int64  // nanoseconds since the epoch; Get rounds up to a second; 0: never
 	Pack           uint32 // number of the pack
 	Offset         int64  // in the pack in bytes, a multiple of Align below 1<<26
 }
@@ -108,7 +109,10 @@ func (c *Catalog) Get(key block.Key) (e Entry, ok bool) {
 	r := s.table.at(place).load()
 	// The class exists: who removes the record waits for s.mu before the class may go.
 	k := &c.tree.classes.at(r.class).classKey
-	e = Entry{Seq: r.seq, Size: int64(r.size), Mode: k.mode, UID: k.uid, GID: k.gid, Pack: r.pack, Offset: int64(r.unit) * Align}
+	e = Entry{
+		Seq: r.seq, Size: int64(r.size), Mode: k.mode, UID: k.uid, GID: k.gid, Expires: k.expires * second,
+		Pack: r.pack, Offset: int64(r.unit) * Align,
+	}
 	if r.size == largeSize {
 		e.Size = c.packs.live(r.pack)
 	}
@@ -127,8 +131,8 @@ func (c *Catalog) Dir(path string) (a driver.DirAttrs, ok bool) { return c.tree.
 //
 // Put also returns false for a version that is removed; a pack that does not exist; a Seq, Size or
 // Offset that cannot be; a block of 8 MiB - 1 byte or more that is not alone in its pack at offset
-// 0; and if there are more than 4 million combinations of directory, mode, uid and gid. Stats counts
-// these.
+// 0; and if there are more than 4 million combinations of directory, mode, uid, gid and Expires. Stats
+// counts these.
 func (c *Catalog) Put(path string, e Entry, dirs []driver.DirAttrs) bool {
 	if !e.possible() {
 		c.refused.Add(1)

@@ -138,7 +138,7 @@ func testModel(t *testing.T, r *rand.Rand) {
 			}
 			m.packs[n] = p
 		case op < 14:
-			e := Entry{Seq: 1 + r.Uint64N(20), Size: r.Int64N(100), Mode: r.Uint32N(2), UID: r.Uint32N(2), GID: ^uint32(0), Pack: n, Offset: r.Int64N(1<<unitBits) * Align}
+			e := Entry{Seq: 1 + r.Uint64N(20), Size: r.Int64N(100), Mode: r.Uint32N(2), UID: r.Uint32N(2), GID: ^uint32(0), Expires: r.Int64N(2) * 9e18, Pack: n, Offset: r.Int64N(1<<unitBits) * Align}
 			if r.IntN(4) == 0 {
 				e.Size, e.Offset = largeSize-1+r.Int64N(3)*r.Int64N(1<<30), 0
 			}
@@ -197,7 +197,7 @@ func compare(t *testing.T, c *Catalog, m *model, paths []string) {
 			e := m.blocks[path]
 			p.Blocks++
 			p.Live += e.Size
-			classes[fmt.Sprint(parentOf(path), e.Mode, e.UID)] = true
+			classes[fmt.Sprint(parentOf(path), e.Mode, e.UID, e.Expires)] = true
 		}
 		st.LiveBytes += p.Live
 		st.PackedBytes += p.Size

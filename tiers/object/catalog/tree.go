@@ -2,8 +2,10 @@ package catalog
 
 import (
 	"hash/maphash"
+	"math"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -18,7 +20,17 @@ type class struct {
 	blocks   uint32
 }
 
-type classKey struct{ dir, mode, uid, gid uint32 }
+type classKey struct {
+	dir, mode, uid, gid uint32
+	expires             int64 // seconds since the epoch; 0: never
+}
+
+const second = int64(time.Second)
+
+// seconds rounds up to seconds, as far as nanoseconds can tell them.
+func seconds(nanos int64) int64 {
+	return min(nanos/second+min(nanos%second, 1), math.MaxInt64/second)
+}
 
 // dir is a directory. It exists as long as a class or a directory in it does. The root has number 0
 // and exists always.
@@ -58,7 +70,7 @@ func parentOf(path string) string { return path[:max(strings.LastIndexByte(path,
 func (t *tree) enter(path string, e *Entry, dirs []driver.DirAttrs) (n uint32, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := classKey{t.dirLocked(parentOf(path), e.Seq, dirs), e.Mode, e.UID, e.GID}
+	k := classKey{t.dirLocked(parentOf(path), e.Seq, dirs), e.Mode, e.UID, e.GID, seconds(e.Expires)}
 	if n, ok = t.mu.byClass[k]; !ok {
 		if n, ok = t.classes.add(t.most); !ok {
 			t.sweepLocked(k.dir)

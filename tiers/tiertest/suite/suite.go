@@ -64,8 +64,8 @@ type Options struct {
 	// suite closes them. Nil means memfd_create, which is tmpfs, as in the primary tier.
 	NewFile func(t *testing.T) *os.File
 
-	// CommitTimes states that Find of a driver.Finder may tell the version as the time of a block, and no end of its
-	// life.
+	// CommitTimes states that Find of a driver.Finder may tell the version as the time of a block, and the end of its
+	// life up to a second late.
 	CommitTimes bool
 
 	// Timeout is the longest that any one job or Close may take. Zero means
