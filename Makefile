@@ -1,6 +1,6 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster test test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
+.PHONY: help build dist run cluster simulate test test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
 DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
@@ -35,6 +35,10 @@ $(DEPS): %-deps:
 
 cluster: cluster-deps build ## three nodes on this machine: write on one, read on the others, kill one (as root)
 	@exec .ci/cluster
+
+NODES := 100
+simulate: ## the cluster's own code with a virtual clock and NODES (100) nodes: convergence, traffic, memory of the index
+	KVFS_SIM=$(NODES) go test -count=1 -timeout=2h -v -run '^(TestConvergence|TestSimulationTable|TestDigestBytes)$$' ./cluster/gossip ./cluster/feed
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report

@@ -76,7 +76,7 @@
 // What the Follower knew of the process before stays visible until 3 or until End: about as long as
 // a snapshot would take. Only then is a key gone that the new process does not hold.
 //
-// Bytes for a million blocks (TestDigestBytes with KVFS_SIM=1; a snapshot has 16.0 MB). Half of the
+// Bytes for a million blocks (make simulate, TestDigestBytes; a snapshot has 16.0 MB). Half of the
 // changed blocks were replaced by blocks of other keys. The other columns are computed: 256 parts,
 // and 65,536 parts without the first level.
 //
@@ -147,7 +147,7 @@
 //
 // # Scale
 //
-// TestSimulationTable runs clusters in one process, on the clock of a testing/synctest bubble. Each
+// make simulate NODES=1000 (TestSimulationTable) runs clusters in one process, on the clock of a testing/synctest bubble. Each
 // node has a link of 10 Gbit/s and 0.2 ms one way, and 500 events a second, half of them new blocks
 // and half evictions. A batch counts 150 bytes on the wire besides its records. CPU time is real,
 // on two cores with other work, and not part of the other times.

@@ -77,12 +77,13 @@
 //
 // Time until all nodes know of one that joined, of one that left and of one that was killed.
 // The network is simulated without delay and with its own clock, on the lan profile
-// (TestConvergence; KVFS_SIM=1 runs both sizes). Start is the time until all know all when 32
+// (make simulate NODES=300, TestConvergence). Start is the time until all know all when 32
 // nodes come each second.
 //
 //	nodes    start     join    leave     loss
-//	   10    0.4 s    0.4 s    0.5 s    6-8 s
-//	  100    3.9 s    0.8 s    0.9 s  10-13 s
+//	   10    0.6 s    0.4 s    1.8 s    5-7 s
+//	  100    3.9 s    1.0 s    2.6 s     10 s
+//	  300     11 s    1.7 s    2.6 s     13 s
 //
 // Probes find a loss: each node sends one a second. The node is then suspected for 4 s times
 // the decimal logarithm of the number of nodes, longer if few nodes confirm it.
