@@ -3,6 +3,7 @@ package mount
 import (
 	"fmt"
 	"hash/crc64"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,6 +62,16 @@ func (s *stage) wantOnDisk(path string, want []byte) {
 		return len(got) == 1 && got[0] == "disk" || s.t.Failed()
 	})
 	wantSeen(s.t, s.process(), path, want)
+}
+
+// waitOnDisk waits until the SSD has a copy of a block.
+func (s *stage) waitOnDisk(path string) {
+	s.t.Helper()
+	harness.Poll(s.t, filepath.Base(path)+" is on the SSD", func() bool {
+		v, err := s.process().Getxattr(path, "user.kvfs.tier")
+		wantErrno(s.t, "tiers", err, nil)
+		return strings.HasSuffix(v, "disk") || s.t.Failed()
+	})
 }
 
 var inPlaceActs = []act{

@@ -132,8 +132,11 @@ var syncActs = []act{
 			}
 			p := filepath.Join(dir, "bucket")
 			data, meta := s.mooncake(p)
-			// A pinned group lives in memory alone.
-			s.restart(dir != s.dir || !s.ssd)
+			keep := dir != s.dir || !s.ssd // a pinned group lives in memory alone
+			if !keep {
+				s.waitOnDisk(p + ".meta") // nobody has synced it
+			}
+			s.restart(keep)
 			wantSeen(t, s.actor(), p, data)
 			wantSeen(t, s.actor(), p+".meta", meta)
 		}
