@@ -9,6 +9,9 @@ import (
 // The topic runs from start to end with a small model: the engine goes on from the state of each source as from the
 // one that it computed, and the state was where it was to be.
 func TestTTFTTopic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: make bench-quick runs the topic")
+	}
 	b, out := runTopic(t, "ttft")
 	if table := b.report.tables["ttft"]; table.title != "Time to first token" {
 		t.Skip(table.rows[0][0])

@@ -49,6 +49,7 @@ func TestNodes(t *testing.T) {
 // TestNodeKilled shows that with a replica a state outlives the node that saved it,
 // and that without one it is a miss.
 func TestNodeKilled(t *testing.T) {
+	long(t)
 	e := prepare(t)
 	for _, c := range []struct {
 		replicas string
@@ -81,6 +82,7 @@ func TestNodeKilled(t *testing.T) {
 // TestNodeLostWhileRestoring kills the only holder of a state while the state is on its way, or has it remove the
 // state. The state then is a miss or whole, and never a part.
 func TestNodeLostWhileRestoring(t *testing.T) {
+	long(t)
 	e := prepare(t)
 	for _, how := range []string{"killed", "removed"} {
 		t.Run(how, func(t *testing.T) {
@@ -115,6 +117,7 @@ func TestNodeLostWhileRestoring(t *testing.T) {
 // TestNodeDamaged shows that a state whose bytes on the SSD of its only holder have
 // changed is a miss on both nodes.
 func TestNodeDamaged(t *testing.T) {
+	long(t)
 	e := prepare(t)
 	c, a, b := pair(t, harness.ClusterOptions{Options: harness.Options{Disk: "64MiB"}})
 	e.Save(t, a.Path("llama.cpp"), slot)

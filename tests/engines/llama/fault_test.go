@@ -15,6 +15,7 @@ import (
 // TestLostWhileRestoring shows that an engine which has opened a state gets all of it,
 // whatever becomes of its name and of the block meanwhile.
 func TestLostWhileRestoring(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "no eviction")
 	e := prepare(t)
 	d := harness.Mount(t, harness.Options{})
@@ -125,6 +126,7 @@ func midway(t *testing.T, dir string, old, e *Engine) (p *Process, before Contin
 // TestEvictWhileSaving shows that eviction does not touch a state that is being
 // written, and takes what is not in use meanwhile.
 func TestEvictWhileSaving(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "no eviction")
 	e := prepare(t)
 	d := harness.Mount(t, slow)
@@ -151,6 +153,7 @@ func TestEvictWhileSaving(t *testing.T) {
 // TestKilledWhileSaving shows that an engine which is killed in the midst of saving
 // over a state leaves the old one.
 func TestKilledWhileSaving(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "POSIX would leave a part")
 	e := prepare(t)
 	d := harness.Mount(t, slow)
@@ -169,6 +172,7 @@ func TestKilledWhileSaving(t *testing.T) {
 // TestPressure saves more states than memory has room for, so that each save evicts an
 // earlier state. With an SSD all are restored; without, each is whole or a miss.
 func TestPressure(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "no eviction")
 	e := prepare(t)
 	for _, disk := range []string{"", "64MiB"} {

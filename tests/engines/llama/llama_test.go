@@ -46,6 +46,15 @@ func onMount(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
 	f(t, prepare(t), openMount(t))
 }
 
+// long skips a test with -short: the engine computes for a long time, and other tests show the same of kvfs with the
+// replays of other engines.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		harness.Skip(t, "-short: the engine computes for a long time")
+	}
+}
+
 func prepare(t *testing.T) *Engine {
 	t.Helper()
 	e, skipReason := Prepare(t)
@@ -140,6 +149,7 @@ func TestLlamaRestoreMissing(t *testing.T) {
 // a state file in which one page came back as zeros restores without an error,
 // and each such page changes the continuation. It runs on a plain directory.
 func TestDiffSeesLostPage(t *testing.T) {
+	long(t)
 	const page = 4096
 	e, dir := prepare(t), t.TempDir()
 	saved := e.Save(t, dir, "whole.bin")

@@ -54,6 +54,7 @@ func TestStore(t *testing.T) {
 // with the next one: one process is to save, one is to restore, and both are started
 // when the owner has been killed.
 func TestStoreOwnerAway(t *testing.T) {
+	long(t)
 	e := prepare(t)
 	o := harness.Serve(t, harness.Options{})
 	d := o.Attach("--store-owner-timeout", "10m")

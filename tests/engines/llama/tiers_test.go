@@ -102,6 +102,7 @@ func TestDisk(t *testing.T) {
 // it, with what was in memory lost, leaves the new state, the old one, or none: the
 // engine never sees a part, which would abort it.
 func TestDiskCut(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "no tiers")
 	e := prepare(t)
 	older, newer := e.WithPrompt(23, 200), e.WithPrompt(24, 800).WithTransposedValues()
@@ -158,6 +159,7 @@ func checkOneOf(t *testing.T, newer, older *Engine, dir string, saved, old Conti
 // TestDiskDamaged shows that a state whose bytes on the SSD have changed is a miss to
 // the engine, and is saved and restored again afterwards.
 func TestDiskDamaged(t *testing.T) {
+	long(t)
 	harness.KvfsOnly(t, "no tiers")
 	e := prepare(t)
 	d := harness.Mount(t, harness.Options{Disk: "64MiB"})
