@@ -303,5 +303,11 @@ const (
 func (l *LoopFS) Remount() {
 	l.tb.Helper()
 	l.unused(func() error { return unix.Unmount(l.Dir, 0) })
+	// A mount namespace that another process has just made keeps the file system for a moment, and with
+	// it what was not yet written.
+	Poll(l.tb, "the device is detached", func() bool {
+		file, err := os.ReadFile("/sys/block/" + filepath.Base(l.Device) + "/loop/backing_file")
+		return err != nil || strings.TrimSpace(string(file)) != l.Backing
+	})
 	l.attach(false)
 }
