@@ -147,8 +147,8 @@
 //
 // # Scale
 //
-// make simulate NODES=1000 (TestSimulationTable) runs clusters in one process, on the clock of a testing/synctest bubble. Each
-// node has a link of 10 Gbit/s and 0.2 ms one way, and 500 events a second, half of them new blocks
+// make simulate NODES=1000 (TestSimulationTable) runs clusters in one process, on the clock of a
+// testing/synctest bubble. Each node has a link of 10 Gbit/s and 0.2 ms one way, and 500 events a second, half of them new blocks
 // and half evictions. A batch counts 150 bytes on the wire besides its records. CPU time is real,
 // on two cores with other work, and not part of the other times.
 //

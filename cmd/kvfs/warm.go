@@ -138,7 +138,7 @@ func bucketListed(ctx context.Context, mount string) (memory int64, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("warm: interrupted; the daemon has not yet listed the bucket")
+			return 0, errors.New("warm: interrupted; the daemon has not yet listed the bucket")
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -21,8 +21,8 @@
 // bytes that are live in the pack are its size.
 //
 // A class is what blocks have in common: directory, mode, uid, gid and the second in which they
-// expire. There are up to 4 million at a time. A class counts its blocks, and goes with the last one. A directory counts its classes and
-// directories. So it is found as long as a block is below it, and when a pack is dropped, its
+// expire. There are up to 4 million at a time. A class counts its blocks, and goes with the last
+// one. A directory counts its classes and directories. So it is found as long as a block is below it, and when a pack is dropped, its
 // directories go without their paths being known.
 //
 // # Memory
