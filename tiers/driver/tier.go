@@ -215,6 +215,13 @@ type Held struct {
 	Attrs Attrs
 }
 
+// Packer is the ability to write the blocks of several Store jobs at once. The engine gives it more jobs at a time than
+// other tiers.
+type Packer interface {
+	// PackBytes is how much the blocks of all jobs should come to, as long as there are enough.
+	PackBytes() int64
+}
+
 // Enumerator is the ability to list what a tier holds, which the engine calls
 // once when it opens, before any job, to fill its index. A tier without it starts
 // out empty in the index, and its blocks are found by Lookup only.

@@ -14,7 +14,7 @@ func (l *Lane) AuditLocked() error {
 			errs = append(errs, fmt.Errorf("lane of %q: account says %d %s, there are %d", l.o.Name, got, what, want))
 		}
 	}
-	var stores, storeBytes, leaving, pending, loading int64
+	var stores, storeBytes, busyBytes, leaving, pending, loading int64
 	count := func(s *Store) {
 		stores++
 		storeBytes += s.Bytes
@@ -26,6 +26,7 @@ func (l *Lane) AuditLocked() error {
 		count(s)
 	}
 	for s := range l.begun {
+		busyBytes += s.Bytes
 		count(s)
 	}
 	for _, ld := range l.pending {
@@ -38,6 +39,7 @@ func (l *Lane) AuditLocked() error {
 	check("queued bytes", l.stats.QueuedBytes, storeBytes)
 	check("bytes of blocks that leave memory", l.leaving, leaving)
 	check("keys being stored", int64(len(l.busy)), int64(len(l.begun)))
+	check("bytes being stored", l.busyBytes, busyBytes)
 	check("bytes waiting to be loaded", l.pendingBytes, pending)
 	check("bytes being loaded", l.loadingBytes, loading)
 	check("load jobs", int64(l.loading), int64(len(l.jobs)))

@@ -19,6 +19,10 @@ const (
 	storeJobKeys = 32 // a job
 	maxLoadJobs  = 64
 
+	maxPackJobs = 32 // maxStoreJobs of a driver.Packer
+	// PackFiles is how many files are open for the stores to a driver.Packer.
+	PackFiles = maxPackJobs * storeJobKeys
+
 	// StoreJobBytes bounds a store job, which has at least one block.
 	StoreJobBytes = 8 << 20
 
@@ -84,21 +88,23 @@ type Owner interface {
 
 // Lane is the traffic with one tier. Make one with New; it ends with Close.
 type Lane struct {
-	o        Options
-	recorder driver.Recorder // nil without the ability
-	wake     chan struct{}   // capacity 1: there may be something to begin
+	o         Options
+	recorder  driver.Recorder // nil without the ability
+	packBytes int64           // driver.Packer.PackBytes; 0 without the ability
+	wake      chan struct{}   // capacity 1: there may be something to begin
 
 	// Guarded by Options.Lock.
-	stopped  bool // by StopLocked
-	keyed    fifo[keyedOp]
-	stores   fifo[*Store]
-	deferred fifo[deferred]
-	begun    map[*Store]struct{}    // stores that the tier does
-	busy     map[block.Key]struct{} // their keys
-	storing  int                    // store jobs under way
-	leaving  int64                  // bytes of the stores with Leaving, queued or begun
-	seen     *seenFilter            // nil unless SecondHit
-	stats    Stats
+	stopped   bool // by StopLocked
+	keyed     fifo[keyedOp]
+	stores    fifo[*Store]
+	deferred  fifo[deferred]
+	begun     map[*Store]struct{}    // stores that the tier does
+	busy      map[block.Key]struct{} // their keys
+	busyBytes int64                  // their bytes
+	storing   int                    // store jobs under way
+	leaving   int64                  // bytes of the stores with Leaving, queued or begun
+	seen      *seenFilter            // nil unless SecondHit
+	stats     Stats
 
 	pending      []*Load // not yet under way, oldest first
 	again        []*Load // to be asked for again when keyed is empty
@@ -124,6 +130,9 @@ func New(o Options) *Lane {
 		l.predict = &Predictor{}
 	}
 	l.recorder, _ = o.Tier.(driver.Recorder)
+	if p, ok := o.Tier.(driver.Packer); ok {
+		l.packBytes = p.PackBytes()
+	}
 	if _, ok := o.Tier.(driver.Finder); ok {
 		l.above = map[string]int{}
 	}

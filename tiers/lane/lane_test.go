@@ -123,6 +123,11 @@ func (s *slow) Close(context.Context) error {
 	return nil
 }
 
+// packing is a slow tier that writes several jobs at once.
+type packing struct{ *slow }
+
+func (*packing) PackBytes() int64 { return 6 * lane.StoreJobBytes }
+
 // answer ends the oldest job with one status for all of its blocks.
 func (s *slow) answer(status driver.Status) {
 	s.mu.Lock()
@@ -163,7 +168,12 @@ func run(t *testing.T, o lane.Options, test func(t *testing.T, n *names, tier *s
 			t.Fatal(err)
 		}
 		id := driver.JobID(0)
-		o.Name, o.Tier, o.Bit, o.Lock, o.Owner = "slow", tier, 1, n, n
+		if p, ok := o.Tier.(*packing); ok {
+			p.slow = tier
+		} else {
+			o.Tier = tier
+		}
+		o.Name, o.Bit, o.Lock, o.Owner = "slow", 1, n, n
 		o.BatchKeys, o.BatchBytes, o.QueueBytes = max(o.BatchKeys, 1), max(o.BatchBytes, 1), max(o.QueueBytes, 1<<30)
 		o.NextJob, o.Now, o.Logger = func() driver.JobID { id++; return id }, time.Now, zap.NewNop()
 		n.lane = lane.New(o)
@@ -300,6 +310,25 @@ func TestUrgent(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		for len(tier.jobs) > 0 {
+			tier.answer(driver.Stored)
+			tier.took()
+		}
+	})
+}
+
+// TestPacker shows that a tier that packs gets more jobs at a time: as many as fill its packs.
+func TestPacker(t *testing.T) {
+	run(t, lane.Options{Tier: &packing{}}, func(t *testing.T, n *names, tier *slow) {
+		n.locked(func(l *lane.Lane) {
+			for id := index.ID(1); id <= 8; id++ {
+				n.key[id] = key(fmt.Sprintf("g/%d", id))
+				l.PushLocked(&lane.Store{ID: id, Bytes: lane.StoreJobBytes}, false)
+			}
+		})
+		want(t, "at first", tier.took(), []string{"store g/1", "store g/2", "store g/3", "store g/4", "store g/5", "store g/6"})
+		tier.answer(driver.Stored)
+		want(t, "then", tier.took(), []string{"store g/7"})
 		for len(tier.jobs) > 0 {
 			tier.answer(driver.Stored)
 			tier.took()

@@ -205,7 +205,7 @@ func (l *Lane) nextStoresLocked() (begin func()) {
 		l.stores.pop()
 		return func() { fn(nil) }
 	}
-	if l.storing >= maxStoreJobs {
+	if l.storing >= maxStoreJobs && (l.storing >= maxPackJobs || l.busyBytes >= l.packBytes) {
 		return nil
 	}
 	list, invalid := l.takeStoresLocked()
@@ -246,6 +246,7 @@ func (l *Lane) takeStoresLocked() (list, invalid []*Store) {
 		l.stores.pop()
 		l.busy[key] = struct{}{}
 		l.begun[s] = struct{}{}
+		l.busyBytes += s.Bytes
 		bytes += s.Bytes
 		list = append(list, s)
 	}
@@ -259,7 +260,6 @@ func (l *Lane) takeStoresLocked() (list, invalid []*Store) {
 func (l *Lane) unqueueLocked(s *Store) {
 	l.stats.QueuedBlocks--
 	l.stats.QueuedBytes -= s.Bytes
-	delete(l.begun, s)
 	if s.Leaving {
 		l.leaving -= s.Bytes
 	}
@@ -268,6 +268,8 @@ func (l *Lane) unqueueLocked(s *Store) {
 // endLocked takes a store that has begun out of the accounts.
 func (l *Lane) endLocked(s *Store) {
 	delete(l.busy, s.Key)
+	delete(l.begun, s)
+	l.busyBytes -= s.Bytes
 	l.unqueueLocked(s)
 }
 

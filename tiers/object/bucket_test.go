@@ -2,6 +2,7 @@ package object
 
 import (
 	"context"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -92,6 +93,19 @@ func (v view) Get(ctx context.Context, name string, offset int64, p []byte) erro
 		p[len(p)-1] ^= 1
 	}
 	return nil
+}
+
+// Copy writes the second half first.
+func (v view) Copy(ctx context.Context, name string, offset, length int64, w io.WriterAt) error {
+	p := make([]byte, length)
+	err := v.Get(ctx, name, offset, p)
+	for _, at := range []int64{length / 2, 0} {
+		if err == nil {
+			_, err = w.WriteAt(p[at:], at)
+		}
+		p = p[:at]
+	}
+	return err
 }
 
 func (v view) List(ctx context.Context, after string, fn func(string, int64, time.Time) error) error {

@@ -20,9 +20,10 @@
 // # Loads
 //
 // The catalog says in which pack a block is and where. One ranged GET brings its frame: a header, the path and the
-// data. The frame is checked before a byte of it reaches the block's file: the path, so that two paths of one hash
-// are never confused, and the checksum of the data. Blocks of one job that are neighbours in a pack come with one
-// GET.
+// data. The data goes into the block's file as it comes, 256 KiB at a time, so that it is summed and copied while it
+// is in the processor's cache. The block is Loaded when the whole frame is right: the path, so that two paths of one
+// hash are never confused, and the checksum of the data. Blocks of one job that are neighbours in a pack come with
+// one GET.
 //
 // # What the bucket has
 //

@@ -192,3 +192,19 @@ func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64
 	}
 	return err
 }
+
+// open checks a frame and returns the data in it. It fails with ErrNotFound if the frame is of another path, and with
+// ErrCorrupt.
+func open(frame []byte, path string) ([]byte, pack.Header, error) {
+	h, err := pack.CheckFrame(frame, path)
+	if errors.Is(err, block.ErrNotFound) {
+		return nil, h, err
+	}
+	if err == nil {
+		data := frame[pack.HeaderBytes+len(path):]
+		if int64(len(data)) == h.Size && block.Sum(data) == h.Sum {
+			return data, h, nil
+		}
+	}
+	return nil, h, errors.Join(block.ErrCorrupt, err)
+}

@@ -27,6 +27,7 @@ type want struct {
 	rec  catalog.Entry
 	name pack.Name // of the pack: its number may be that of another one soon
 	size int64     // of its frame
+	came *arrival  // what has come of it; nil before its run is fetched
 }
 
 // run is a piece of a pack with blocks that are loaded with one request.
@@ -112,9 +113,7 @@ func (t *Tier) fetch(w *work, r *run) {
 		return
 	}
 	defer t.loads.Release(weight)
-	p := t.pieces.get(r.until - r.from)[:r.until-r.from]
-	defer t.pieces.put(p)
-	err := t.get(ctx, r, p)
+	err := t.get(ctx, r, newDelivery(w, r))
 	if errors.Is(err, block.ErrNotFound) {
 		r.wants = t.again(w, r)
 	}
@@ -126,8 +125,7 @@ func (t *Tier) fetch(w *work, r *run) {
 		case err != nil:
 			return driver.Failed, block.Checksum{}, err
 		}
-		at := want.rec.Offset - r.from
-		status, sum, err := t.place(&w.Blocks[want.i], want, p[at:at+want.size])
+		status, sum, err := t.check(&w.Blocks[want.i], want)
 		if errors.Is(err, block.ErrCorrupt) {
 			corrupt = append(corrupt, w.outcomes[want.i].Key)
 		}
@@ -161,8 +159,8 @@ func (t *Tier) again(w *work, r *run) (lost []want) {
 }
 
 // get reads what a run asks for. A pack that is not there any more leaves the catalog.
-func (t *Tier) get(ctx context.Context, r *run, p []byte) error {
-	err := t.kind(t.bucket.Get(ctx, r.name.String(), r.from, p))
+func (t *Tier) get(ctx context.Context, r *run, d *delivery) error {
+	err := t.kind(t.bucket.Copy(ctx, r.name.String(), r.from, r.until-r.from, d))
 	switch {
 	case errors.Is(err, block.ErrNotFound):
 		if p, has := t.catalog.Pack(r.number); has && nameOf(p) == r.name {
@@ -180,36 +178,21 @@ func nameOf(p catalog.Pack) pack.Name {
 	return pack.Name{Time: p.Time, Writer: p.Writer, Index: p.Index}
 }
 
-// place checks the frame of a block and copies its data into its file.
-func (t *Tier) place(b *driver.Transfer, want *want, frame []byte) (driver.Status, block.Checksum, error) {
-	data, h, err := open(frame, b.Key.Path())
+// check tells what came of a block whose frame has come whole.
+func (t *Tier) check(b *driver.Transfer, want *want) (driver.Status, block.Checksum, error) {
+	a := want.came
+	h, err := pack.CheckFrame(a.head, b.Key.Path())
+	sum, bytes := a.sum()
 	switch {
 	case errors.Is(err, block.ErrNotFound), err == nil && (h.Seq != want.rec.Seq || b.Sum.Valid && b.Sum != h.Sum):
 		return driver.Absent, block.Checksum{}, nil // another path with the same hash, or another version
-	case err != nil:
+	case a.mu.err != nil:
+		return driver.Failed, block.Checksum{}, errors.Join(block.ErrInvalid, a.mu.err)
+	case err != nil, h.Size != bytes, h.Sum != sum:
 		t.catalog.Forget(b.Key.Path(), want.rec.Pack)
-		return driver.Failed, block.Checksum{}, err
+		return driver.Failed, block.Checksum{}, errors.Join(block.ErrCorrupt, err)
 	}
-	if _, err := b.File.WriteAt(data, 0); err != nil {
-		return driver.Failed, block.Checksum{}, errors.Join(block.ErrInvalid, err)
-	}
-	return driver.Loaded, h.Sum, nil
-}
-
-// open checks a frame and returns the data in it. It fails with ErrNotFound if the frame is of another path, and with
-// ErrCorrupt.
-func open(frame []byte, path string) ([]byte, pack.Header, error) {
-	h, err := pack.CheckFrame(frame, path)
-	if errors.Is(err, block.ErrNotFound) {
-		return nil, h, err
-	}
-	if err == nil {
-		data := frame[pack.HeaderBytes+len(path):]
-		if int64(len(data)) == h.Size && block.Sum(data) == h.Sum {
-			return data, h, nil
-		}
-	}
-	return nil, h, errors.Join(block.ErrCorrupt, err)
+	return driver.Loaded, sum, nil
 }
 
 // loaded gives the blocks of a request their outcomes, and completes the job if they were the last ones.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,6 +21,9 @@ type Bucket interface {
 	Put(ctx context.Context, name string, data []byte) error
 	// Get reads len(p) bytes of an object from an offset on, all of them or none.
 	Get(ctx context.Context, name string, offset int64, p []byte) error
+	// Copy writes length bytes of an object from an offset on to w, each byte once, at its distance from that offset.
+	// Writes come in any order and in parallel, and none after the end of Copy.
+	Copy(ctx context.Context, name string, offset, length int64, w io.WriterAt) error
 	// List calls fn for each object whose name comes after the given one, in ascending order, until fn fails, and
 	// returns that error.
 	List(ctx context.Context, after string, fn func(name string, size int64, modified time.Time) error) error
@@ -51,7 +55,7 @@ type Options struct {
 	Linger    time.Duration // longest wait for a pack to fill. Zero means 200 ms.
 	Uploads   int           // most packs written at a time. Zero means 4. Each takes its size in memory.
 
-	// LoadBytes bounds the memory of loads under way. Zero means 256 MiB. A larger block is loaded alone.
+	// LoadBytes bounds the bytes of loads under way. Zero means 256 MiB. A larger block is loaded alone.
 	LoadBytes int64
 	// LoadTime bounds a load and a store of a pack. Zero means 30 s.
 	LoadTime, StoreTime time.Duration

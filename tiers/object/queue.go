@@ -64,6 +64,25 @@ func (q *queue) wakeUp() {
 	}
 }
 
+// wait removes the blocks of the next pack, once there is one. It returns nil when the queue is closed and empty.
+func (q *queue) wait() []*flight {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		list, wait, end := q.next()
+		switch {
+		case len(list) > 0 || end:
+			return list
+		case wait >= 0:
+			timer.Reset(wait)
+		}
+		select {
+		case <-q.wake:
+		case <-timer.C:
+		}
+	}
+}
+
 // next removes the blocks of the next pack. If there is none yet, wait is how long until there may be, or negative for
 // until wake. end: the queue is closed and empty.
 func (q *queue) next() (list []*flight, wait time.Duration, end bool) {

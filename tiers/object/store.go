@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -141,30 +140,19 @@ func (t *Tier) done(w *work) {
 	w.Done(&driver.Result{Job: w.ID, Outcomes: w.outcomes})
 }
 
-// dispatch gives each pack a goroutine that writes it, until the queue is closed and empty.
+// dispatch gives each pack a goroutine that writes it, until the queue is closed and empty. While all of them are busy
+// the next pack fills.
 func (t *Tier) dispatch() {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	slots := make(chan struct{}, t.o.Uploads)
-	for {
-		list, wait, end := t.queue.next()
-		switch {
-		case len(list) > 0:
-			slots <- struct{}{}
-			t.work.Go(func() { // ends with the pack
-				t.upload(list)
-				<-slots
-			})
-			continue
-		case end:
+	for slots := make(chan struct{}, t.o.Uploads); ; {
+		slots <- struct{}{}
+		list := t.queue.wait()
+		if len(list) == 0 {
 			return
-		case wait >= 0:
-			timer.Reset(wait)
 		}
-		select {
-		case <-t.queue.wake:
-		case <-timer.C:
-		}
+		t.work.Go(func() { // ends with the pack
+			t.upload(list)
+			<-slots
+		})
 	}
 }
 
@@ -231,10 +219,16 @@ func addBlock(b *pack.Builder, tr *driver.Transfer) (block.Checksum, error) {
 	if err != nil {
 		return block.Checksum{}, err
 	}
-	if n, err := tr.File.ReadAt(data, 0); n < len(data) {
-		return block.Checksum{}, errors.Join(block.ErrInvalid, err)
+	h := block.NewChecksum()
+	for at, step := 0, 0; at < len(data); at += step { // little enough to stay in a processor's cache
+		step = min(len(data)-at, 256<<10)
+		piece := data[at : at+step]
+		if n, err := tr.File.ReadAt(piece, int64(at)); n < step {
+			return block.Checksum{}, errors.Join(block.ErrInvalid, err)
+		}
+		h.Write(piece)
 	}
-	sum := block.Sum(data)
+	sum := block.Checksum{Sum: h.Sum64(), Valid: true}
 	if tr.Sum.Valid && sum != tr.Sum {
 		return sum, block.ErrCorrupt
 	}

@@ -24,8 +24,7 @@ type Tier struct {
 	budget  *budget             // of stores
 	rewrite *budget             // of blocks written anew
 	packs   buffers             // of packs being built
-	pieces  buffers             // of loads
-	loads   *semaphore.Weighted // bytes of memory of loads under way
+	loads   *semaphore.Weighted // bytes of loads under way
 
 	readOnly atomic.Bool            // Options.ReadOnly, or the credentials have no right to write
 	learned  atomic.Bool            // the first listing is complete
@@ -60,6 +59,7 @@ var (
 	_ driver.Tier    = (*Tier)(nil)
 	_ driver.Finder  = (*Tier)(nil)
 	_ driver.Hosted  = (*Tier)(nil)
+	_ driver.Packer  = (*Tier)(nil)
 	_ driver.Statser = (*Tier)(nil)
 )
 
@@ -139,6 +139,9 @@ func (t *Tier) Find(path string) (driver.Located, bool) {
 	}
 	return driver.Located{}, false
 }
+
+// PackBytes implements driver.Packer: blocks for one pack while another one is written.
+func (t *Tier) PackBytes() int64 { return 2 * pack.MaxFrames }
 
 // Remove implements driver.Tier.
 func (t *Tier) Remove(keys []block.Key) (held int) {
@@ -270,7 +273,7 @@ func (b *budget) take(n int64, force bool) bool {
 	return true
 }
 
-// buffers keeps some buffers for packs and loads.
+// buffers keeps some buffers for packs.
 type buffers struct{ pool sync.Pool }
 
 // get returns an empty buffer with room for n bytes.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -31,9 +32,15 @@ func checkDescriptors(cfg *config.Config) error {
 	return nil
 }
 
-// Descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, and spare ones.
+// Descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, the blocks on their
+// way to buckets, and spare ones.
 func Descriptors(cfg *config.Config) uint64 {
 	need := uint64(spareDescriptors)
+	for _, t := range cfg.Tiers {
+		if t.Options != nil { // maybe a driver.Packer
+			need += lane.PackFiles
+		}
+	}
 	for _, d := range cfg.Disk.Dirs {
 		size := int64(d.Size)
 		var st unix.Statfs_t

@@ -46,7 +46,7 @@ type Options struct {
 	Expire     string          `kvfs:"expire" default:"kvfs" enum:"kvfs|bucket" help:"Who deletes old objects. bucket: a lifecycle rule of the bucket; kvfs then deletes no objects with blocks, and capacity and ttl must be zero."`
 	Tombstones scalar.Duration `kvfs:"tombstone_ttl" above:"0" default:"24h" help:"How long the store at least remembers a removed block, for nodes that have not heard of the removal."`
 	Rewrites   scalar.Size     `kvfs:"daily_rewrites" default:"64GiB" help:"Most bytes of half-empty objects written anew in a day, to free their space. Zero means the default."`
-	Budget     scalar.Size     `kvfs:"daily_write_budget" default:"0" help:"Most bytes stored in a day. fsync may exceed it. Zero means no limit."`
+	Budget     scalar.Size     `kvfs:"daily_write_budget" default:"0" help:"Most bytes stored in a day. Zero means no limit."`
 }
 
 // TLS says how the store is recognized.

@@ -11,7 +11,7 @@ import (
 type Step struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
-	Unit  string  `json:"unit"` // "tokens", "requests", "B", "B/s" or "B/day"
+	Unit  string  `json:"unit"` // "tokens", "requests", "requests/s", "B", "B/s" or "B/day"
 	How   string  `json:"how"`
 }
 
@@ -36,6 +36,9 @@ const (
 	minStaging    = 64 << 20         // the default
 	minMemory     = 64 << 20
 	minDisk       = 1 << 20
+	packBelow     = 4 << 20  // smaller blocks share an object of a bucket
+	packBytes     = 64 << 20 // which has this many bytes
+	partBytes     = 8 << 20  // larger ones are read in such parts
 	mib           = 1 << 20
 	gib           = 1 << 30
 )
@@ -76,6 +79,7 @@ type load struct {
 	Load
 	plan *Plan
 	z    *sizer
+	read float64 // B/s, at most
 }
 
 // add adds a figure and returns it.
@@ -135,11 +139,28 @@ func (l *load) steps() {
 			"(in flight + %.0f s of what is written, until it is on the SSD) / %v, the low watermark; not less than a file", lookupLease.Seconds(), lowWatermark)
 		alone := l.add("memory without an SSD tier", math.Max(memory, working/lowWatermark), "B", "working set / %v, but not less than above an SSD tier", lowWatermark)
 		disk := l.add("SSD tier", working/lowWatermark, "B", "working set / %v: every block is copied to it", lowWatermark)
+		l.bucket(working, perSecond)
 		st.MemorySize, st.MemoryAlone, st.DiskSize = memorySize(memory), memorySize(alone), wholeSize(math.Max(disk, minDisk))
 		return
 	}
 	memory := l.add("memory", math.Max(flight, file)/lowWatermark, "B", "in flight / %v, the low watermark, not less than a file; without --requests-per-second no more follows", lowWatermark)
 	st.MemorySize = memorySize(memory)
+}
+
+// bucket adds the figures of a tier on object storage.
+func (l *load) bucket(working, perSecond float64) {
+	l.add("object tier", working, "B", "working set; its capacity")
+	file := l.plan.Settings.BlockBytes
+	if file < packBelow { // as the file of an engine that is not known, of 0 bytes
+		l.add("object tier, PUT", perSecond/packBytes, "requests/s", "written / %s, since files below %s share objects; more if less than that is written within 0.2 s",
+			human(packBytes), human(packBelow))
+	} else {
+		l.add("object tier, PUT", perSecond/float64(file), "requests/s", "one for each file")
+	}
+	if l.read > 0 && file > 0 {
+		part := min(file, partBytes)
+		l.add("object tier, GET", l.read/float64(part), "requests/s", "read, at most, / %s, if neither memory nor SSD has anything", human(float64(part)))
+	}
 }
 
 // writes adds the figures of writing, and returns the bytes a second.
@@ -157,7 +178,7 @@ func (l *load) writes() float64 {
 	if share == 0 {
 		return perSecond
 	}
-	l.add("read, at most", l.Rate*l.needed(prompt*share), "B/s", "%v requests/s x the blocks that are needed of %v x %d tokens", l.Rate, share, l.MeanPrompt)
+	l.read = l.add("read, at most", l.Rate*l.needed(prompt*share), "B/s", "%v requests/s x the blocks that are needed of %v x %d tokens", l.Rate, share, l.MeanPrompt)
 	return perSecond
 }
 

@@ -30,6 +30,7 @@ func TestWorkload(t *testing.T) {
 		"new tokens": 4500, "written a request": each, "written": 2 * each, "written a day": 2 * each * 86400, "read, at most": 2 * 4000 * token,
 		"working set": working, "needed of it": -1, "in flight": flight, "requests at a time": -1,
 		"memory above an SSD tier": (flight + 30*2*each) / 0.95, "memory without an SSD tier": working / 0.95, "SSD tier": working / 0.95,
+		"object tier": working, "object tier, PUT": 2 * each / (64 << 20), "object tier, GET": 2 * 4000 / 16,
 	} {
 		if got := value(p, name); got != want {
 			t.Errorf("%s: got %v, want %v", name, got, want)

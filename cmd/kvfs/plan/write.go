@@ -142,6 +142,8 @@ func (s *Step) amount() string {
 		return human(s.Value) + "/s"
 	case "B/day":
 		return human(s.Value) + "/day"
+	case "requests/s":
+		return fmt.Sprintf("%.3g %s", s.Value, s.Unit)
 	}
 	return fmt.Sprintf("%.0f %s", s.Value, s.Unit)
 }

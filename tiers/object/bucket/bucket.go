@@ -51,6 +51,7 @@ type Bucket struct {
 	breaker *breaker.Breaker
 	read    *rate.Limiter // nil: no limit
 	write   *rate.Limiter
+	buffers sync.Pool // of *[copyBytes]byte
 
 	multipartAbove int64 // bytes
 	writePart      int64 // bytes
@@ -93,7 +94,7 @@ func New(opts Options) (*Bucket, error) {
 	b := &Bucket{
 		opts: opts, core: core, wire: w, breaker: breaker.New(minProbe, maxProbe), end: cancel, ended: ctx.Done(),
 		read: limiter(opts.ReadBytesPerSecond), write: limiter(opts.WriteBytesPerSecond),
-		multipartAbove: 1 << 30, writePart: 64 << 20,
+		multipartAbove: 1 << 30, writePart: 64 << 20, buffers: sync.Pool{New: func() any { return new([copyBytes]byte) }},
 	}
 	b.running.Go(func() { b.breaker.Run(ctx, b.answers) }) // ends with Close
 	return b, nil

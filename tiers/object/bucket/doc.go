@@ -1,7 +1,7 @@
 // Package bucket keeps objects in one bucket of S3, below a prefix, for the tier on object storage.
 //
 //	read    parts of Options.PartSize in parallel; the rest of an answer that ended early or stalled is asked for again, of
-//	        the same version of the object. A read gives every byte or an error.
+//	        the same version of the object. A read gives every byte or an error. Copy hands the bytes on as they come.
 //	write   one PUT, which is atomic, with a CRC-32C that the server checks; a multipart upload above 1 GiB
 //	repeat  what may end better, such as 429, 5xx, a lost connection, or silence for half of the deadline: with growing,
 //	        random pauses, until the deadline

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +66,28 @@ func want(t *testing.T, b *Bucket, name string, offset int64, data []byte) {
 	if !bytes.Equal(got, data) {
 		t.Fatalf("%s has other bytes", name)
 	}
+	w := &once{p: make([]byte, len(data)), times: make([]byte, len(data))}
+	if err := b.Copy(t.Context(), name, offset, int64(len(data)), w); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(w.p, data) || bytes.Count(w.times, []byte{1}) != len(data) {
+		t.Fatalf("%s was copied with other bytes, or not once", name)
+	}
+}
+
+// once is an io.WriterAt into memory, which counts how often each byte is written.
+type once struct {
+	mu       sync.Mutex
+	p, times []byte
+}
+
+func (w *once) WriteAt(p []byte, offset int64) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range p {
+		w.times[offset+int64(i)]++
+	}
+	return copy(w.p[offset:], p), nil
 }
 
 // names lists the bucket after a name.

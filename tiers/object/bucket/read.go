@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -14,11 +13,44 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
+// copyBytes is how much Copy reads before it writes: little enough to stay in a processor's cache.
+const copyBytes = 256 << 10
+
 // Get reads len(dst) bytes of an object from an offset into dst, in parallel parts of Options.PartSize. After an error dst
 // has any content. An object that has fewer bytes is block.ErrInvalid. Nothing is asked for an empty dst. The parts of an
 // object that is overwritten meanwhile may be of both versions.
 func (b *Bucket) Get(ctx context.Context, name string, offset int64, dst []byte) error {
-	length := int64(len(dst))
+	return b.parts(ctx, name, offset, int64(len(dst)), func(r *Reader, at int64) error {
+		_, err := io.ReadFull(r, dst[at:at+r.left])
+		return err
+	})
+}
+
+// Copy is Get into a writer, which gets each byte once, as soon as it comes. Offsets of w are from the beginning of the
+// range. Calls for different parts come in parallel. An error of w ends the call.
+func (b *Bucket) Copy(ctx context.Context, name string, offset, length int64, w io.WriterAt) error {
+	return b.parts(ctx, name, offset, length, func(r *Reader, at int64) error {
+		if _, err := r.Read(nil); err != nil { // take memory only when bytes come
+			return err
+		}
+		p := b.buffers.Get().(*[copyBytes]byte)
+		defer b.buffers.Put(p)
+		for r.left > 0 {
+			n, err := io.ReadFull(r, p[:min(r.left, copyBytes)])
+			if err != nil {
+				return err
+			}
+			if _, err := w.WriteAt(p[:n], at); err != nil {
+				return &failure{what: err.Error(), kind: block.ErrInvalid}
+			}
+			at += int64(n)
+		}
+		return nil
+	})
+}
+
+// parts calls read for each part of a range, in parallel, with the distance of the part from the beginning of the range.
+func (b *Bucket) parts(ctx context.Context, name string, offset, length int64, read func(r *Reader, at int64) error) error {
 	key, err := b.checkRange(name, offset, length)
 	if err != nil || length == 0 {
 		return err
@@ -29,13 +61,11 @@ func (b *Bucket) Get(ctx context.Context, name string, offset int64, dst []byte)
 	return b.call(ctx, "get "+name, b.readTime(length), func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(b.opts.Connections)
-		for part := range slices.Chunk(dst, int(b.opts.PartSize)) {
-			r := &Reader{b: b, ctx: ctx, cancel: func() {}, key: key, offset: offset, left: int64(len(part))}
-			offset += r.left
+		for at := int64(0); at < length; at += b.opts.PartSize {
+			r := &Reader{b: b, ctx: ctx, cancel: func() {}, key: key, offset: offset + at, left: min(b.opts.PartSize, length-at)}
 			g.Go(func() error {
 				defer r.Close()
-				_, err := io.ReadFull(r, part)
-				return err
+				return read(r, at)
 			})
 		}
 		return g.Wait()
