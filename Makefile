@@ -1,7 +1,7 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster simulate test test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
-DEPS := run-deps cluster-deps test-deps bench-deps dist-deps
+.PHONY: help build dist run cluster simulate test test-ceph test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
+DEPS := run-deps cluster-deps test-deps ceph-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
 # The tag giouring puts io_uring into directio; its binding reaches into the runtime by
@@ -43,6 +43,9 @@ simulate: ## the cluster's own code with a virtual clock and NODES (100) nodes: 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report
 	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) $(SHORT) -vet=off $(LINK) $(LONGEST) ./... -- -C tests/csi $(TIMEOUT) ./...
+
+test-ceph: ceph-deps ## the tests of the tier on object storage, each with a Ceph cluster of its own
+	KVFS_TEST_S3=ceph go test -count=1 -p=1 -timeout=1h -v $(LINK) ./tiers/object/bucket ./tests/object
 
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma

@@ -200,6 +200,9 @@ func (f *following) complete() time.Duration {
 		(*b).Followed()
 	}
 	d := breaker.Jitter(f.p.n.o.tuning.resync)
+	if f.p.n.index.Full() {
+		d *= 24 // what has no room would come again and again
+	}
 	f.resyncAt, f.next = time.Now().Add(d), fromPosition
 	return d
 }

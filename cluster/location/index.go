@@ -28,6 +28,8 @@ type Index struct {
 	live    [MaxSlots / 64]atomic.Uint64 // one bit a slot
 	counts  [MaxSlots]atomic.Int64       // entries of each slot
 	refused atomic.Uint64
+	omitted atomic.Uint64
+	full    atomic.Bool  // an entry was omitted, and no table has shrunk since
 	freed   atomic.Int64 // entries that Drop removed, for GiveBack
 
 	// Constant after New.
@@ -36,6 +38,7 @@ type Index struct {
 	lost         func(hash uint64)
 	buried       func()
 	clock        func() time.Time
+	maxPlaces    uint64 // of all tables; 0: no limit
 }
 
 // shard is one piece of the table.
@@ -79,6 +82,7 @@ func New(o Options) *Index {
 	if x.graves.maxBytes = o.MaxGraveBytes; o.MaxGraveBytes <= 0 {
 		x.graves.maxBytes = 128 << 20
 	}
+	x.maxPlaces = uint64(max(o.MaxBytes, 0) / entryBytes)
 	return x
 }
 
@@ -118,8 +122,9 @@ func (x *Index) isLive(slot Slot) bool {
 }
 
 // Put enters that slot holds e, instead of what it held under e.Hash, and reports whether it did.
-// It does not if a grave forbids it, if the size is below 0 or beyond MaxSize, or if there is no
-// such slot. The slot's earlier entry of the hash is gone then, too.
+// It does not if a grave forbids it, if the size is below 0 or beyond MaxSize, if there is no such
+// slot, or if there is no room (Options.MaxBytes). The slot's earlier entry of the hash is gone then,
+// too. For lack of room, lower versions of the hash are, as well: nobody gets one instead of e.
 func (x *Index) Put(slot Slot, e Entry) bool {
 	if slot >= MaxSlots {
 		return false
@@ -145,10 +150,34 @@ func (x *Index) Put(slot Slot, e Entry) bool {
 	}
 	class := x.classes.number(a)
 	p.rest = packRest(e.Size, slot, class, e.Memory)
-	x.putLocked(s, p, a)
+	entered := x.putLocked(s, p, a)
+	lost := !entered && x.outdateLocked(s, e.Hash, p)
 	s.write.Unlock()
-	return true
+	if lost {
+		x.lose(e.Hash)
+	}
+	return entered
 }
+
+// outdateLocked removes the entries of lower versions of p, which had no room, and reports whether the caller must call
+// lose. s.write is held.
+func (x *Index) outdateLocked(s *shard, hash uint64, p packed) (lost bool) {
+	x.omitted.Add(1)
+	var old []Slot
+	s.table.run(p.hash, func(e *packed) {
+		if e.seq < p.seq {
+			old = append(old, e.slot())
+		}
+	})
+	for _, slot := range old {
+		lost = x.deleteLocked(s, slot, hash, p.hash) || lost
+	}
+	x.full.Store(true) // after the removals, which may have made a table smaller
+	return lost
+}
+
+// Full reports whether there was no room for an entry lately.
+func (x *Index) Full() bool { return x.full.Load() }
 
 // graveClock returns the time for graves. No lock may be held for it. Without graves any early time
 // will do, because a grave that is made now is new.
@@ -159,12 +188,16 @@ func (x *Index) graveClock() int64 {
 	return x.clock().UnixNano()
 }
 
-// putLocked enters p, whose attributes are a. s.write is held.
-func (x *Index) putLocked(s *shard, p packed, a attrs) {
+// putLocked enters p, whose attributes are a. False: there is no room. s.write is held.
+func (x *Index) putLocked(s *shard, p packed, a attrs) bool {
 	key := otherKey{p.hash, p.slot()}
 	place, found := s.table.find(p.hash, p.slot())
 	if !found && s.table.full() {
-		x.rebuildLocked(s, s.table.larger())
+		places := s.table.larger()
+		if x.maxPlaces > 0 && x.pool.taken()+places-s.table.places > x.maxPlaces {
+			return false
+		}
+		x.rebuildLocked(s, places)
 		place, _ = s.table.find(p.hash, p.slot())
 	}
 	s.mu.Lock()
@@ -175,13 +208,14 @@ func (x *Index) putLocked(s *shard, p packed, a attrs) {
 	if !found {
 		s.table.insert(place, p)
 		x.counts[p.slot()].Add(1)
-		return
+		return true
 	}
 	e := s.table.at(place)
 	if e.class() == otherClass && p.class() != otherClass {
 		s.others.remove(key)
 	}
 	*e = p
+	return true
 }
 
 // rebuildLocked gives s a table of another size. s.write is held; look-ups go on meanwhile.
@@ -192,6 +226,9 @@ func (x *Index) rebuildLocked(s *shard, places uint64) {
 	s.table = t
 	s.mu.Unlock()
 	x.pool.give(old)
+	if t.places < old.places {
+		x.full.Store(false)
+	}
 }
 
 // Delete enters that slot does not hold hash.
@@ -254,6 +291,9 @@ func (x *Index) removeLocked(s *shard, n int, gone func(e *packed) bool) {
 	}
 	s.mu.Unlock()
 	x.pool.give(old)
+	if t.places < old.places {
+		x.full.Store(false)
+	}
 }
 
 // SetLive says whether look-ups show what slot holds. A new slot is not live.
@@ -373,7 +413,9 @@ type Stats struct {
 	Graves  int64  `json:"graves"`
 	Watched int64  `json:"watched"`
 	Bytes   int64  `json:"memory_bytes"`    // all included
+	Limit   int64  `json:"memory_limit"`    // of the entries; 0: none
 	Refused uint64 `json:"refused_entries"` // a grave forbade them
+	Omitted uint64 `json:"omitted_entries"` // there was no room for them
 }
 
 // Stats returns the present counts, and removes graves past the horizon.
@@ -381,7 +423,9 @@ func (x *Index) Stats() Stats {
 	x.graves.sweep(x.clock().UnixNano())
 	st := Stats{
 		Graves:  x.graves.count.Load(),
+		Limit:   int64(x.maxPlaces * entryBytes),
 		Refused: x.refused.Load(),
+		Omitted: x.omitted.Load(),
 		Bytes:   int64(unsafe.Sizeof(*x)) + x.pool.bytes() + x.classes.bytes() + x.graves.bytes(),
 	}
 	for i := range x.shards {

@@ -3,6 +3,7 @@ package location
 import (
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -315,5 +316,63 @@ func TestWatchLosing(t *testing.T) {
 		if st := x.Stats(); st.Watched != 0 || len(told) != 0 {
 			t.Fatalf("%+v, %d told besides", st, len(told))
 		}
+	}
+}
+
+// TestRoom fills an index beyond its memory: what is known stays and can change, what is new is a miss, nobody gets a lower
+// version in its place, and there is room again when a holder goes.
+func TestRoom(t *testing.T) {
+	const most = 1 << 20
+	lost := map[uint64]int{}
+	x := New(Options{MaxBytes: most, Lost: func(hash uint64) { lost[hash]++ }})
+	x.SetLive(1, true)
+	x.SetLive(2, true)
+	key := func(i int) Entry { return Entry{Hash: HashPath(strconv.Itoa(i)), Seq: 5, Size: 1, Mode: 0o100644} }
+	known := 0
+	for i := range 3 * most / entryBytes {
+		slot := Slot(1 + i%2)
+		put := x.Put(slot, key(i))
+		if got := len(x.Lookup(key(i).Hash, nil)) == 1; got != put {
+			t.Fatalf("key %d: entered %v, found %v", i, put, got)
+		}
+		if put {
+			known++
+		}
+	}
+	st := x.Stats()
+	if st.Limit > most || st.Limit <= most-entryBytes || st.Entries != int64(known) || st.Omitted != uint64(3*most/entryBytes-known) || !x.Full() {
+		t.Fatalf("%+v, full %v", st, x.Full())
+	}
+	if tables := int64(x.pool.taken()) * entryBytes; tables > most || known < most/entryBytes*3/4 {
+		t.Fatalf("%d entries in %d bytes", known, tables)
+	}
+
+	// A later version on the holder that is known, and one on another holder.
+	e := key(0)
+	e.Seq = 6
+	if !x.Put(1, e) {
+		t.Error("an entry did not change in its place")
+	}
+	for i := 2; i < 400; i += 2 {
+		e := key(i)
+		e.Seq = 6
+		x.Watch(e.Hash)
+		holders := x.Lookup(e.Hash, nil)
+		if put := x.Put(2, e); !put && len(holders) > 0 && lost[e.Hash] == 0 {
+			t.Fatal("the watcher of a lower version was not told that it is void")
+		}
+		for _, h := range x.Lookup(e.Hash, nil) {
+			if h.Seq != 6 {
+				t.Fatalf("key %d: version %d after 6 was told", i, h.Seq)
+			}
+		}
+	}
+
+	x.Drop(1)
+	if x.Full() {
+		t.Error("full after a holder has gone")
+	}
+	if e := key(3 * most / entryBytes); !x.Put(2, e) || len(x.Lookup(e.Hash, nil)) != 1 {
+		t.Error("no room after a holder has gone")
 	}
 }

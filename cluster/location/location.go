@@ -55,6 +55,9 @@ type Options struct {
 	// Zero means 1<<20, and 128 MiB.
 	MaxGraves     int
 	MaxGraveBytes int64
+	// MaxBytes bounds the tables of entries. What has no room is not entered: it is a miss. Zero means no limit. Graves
+	// and the entries of rare attributes are not counted.
+	MaxBytes int64
 	// Lost is called when a watched hash has no live holder left (see Index.Watch), by the
 	// goroutine that caused it, without a lock held. It may call the index. Nil: not called.
 	Lost func(hash uint64)

@@ -320,6 +320,13 @@ func (p *pool) table(places uint64) table {
 	return t
 }
 
+// taken returns how many places tables have.
+func (p *pool) taken() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used
+}
+
 // give takes back the blocks of t. No goroutine may use them any more.
 func (p *pool) give(t table) {
 	p.mu.Lock()

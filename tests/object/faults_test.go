@@ -2,8 +2,6 @@ package object
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,28 +113,25 @@ func TestForeign(t *testing.T) {
 	good, bad := numbered("good", 5, 100_000), numbered("bad", 5, 100_000)
 	storeAll(t, d, good)
 	waitStored(t, d, good)
-	before := packs(t, s)
+	before := packs(s)
 	storeAll(t, d, bad)
 	waitStored(t, d, bad)
 	d.Stop()
 	seen := strings.Join(before, " ")
-	for i, path := range packs(t, s) {
-		if strings.Contains(seen, path) {
+	for i, name := range packs(s) {
+		if strings.Contains(seen, name) {
 			continue
 		}
-		b, err := os.ReadFile(path)
-		must(t, "read a pack", err)
-		b[5000+i] ^= 4 // data of its first block
-		if i%2 == 0 {
-			b[len(b)-20] ^= 4 // its index or footer
-		}
-		must(t, "damage a pack", os.WriteFile(path, b, 0o600))
+		damage(s, name, func(b []byte) {
+			b[5000+i] ^= 4 // data of its first block
+			if i%2 == 0 {
+				b[len(b)-20] ^= 4 // its index or footer
+			}
+		})
 	}
-	dir := filepath.Join(s.Dir, s3test.Bucket, prefix)
 	foreign := []string{"README", "0-0-0.pack", "ffffffffffffffff-ffffffffffffffff-00000001.pack", "zzz.tomb", "sub/x.pack"}
 	for _, name := range foreign {
-		must(t, "mkdir", os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o700))
-		must(t, "write", os.WriteFile(filepath.Join(dir, name), []byte("not of kvfs"), 0o600))
+		s.Put(prefix+"/"+name, []byte("not of kvfs"))
 	}
 	other := mount(t, s.URL, ",capacity=1GiB,ttl=24h", harness.Options{})
 	waitListed(t, other)
@@ -148,8 +143,8 @@ func TestForeign(t *testing.T) {
 	cold(t, other, fresh)
 	wantBlocks(t, other, fresh)
 	for _, name := range foreign {
-		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != "not of kvfs" {
-			t.Errorf("the foreign object %s has %q, %v", name, b, err)
+		if b := s.Get(prefix + "/" + name); string(b) != "not of kvfs" {
+			t.Errorf("the foreign object %s has %q", name, b)
 		}
 	}
 }

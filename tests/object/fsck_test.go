@@ -2,8 +2,6 @@ package object
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,16 +51,13 @@ func TestFsckAndPrefetch(t *testing.T) {
 	}
 	wantBlocks(t, second, bs)
 
-	packs, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*.pack"))
-	if err != nil || len(packs) < 2 {
-		t.Fatalf("got packs %q, %v, want some", packs, err)
+	names := packs(s)
+	if len(names) < 2 {
+		t.Fatalf("got packs %q, want some", names)
 	}
-	text, err := os.ReadFile(packs[0])
-	must(t, "read", err)
-	text[70] ^= 1 // in the path of the first block
-	must(t, "damage", os.WriteFile(packs[0], text, 0o600))
+	damage(s, names[0], func(b []byte) { b[70] ^= 1 }) // in the path of the first block
 	check(0, "data not read", "--no-data")
-	check(4, filepath.Base(packs[0])+" block")
+	check(4, names[0]+" block")
 	check(4, `"damaged": 1,`, "--json")
 	check(1, "1 damaged, all deleted", "--repair")
 	check(0, "no errors", "--repair")

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ func TestKilled(t *testing.T) {
 	for round, size := range []int{100_000, 5 * mib, 700_000} {
 		bs := numbered(fmt.Sprintf("round%d", round), min(200, 40*mib/size), size)
 		var writers sync.WaitGroup
-		seen := len(packs(t, s))
+		seen := len(packs(s))
 		writers.Go(func() { // ends with the daemon, if not before
 			for name, b := range bs {
 				if os.MkdirAll(filepath.Dir(d.Path(name)), 0o755) != nil || os.WriteFile(d.Path(name), b, 0o644) != nil {
@@ -33,7 +34,7 @@ func TestKilled(t *testing.T) {
 				}
 			}
 		})
-		harness.Poll(t, "an upload in the round", func() bool { return len(packs(t, s)) > seen })
+		harness.Poll(t, "an upload in the round", func() bool { return len(packs(s)) > seen })
 		d.Kill()
 		writers.Wait()
 		d.DropMemory()
@@ -51,37 +52,27 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// packs returns the files of the server that are packs.
-func packs(t testing.TB, s *s3test.Server) []string {
-	t.Helper()
-	return slices.DeleteFunc(objects(t, s), func(path string) bool { return !strings.HasSuffix(path, ".pack") })
+// packs returns the names of the packs in the bucket.
+func packs(s *s3test.Server) []string {
+	return slices.DeleteFunc(s.Names(prefix), func(name string) bool { return !strings.HasSuffix(name, ".pack") })
 }
 
 // verify checks each pack in the bucket, and that there is nothing else but tombstones.
 func verify(t testing.TB, s *s3test.Server) {
 	t.Helper()
-	for _, path := range objects(t, s) {
-		name, ok := pack.ParseName(filepath.Base(path))
+	for _, object := range s.Names(prefix) {
+		name, ok := pack.ParseName(object)
 		if !ok {
-			t.Errorf("the bucket has an object %q", filepath.Base(path))
+			t.Errorf("the bucket has an object %q", object)
 		}
-		if strings.HasSuffix(path, ".pack") {
-			verifyPack(t, path, name)
+		if strings.HasSuffix(object, ".pack") {
+			data := s.Get(prefix + "/" + object)
+			must(t, "verify "+object, pack.Verify(bytes.NewReader(data), name, int64(len(data)), func(e *pack.Entry, err error) bool {
+				if err != nil {
+					t.Errorf("%s in %s: %v", e.Path, name, err)
+				}
+				return true
+			}))
 		}
 	}
-}
-
-func verifyPack(t testing.TB, path string, name pack.Name) {
-	t.Helper()
-	f, err := os.Open(path)
-	must(t, "open a pack", err)
-	defer f.Close()
-	st, err := f.Stat()
-	must(t, "stat a pack", err)
-	must(t, "verify "+name.String(), pack.Verify(f, name, st.Size(), func(e *pack.Entry, err error) bool {
-		if err != nil {
-			t.Errorf("%s in %s: %v", e.Path, name, err)
-		}
-		return true
-	}))
 }

@@ -213,10 +213,9 @@ func remove(t testing.TB, d *harness.Daemon, name string) {
 	must(t, "remove", os.Remove(d.Path(name)))
 }
 
-// objects returns the files of the server below the prefix.
-func objects(t testing.TB, s *s3test.Server) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Dir, s3test.Bucket, prefix, "*"))
-	must(t, "list the bucket", err)
-	return files
+// damage changes an object below the prefix.
+func damage(s *s3test.Server, name string, change func(data []byte)) {
+	data := s.Get(prefix + "/" + name)
+	change(data)
+	s.Put(prefix+"/"+name, data)
 }

@@ -53,7 +53,7 @@ func TestWarm(t *testing.T) {
 	warm(part, 0, "in memory before 39", prefix)
 	warm(part, 1, "has no blocks", "elsewhere")
 
-	s.Copy(t, prefix, "copy")
+	s.Copy(prefix, "copy")
 	there := harness.Mount(t, harness.Options{Flags: []string{"--object", "url=s3://" + s3test.Bucket + "/copy,refresh=1s,endpoint=" + s.URL}, Env: keys})
 	warm(there, 0, `"loaded": 39`, "copy", "--json")
 	if n := inMemory(there, old) + inMemory(there, recent); n != 39 {

@@ -55,7 +55,7 @@ func writeCA(names [3]string) error {
 // certify makes the server one of HTTPS.
 func (s *Server) certify() {
 	ca, cert, key := NewCA(s.tb, s.base)
-	s.CAFile, s.cert = ca, []string{"-cert", cert, "-key", key}
+	s.CAFile, s.cert = ca, []string{cert, key}
 }
 
 // trusting returns a transport that trusts the CA of a file.

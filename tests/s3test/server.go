@@ -1,4 +1,5 @@
-// Package s3test gives tests a real S3 server, the program of tests/s3, and a proxy before it that fails on demand.
+// Package s3test gives tests a real S3 server, and a proxy before it that fails on demand. The server is the program of
+// tests/s3, or with KVFS_TEST_S3=ceph in the environment the gateway of a Ceph cluster of its own.
 //
 // A test package that uses it has a TestMain that returns harness.Main(m): SIGTERM then ends the servers and removes their
 // files. They end with the test in any case.
@@ -10,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -46,14 +48,49 @@ type Server struct {
 	URL         string // with http or https
 	CAFile      string // the certificate of the CA; empty without TLS
 	Credentials string // a file in the format of ~/.aws/credentials
-	Dir         string // the buckets are directories in it
 
-	tb     testing.TB
-	base   string
-	cert   []string // flags
+	tb   testing.TB
+	base string
+	dir  string   // of the program of tests/s3: its buckets are directories there
+	cert []string // names of two files, the certificate and the key
+	ceph *ceph    // nil: the program of tests/s3
+
+	client func() *minio.Core
+	process
+}
+
+// process is a program that runs until it is killed.
+type process struct {
 	cmd    *exec.Cmd
-	log    bytes.Buffer
+	log    bytes.Buffer  // what it says. Not to be read while it runs.
 	exited chan struct{} // closed when cmd has been waited for
+}
+
+// start starts the program. It ends with the test process.
+func (p *process) start(cmd *exec.Cmd) error {
+	if p.cmd, cmd.Stderr = cmd, &p.log; cmd.Stdout == nil {
+		cmd.Stdout = &p.log
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	p.exited = exited
+	go func() { // ends with the program
+		cmd.Wait() // killed
+		close(exited)
+	}()
+	return nil
+}
+
+// Kill kills the program.
+func (p *process) Kill() {
+	if p.exited == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.exited
 }
 
 // Start starts a server, with an empty bucket. It ends with the test. The test is skipped if the server cannot be built,
@@ -61,22 +98,20 @@ type Server struct {
 func Start(tb testing.TB, opts Options) *Server {
 	tb.Helper()
 	base := harness.NewDir(tb)
-	s := &Server{tb: tb, base: base, Dir: filepath.Join(base, "buckets"), Credentials: filepath.Join(base, "credentials"), URL: "http://"}
+	s := &Server{tb: tb, base: base, dir: filepath.Join(base, "buckets"), Credentials: filepath.Join(base, "credentials"), URL: "http://"}
 	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", AccessKey, SecretKey)
-	if err := errors.Join(os.Mkdir(s.Dir, 0o700), os.Mkdir(filepath.Join(base, "meta"), 0o700), os.WriteFile(s.Credentials, []byte(text), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(s.dir, 0o700), os.Mkdir(filepath.Join(base, "meta"), 0o700), os.WriteFile(s.Credentials, []byte(text), 0o600)); err != nil {
 		tb.Fatal(err)
 	}
 	if opts.TLS {
 		s.URL = "https://"
 		s.certify()
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // the server needs a port that stays the same after Kill and Run
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s.Address = l.Addr().String()
+	s.Address = freeAddress(tb)
 	s.URL += s.Address
-	l.Close()
+	if os.Getenv("KVFS_TEST_S3") == "ceph" {
+		s.ceph = startCeph(tb, filepath.Join(base, "ceph"))
+	}
 	tb.Cleanup(func() {
 		s.Kill()
 		if tb.Failed() {
@@ -84,43 +119,61 @@ func Start(tb testing.TB, opts Options) *Server {
 		}
 	})
 	s.Run(false)
+	s.client = sync.OnceValue(s.newClient)
 	if err := s.Client().MakeBucket(tb.Context(), Bucket, minio.MakeBucketOptions{}); err != nil {
 		tb.Fatal(err)
 	}
 	return s
 }
 
+// freeAddress returns an address that nobody listens at. A server needs one that stays the same after Kill and Run.
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
 // Run starts the server after Kill, with what it had. Read-only, it refuses every change.
 func (s *Server) Run(readOnly bool) {
 	s.tb.Helper()
-	args := []string{"-listen", s.Address, "-dir", s.Dir, fmt.Sprintf("-read-only=%v", readOnly)}
-	if unix.Setxattr(s.Dir, "user.kvfs", []byte("1"), 0) != nil {
+	if s.ceph != nil {
+		s.ceph.gateway(s, readOnly)
+		return
+	}
+	args := []string{"-listen", s.Address, "-dir", s.dir, fmt.Sprintf("-read-only=%v", readOnly)}
+	if unix.Setxattr(s.dir, "user.kvfs", []byte("1"), 0) != nil {
 		args = append(args, "-sidecar", filepath.Join(s.base, "meta"))
 	}
-	s.cmd = exec.Command(binary(s.tb), append(args, s.cert...)...)
-	s.cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID="+AccessKey, "AWS_SECRET_ACCESS_KEY="+SecretKey)
-	s.cmd.Stderr = &s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := s.cmd.StdoutPipe()
+	if s.cert != nil {
+		args = append(args, "-cert", s.cert[0], "-key", s.cert[1])
+	}
+	cmd := exec.Command(binary(s.tb), args...)
+	cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID="+AccessKey, "AWS_SECRET_ACCESS_KEY="+SecretKey)
+	r, w, err := os.Pipe()
 	if err == nil {
-		err = s.cmd.Start()
+		cmd.Stdout = w
+		err = s.start(cmd)
+		w.Close()
 	}
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	s.exited = make(chan struct{})
 	ready := make(chan bool, 1)
 	go func() { // ends with the server
-		defer close(s.exited)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
+		defer r.Close()
+		for lines := bufio.NewScanner(r); lines.Scan(); {
 			if lines.Text() == "ready" {
 				ready <- true
 			}
 		}
-		s.cmd.Wait() // killed
 		close(ready)
 	}()
 	if !<-ready {
+		s.Kill()
 		s.tb.Fatalf("the S3 server ended: %s", s.log.String())
 	}
 }
@@ -133,17 +186,13 @@ func (s *Server) Signal(sig syscall.Signal) {
 	}
 }
 
-// Kill kills the server.
-func (s *Server) Kill() {
-	if s.exited == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill() // it may have ended
-	<-s.exited
-}
+// Ceph reports whether the server is the gateway of Ceph.
+func (s *Server) Ceph() bool { return s.ceph != nil }
 
 // Client returns a client of the server, past the code under test.
-func (s *Server) Client() *minio.Core {
+func (s *Server) Client() *minio.Core { return s.client() }
+
+func (s *Server) newClient() *minio.Core {
 	s.tb.Helper()
 	opts := minio.Options{Creds: credentials.NewStaticV4(AccessKey, SecretKey, ""), Region: "us-east-1", BucketLookup: minio.BucketLookupPath}
 	if s.CAFile != "" {
@@ -156,22 +205,47 @@ func (s *Server) Client() *minio.Core {
 	return c
 }
 
-// Copy copies the objects below a prefix of the bucket below another one, as programs for S3 do.
-func (s *Server) Copy(tb testing.TB, from, to string) {
-	tb.Helper()
-	c := s.Client().Client
-	for o := range c.ListObjects(tb.Context(), Bucket, minio.ListObjectsOptions{Prefix: from + "/"}) {
+// Names returns the names of the objects below a prefix of the bucket, without it.
+func (s *Server) Names(prefix string) (names []string) {
+	s.tb.Helper()
+	prefix += "/"
+	for o := range s.Client().Client.ListObjects(s.tb.Context(), Bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		if o.Err != nil {
-			tb.Fatal(o.Err)
+			s.tb.Fatal(o.Err)
 		}
-		object, err := c.GetObject(tb.Context(), Bucket, o.Key, minio.GetObjectOptions{})
-		if err == nil {
-			_, err = c.PutObject(tb.Context(), Bucket, to+strings.TrimPrefix(o.Key, from), object, o.Size, minio.PutObjectOptions{})
-			object.Close()
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
+		names = append(names, strings.TrimPrefix(o.Key, prefix))
+	}
+	return names
+}
+
+// Get returns an object of the bucket.
+func (s *Server) Get(name string) []byte {
+	s.tb.Helper()
+	object, _, _, err := s.Client().GetObject(s.tb.Context(), Bucket, name, minio.GetObjectOptions{})
+	if err != nil {
+		s.tb.Fatalf("get %s: %v", name, err)
+	}
+	defer object.Close()
+	data, err := io.ReadAll(object)
+	if err != nil {
+		s.tb.Fatalf("get %s: %v", name, err)
+	}
+	return data
+}
+
+// Put stores an object in the bucket.
+func (s *Server) Put(name string, data []byte) {
+	s.tb.Helper()
+	if _, err := s.Client().PutObject(s.tb.Context(), Bucket, name, bytes.NewReader(data), int64(len(data)), "", "", minio.PutObjectOptions{DisableContentSha256: true}); err != nil {
+		s.tb.Fatalf("put %s: %v", name, err)
+	}
+}
+
+// Copy copies the objects below a prefix of the bucket below another one, as programs for S3 do.
+func (s *Server) Copy(from, to string) {
+	s.tb.Helper()
+	for _, name := range s.Names(from) {
+		s.Put(to+"/"+name, s.Get(from+"/"+name))
 	}
 }
 

@@ -24,6 +24,8 @@ type Peer struct {
 	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
 	Cascade       string          `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
 	Queue         scalar.Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
+
+	LocationMemory scalar.Size `kvfs:"location_memory" default:"1GiB" help:"Most memory for what this node knows of the blocks of all peers, about 29 bytes for each block and holder. Blocks beyond that are misses. Zero means no limit."`
 }
 
 // TLS names the files of the certificates.

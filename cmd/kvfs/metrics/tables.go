@@ -268,6 +268,7 @@ var clusterFamilies = []family{
 	{"kvfs_cluster_feed_lag_records", gauge, "", "Changes of this node's blocks that the slowest peer has not been sent yet.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.FeedLag)) })},
 	{"kvfs_cluster_index_entries", gauge, "", "Blocks of other nodes that this node knows.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Entries)) })},
 	{"kvfs_cluster_index_bytes", gauge, "", "Memory of that knowledge.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Bytes)) })},
+	{"kvfs_cluster_index_omitted_total", counter, "", "Blocks of other nodes that this node does not know for lack of peer.location_memory.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Omitted)) })},
 	{"kvfs_cluster_graves", gauge, "", "Removals that this node remembers.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Graves)) })},
 	{"kvfs_cluster_leases", gauge, "", "Leases of blocks that peers hold.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Leases)) })},
 	{"kvfs_cluster_rejected_total", counter, "fault", "Packets, connections and calls of strangers: gossip, connections, unknown, malformed, denied, bulk.", peers(func(c *Cluster, o *output) {

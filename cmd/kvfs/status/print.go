@@ -147,7 +147,9 @@ func (c *Cluster) print(w io.Writer) {
 	fmt.Fprintf(w, "\ncluster\n")
 	fmt.Fprintf(w, "  members\t%d alive%s\n", states["alive"], show.Counts(
 		show.Count("left", uint64(states["left"])), show.Count("failed", uint64(states["failed"])), show.Count("refused", uint64(states["refused"]))))
-	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves\n", c.Node.Index.Entries, show.Bytes(c.Node.Index.Bytes), c.Node.Index.Graves)
+	index := &c.Node.Index
+	fmt.Fprintf(w, "  index\t%d entries, %s; %d graves%s\n", index.Entries, show.Bytes(index.Bytes), index.Graves,
+		show.Counts(show.Count("without room", index.Omitted)))
 	fmt.Fprintf(w, "  features\t%s", show.Text(show.OrDash(strings.Join(c.Requested, ", "))))
 	if len(c.Required) > 0 {
 		fmt.Fprintf(w, " (required: %s)", show.Text(strings.Join(c.Required, ", ")))

@@ -68,6 +68,9 @@ func TestFaults(t *testing.T) {
 func TestFlippedPut(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t, s3test.Options{})
+	if s.Ceph() {
+		t.Skip("the gateway of Ceph 16 does not compare checksums")
+	}
 	p := s3test.NewProxy(t, s)
 	b := open(t, options(s, p.URL))
 	data := random(6, 100000)
