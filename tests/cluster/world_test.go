@@ -52,6 +52,9 @@ type world struct {
 // newWorld starts a cluster in which each node has the directory of the blocks.
 func newWorld(t *testing.T, opts harness.ClusterOptions) *world {
 	t.Helper()
+	if opts.PeerTimeout == patient {
+		opts.PeerSilence = patient / 4
+	}
 	w := &world{Cluster: harness.NewCluster(t, opts), t: t}
 	w.mu.written, w.mu.moved = map[string][]uint64{}, map[string]string{}
 	for _, n := range w.Nodes {

@@ -18,7 +18,7 @@ func newPair(t *testing.T, opts harness.ClusterOptions, dirs ...string) (*harnes
 	t.Helper()
 	opts.Nodes = 2
 	if opts.PeerTimeout == 0 {
-		opts.PeerTimeout = 20 * time.Second
+		opts.PeerTimeout, opts.PeerSilence = 20*time.Second, 5*time.Second
 	}
 	w := harness.NewCluster(t, opts)
 	for _, n := range w.Nodes {

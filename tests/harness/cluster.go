@@ -27,6 +27,7 @@ type ClusterOptions struct {
 	Spare       int           // additional namespaces without a node
 	Secure      bool          // gossip key and certificates; else --insecure
 	PeerTimeout time.Duration // zero means 2 s
+	PeerSilence time.Duration // zero means that of kvfs; a peer on a busy machine is silent for longer
 	Options     Options       // of every daemon
 	Flags       func(node int) []string
 	Binary      func(node int) string // path of its kvfs; "" or nil: the one of all tests
@@ -111,6 +112,9 @@ func (c *Cluster) JoinFlags(i int) []string {
 		"--bind", net.JoinHostPort(c.Net.Addr(i), GossipPort), "--node-name", NodeName(i),
 		"--join", strings.Join(join, ","), "--peer-gossip-profile", "local",
 		"--peer-timeout", c.opts.PeerTimeout.String(),
+	}
+	if c.opts.PeerSilence > 0 {
+		flags = append(flags, "--peer-silence", c.opts.PeerSilence.String())
 	}
 	if c.Keys == nil {
 		return append(flags, "--insecure")

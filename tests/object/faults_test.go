@@ -95,6 +95,9 @@ func TestFlippedBits(t *testing.T) {
 	waitListed(t, other)
 	wantBlocks(t, other, bs)
 
+	if s.Ceph() {
+		return // its gateway, in version 16, does not compare checksums: what was damaged on the way is stored, and a miss
+	}
 	p.Script(always(s3test.Fault{FlipPut: true}))
 	late := numbered("late", 4, 100_000)
 	storeAll(t, d, late)

@@ -14,7 +14,7 @@ func pair(t *testing.T, opts harness.ClusterOptions) (c *harness.Cluster, a, b *
 	t.Helper()
 	opts.Nodes = 2
 	if opts.PeerTimeout == 0 {
-		opts.PeerTimeout = 20 * time.Second // A node that is slow for a while is no miss.
+		opts.PeerTimeout, opts.PeerSilence = 20*time.Second, 5*time.Second // A node that is slow for a while is no miss.
 	}
 	c = harness.NewCluster(t, opts)
 	a, b = c.Nodes[0], c.Nodes[1]

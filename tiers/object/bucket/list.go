@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -60,8 +59,11 @@ func (b *Bucket) page(ctx context.Context, after string, n int) ([]minio.ObjectI
 	return page, nil
 }
 
-// Probe asks the server for a name below the prefix, and stores and removes an empty object ".probe-*" there, whatever the
-// breaker thinks. It tries each once. The error says what is wrong:
+// probeName is the object of Probe: the same for all, so that processes that die, or lose the store, leave one at most.
+const probeName = ".probe"
+
+// Probe asks the server for a name below the prefix, and stores and removes an empty object ".probe" there, whatever the
+// breaker thinks. It asks and stores once. The error says what is wrong:
 //
 //	block.ErrNotFound     the bucket is missing
 //	block.ErrInvalid      the credentials, the certificate or a clock is wrong
@@ -80,12 +82,12 @@ func (b *Bucket) Probe(ctx context.Context) error {
 	if code(err) == minio.NoSuchBucket {
 		return fmt.Errorf("probe: bucket %s does not exist: %w", b.opts.Bucket, block.ErrNotFound)
 	}
-	key := b.opts.Prefix + ".probe-" + rand.Text()
+	key := b.opts.Prefix + probeName
 	if err == nil {
 		err = b.putOnce(ctx, key, nil)
 	}
 	if err == nil {
-		err = b.deleteOnce(ctx, []minio.ObjectInfo{{Key: key}})
+		err = b.repeat(ctx, func() error { return b.deleteOnce(ctx, []minio.ObjectInfo{{Key: key}}) })
 	}
 	if err == nil {
 		return nil
