@@ -31,7 +31,7 @@ func TestPage(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		harness.Skip(t, "no chromium")
 	}
-	secret := filepath.Join(harness.NewDiskDir(t, nil), "token")                                               // removed after a signal, too
+	secret := filepath.Join(harness.NewDiskDir(t, nil), "token")                                                                                  // removed after a signal, too
 	c := harness.NewCluster(t, harness.ClusterOptions{PeerTimeout: harness.Deadline, PeerSilence: harness.Deadline / 4, Options: harness.Options{ // the machine may be slow
 		Disk: "512MiB", Flags: []string{"--http", "127.0.0.1:9100", "--http-token-file", secret, "--mount-write-timeout", harness.Deadline.String()},
 	}})
