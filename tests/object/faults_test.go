@@ -1,8 +1,12 @@
 package object
 
 import (
+	"context"
+	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,41 +34,103 @@ func TestFaults(t *testing.T) {
 			s := s3test.Start(t, s3test.Options{})
 			p := s3test.NewProxy(t, s)
 			d := mount(t, p.URL, ",open_deadline=1s", harness.Options{})
-			small, large := numbered("small", 6, 100_000), numbered("large", 1, 9*mib)
-			cold(t, d, small)
-			cold(t, d, large)
-			warm := numbered("warm", 5, 200_000)
-			storeAll(t, d, warm)
-
-			c.fail(s, p)
-			surveyed := make(chan bool)
-			go func() { // ends with its opens, at the open deadline
-				defer close(surveyed)
-				survey(t, d, small)
-				survey(t, d, large)
-			}()
-			wantBlocks(t, d, warm)
-			fresh := numbered("fresh", 5, 300_000)
-			storeAll(t, d, fresh)
-			wantBlocks(t, d, fresh)
-			select {
-			case <-surveyed:
-			case <-time.After(harness.Deadline):
-				t.Fatal("an open of a block in the bucket hangs")
-			}
-
-			p.Script(always(s3test.Fault{}))
-			if c.heal != nil {
-				c.heal(s)
-			}
-			waitBack(t, d, small)
-			waitBack(t, d, large)
-			again := numbered("again", 3, 300_000)
-			storeAll(t, d, again)
-			waitStored(t, d, again)
+			outage(t, d, func() { c.fail(s, p) }, func() {
+				p.Script(always(s3test.Fault{}))
+				if c.heal != nil {
+					c.heal(s)
+				}
+			})
 			verify(t, s)
 		})
 	}
+}
+
+// TestCut is TestFaults for a network that drops all packets to the store and back (G6).
+func TestCut(t *testing.T) {
+	harness.KvfsOnly(t, "a tier on object storage")
+	harness.NeedFuse(t)
+	n := harness.NewNet(t, 2)
+	s := s3test.Start(t, s3test.Options{})
+	var d *harness.Daemon
+	endpoint := "http://" + relay(t, n, 0, s.Address)
+	n.In(1, func() { d = mount(t, endpoint, ",open_deadline=1s", harness.Options{}) })
+	outage(t, d, func() { n.Partition(0, 1) }, n.Heal)
+	verify(t, s)
+}
+
+// relay listens in a namespace and passes each connection on to an address of the test's own network. It returns its
+// address, and ends with the test.
+func relay(t testing.TB, n *harness.Net, node int, to string) string {
+	t.Helper()
+	var l net.Listener
+	n.In(node, func() {
+		var err error
+		l, err = net.Listen("tcp", n.Addr(node)+":0")
+		must(t, "listen", err)
+	})
+	var conns sync.WaitGroup
+	conns.Go(func() { // ends with the listener
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil { // the server is not there
+				in.Close()
+				continue
+			}
+			stop := context.AfterFunc(t.Context(), func() { in.Close(); out.Close() })
+			for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
+				conns.Go(func() { // ends with either connection, and with the test
+					io.Copy(c[0], c[1])
+					in.Close()
+					out.Close()
+					stop()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		conns.Wait()
+	})
+	return l.Addr().String()
+}
+
+// outage shows that blocks of the bucket are misses while the store fails, that nobody hangs, that memory goes on, and that
+// all is well again after it.
+func outage(t *testing.T, d *harness.Daemon, fail, heal func()) {
+	t.Helper()
+	small, large := numbered("small", 6, 100_000), numbered("large", 1, 9*mib)
+	cold(t, d, small)
+	cold(t, d, large)
+	warm := numbered("warm", 5, 200_000)
+	storeAll(t, d, warm)
+
+	fail()
+	surveyed := make(chan bool)
+	go func() { // ends with its opens, at the open deadline
+		defer close(surveyed)
+		survey(t, d, small)
+		survey(t, d, large)
+	}()
+	wantBlocks(t, d, warm)
+	fresh := numbered("fresh", 5, 300_000)
+	storeAll(t, d, fresh)
+	wantBlocks(t, d, fresh)
+	select {
+	case <-surveyed:
+	case <-time.After(harness.Deadline):
+		t.Fatal("an open of a block in the bucket hangs")
+	}
+
+	heal()
+	waitBack(t, d, small)
+	waitBack(t, d, large)
+	again := numbered("again", 3, 300_000)
+	storeAll(t, d, again)
+	waitStored(t, d, again)
 }
 
 // always returns a script that does the same to each request.
