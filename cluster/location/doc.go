@@ -75,6 +75,8 @@
 // What Drop frees stays with the process until the next garbage collection and some minutes more.
 // GiveBack gives it to the system at once if it is much.
 //
+// Options.MaxBytes bounds the tables. A shard that may not grow takes no new entry.
+//
 // One table that doubles when it is full would be simpler. It would take up to twice as much memory
 // just after that, and three times while it is copied.
 //
