@@ -30,7 +30,9 @@
 // Nothing that an engine waits for lists the bucket. At start a goroutine lists it, reads the index at the end of
 // each pack, newest first, and enters the blocks in the catalog. Until it has finished, blocks that it has not reached
 // are misses. Every Options.Refresh it lists what is newer than the last listing, and once an hour everything, so
-// that it learns of the packs that other nodes have written and deleted. A pack that is gone is a miss.
+// that it learns of the packs that other nodes have written and deleted. A pack that is gone is a miss. Nodes do not
+// tell each other of packs: the peers of the node that wrote a pack know its blocks already, and ask that node. They
+// need the pack when that node has lost the blocks, and that is seldom within Options.Refresh.
 //
 // Find answers for blocks that this engine never stored. Their modification time is that of the commit, as the seq
 // has it.
