@@ -36,6 +36,17 @@ type surface struct {
 	users, gids []uint32 // users and groups that may ask, beside root and the user of the daemon
 }
 
+// media returns the names of tiers in messages to routers.
+func media(cfg *config.Config, below []tiers.SecondaryOptions) map[string]string {
+	names := map[string]string{"disk": cfg.Events.ZMQ.DiskMedium}
+	for _, b := range below {
+		if cfg.TypeOf(b.Name) == config.TierObject {
+			names[b.Name] = "OBJ"
+		}
+	}
+	return names
+}
+
 // openSurface opens the surface over an engine with the given secondary tiers.
 func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, traces *otlp.Exporter, log *zap.Logger) (*surface, error) {
 	s := &surface{engine: engine, audit: log.Named("audit")}
@@ -43,13 +54,8 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	if traces != nil {
 		o.Traced = traces.Query
 	}
-	media := map[string]string{"disk": cfg.Events.ZMQ.DiskMedium}
 	for _, b := range below {
-		kind := cfg.TypeOf(b.Name)
-		o.Tiers = append(o.Tiers, kind)
-		if kind == config.TierObject {
-			media[b.Name] = "OBJ"
-		}
+		o.Tiers = append(o.Tiers, cfg.TypeOf(b.Name))
 	}
 	var err error
 	if s.users, s.gids, err = controlUsers(&cfg.Control); err != nil {
@@ -61,7 +67,7 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	if z := cfg.Events.ZMQ; z.Bind != "" || len(z.Connect) > 0 {
 		s.publisher, err = publish.Open(ctx, publish.Options{
 			Log: engine.Events(), Bind: z.Bind, Connect: z.Connect, Replay: z.Replay, ReplayBare: z.ReplayBare, Topic: z.Topic, Hash: z.Hash, Encoding: z.Encoding,
-			Templates: z.Templates, BlockSize: z.BlockSize, Media: media, Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
+			Templates: z.Templates, BlockSize: z.BlockSize, Media: media(cfg, below), Snapshot: engine.Blocks, Tiers: engine.TiersOf, Logger: log.Named("zmq"),
 		})
 		if err != nil {
 			return nil, err
