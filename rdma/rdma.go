@@ -27,6 +27,7 @@ package rdma
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash"
 	"os"
 )
@@ -39,6 +40,8 @@ var (
 	ErrGone = errors.New("block gone")
 	// ErrBusy: the holder has it, but cannot serve it now.
 	ErrBusy = errors.New("peer busy")
+	// ErrLater, an ErrBusy: the holder sends the block to others, and would have it for this one soon, as they would.
+	ErrLater = fmt.Errorf("%w: it sends the block to others", ErrBusy)
 	// ErrProtocol: the peer sent what makes no sense: too much, too little, no frame.
 	ErrProtocol = errors.New("protocol violation")
 	// ErrUnsafe, besides ErrUnavailable: a connection could not be closed, so the peer may still
@@ -135,7 +138,7 @@ type Item struct {
 	// destination. If it fails, Done gets its error and the bytes are dropped.
 	Accept func(header []byte, size int64) (Dest, error)
 	// Done is called once all bytes are in Dest, or with the error that prevents it: ErrGone,
-	// ErrBusy, Accept's, or one of Get's. After an error nothing writes to Dest any more.
+	// ErrBusy, ErrLater, Accept's, or one of Get's. After an error nothing writes to Dest any more.
 	Done func(err error)
 }
 
@@ -150,7 +153,7 @@ const (
 // Source serves blocks by name.
 type Source interface {
 	// Lend finds the block that name means and holds it until Loan.Close. It fails
-	// with ErrGone or ErrBusy. It may block on a device, for no longer than ctx,
+	// with ErrGone, ErrBusy, or for a reader that knows it ErrLater. It may block on a device, for no longer than ctx,
 	// which ends with the connection.
 	Lend(ctx context.Context, name []byte) (Loan, error)
 }

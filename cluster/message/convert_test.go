@@ -20,7 +20,7 @@ func TestHeader(t *testing.T) {
 	if err != nil || len(h) > rdma.MaxHeader {
 		t.Fatalf("header of %d bytes, %v", len(h), err)
 	}
-	got, err := ParseHeader(h, 5, &BlockRef{info.Path, 9})
+	got, err := ParseHeader(h, 5, &BlockRef{Path: info.Path, Seq: 9})
 	if err != nil || len(got.Dirs) == 0 || got.Dirs[0] != info.Dirs[0] || got.Path != info.Path {
 		t.Errorf("got %d dirs, %v", len(got.Dirs), err)
 	}
@@ -35,7 +35,7 @@ func FuzzHeader(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, h []byte) {
-		got, err := ParseHeader(h, 5, &BlockRef{"g/x", 9})
+		got, err := ParseHeader(h, 5, &BlockRef{Path: "g/x", Seq: 9})
 		if err != nil {
 			if !errors.Is(err, rdma.ErrProtocol) {
 				t.Fatalf("error of another kind: %v", err)

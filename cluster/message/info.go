@@ -11,6 +11,8 @@ import (
 type BlockRef struct {
 	Path string
 	Seq  uint64 // this version only; 0: any
+	// Patient: a fetch by the transport may end with rdma.ErrLater.
+	Patient bool
 }
 
 // BlockInfo describes one block or directory.

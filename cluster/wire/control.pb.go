@@ -258,7 +258,8 @@ func (x *Meta) GetSettings() uint32 {
 type BlockRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"` // 0: any
+	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`        // 0: any
+	Patient       bool                   `protobuf:"varint,3,opt,name=patient,proto3" json:"patient,omitempty"` // on the bulk channel: the holder may answer "later" if it sends the block to others now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -305,6 +306,13 @@ func (x *BlockRef) GetSeq() uint64 {
 		return x.Seq
 	}
 	return 0
+}
+
+func (x *BlockRef) GetPatient() bool {
+	if x != nil {
+		return x.Patient
+	}
+	return false
 }
 
 // DirInfo is what is kept of a directory.
@@ -1756,10 +1764,11 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\n" +
 	" \x01(\x03R\tfreeBytes\x12\x1a\n" +
-	"\bsettings\x18\v \x01(\aR\bsettings\"0\n" +
+	"\bsettings\x18\v \x01(\aR\bsettings\"J\n" +
 	"\bBlockRef\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x06R\x03seq\"A\n" +
+	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x18\n" +
+	"\apatient\x18\x03 \x01(\bR\apatient\"A\n" +
 	"\aDirInfo\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x10\n" +

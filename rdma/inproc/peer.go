@@ -157,6 +157,8 @@ func (c *call) item(ctx context.Context, item *rdma.Item) (itemErr, err error) {
 	switch {
 	case errors.Is(lendErr, rdma.ErrGone):
 		return rdma.ErrGone, nil
+	case errors.Is(lendErr, rdma.ErrLater):
+		return rdma.ErrLater, nil
 	case errors.Is(lendErr, rdma.ErrBusy):
 		return rdma.ErrBusy, nil
 	case lendErr != nil, len(loan.Header) > rdma.MaxHeader, loan.Size < 0, loan.File == nil:

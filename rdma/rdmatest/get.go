@@ -186,6 +186,7 @@ func checkGetSizes(e *env) {
 func checkGetOrder(e *env) {
 	refusal := errors.New("refused by the test")
 	e.source.put("busy", blockOf{err: fmt.Errorf("just now: %w", rdma.ErrBusy)})
+	e.source.put("later", blockOf{err: fmt.Errorf("just now: %w", rdma.ErrLater)})
 	e.source.put("broken", blockOf{err: errors.New("disk on fire")})
 	var wants []*want
 	var contents [][]byte
@@ -195,7 +196,9 @@ func checkGetOrder(e *env) {
 		e.source.put(name, blockOf{content: content})
 		wants = append(wants, &want{name: name})
 		contents = append(contents, content)
-		switch i % 6 {
+		switch i % 7 {
+		case 6:
+			wants[i].name = "later"
 		case 1:
 			wants[i].name = "absent"
 		case 2:
@@ -210,11 +213,16 @@ func checkGetOrder(e *env) {
 		e.Errorf("get: %v", err)
 	}
 	for i, w := range wants {
-		switch i % 6 {
+		switch i % 7 {
+		case 6:
+			w.fails(e, rdma.ErrLater)
 		case 1:
 			w.fails(e, rdma.ErrGone)
 		case 2:
 			w.fails(e, rdma.ErrBusy)
+			if errors.Is(w.err, rdma.ErrLater) {
+				e.Errorf("got %v for what is busy", w.err)
+			}
 		case 3:
 			w.fails(e, refusal)
 		case 4:

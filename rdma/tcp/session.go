@@ -381,6 +381,8 @@ func (s *session) refuse(err error) error {
 	switch {
 	case errors.Is(err, rdma.ErrGone):
 		st = statusGone
+	case errors.Is(err, rdma.ErrLater):
+		st = statusLater
 	case errors.Is(err, rdma.ErrBusy):
 		st = statusBusy
 	default:

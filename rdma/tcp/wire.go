@@ -53,7 +53,8 @@ const (
 	statusGone
 	statusBusy
 	statusFailed
-	statusEnd // not a status: the first free value
+	statusLater // only for readers that have told in the name that they know it
+	statusEnd   // not a status: the first free value
 )
 
 // err is the reader's error for s.
@@ -65,6 +66,8 @@ func (s status) err() error {
 		return rdma.ErrGone
 	case statusBusy:
 		return rdma.ErrBusy
+	case statusLater:
+		return rdma.ErrLater
 	default:
 		return fmt.Errorf("%w: the holder failed to read the block", rdma.ErrUnavailable)
 	}

@@ -74,9 +74,15 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 		b.t.tellPrivate(ref.Path)
 		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrGone
 	}
+	leave := b.t.loans.enter(lentBlock{ref.Path, l.Seq}, l.Size, ref.Patient)
+	if leave == nil {
+		l.close()
+		b.t.counters.later.Add(1)
+		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrLater
+	}
 	b.t.counters.lent.Add(1)
 	b.t.counters.lentBytes.Add(uint64(l.Size))
-	return infoFrom(&l.Holding), rdma.Loan{File: l.file, Size: l.Size, Close: l.close}, nil
+	return infoFrom(&l.Holding), rdma.Loan{File: l.file, Size: l.Size, Close: func() { leave(); l.close() }}, nil
 }
 
 // worldReadable reports whether the modes let every user read a block.

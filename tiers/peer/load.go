@@ -39,7 +39,9 @@ type piece struct {
 	pending bool          // it was being stored here when the load began
 	holders []holder      // not tried yet, best first; during an attempt the first is being tried
 	left    time.Duration // that the block may still wait
+	rest    time.Duration // the last one of comeBack
 
+	later       bool // a holder told it to come back
 	corrupt     bool // a holder sent bad bytes
 	unavailable bool // a holder could not be asked, or did not answer
 }
@@ -74,9 +76,14 @@ func (t *Tier) runLoad(job *driver.Job) {
 // the ones that it did not give from the next holders. It returns when each piece has its outcome.
 func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 	var groups [][]*piece
+	var resting []*piece
 	byPeer := make(map[string]int) // index in groups
 	for _, p := range pieces {
 		p.unavailable = p.unavailable || p.left <= 0
+		if len(p.holders) == 0 && p.later && p.left > 0 && ctx.Err() == nil {
+			resting = append(resting, p)
+			continue
+		}
 		if len(p.holders) == 0 || p.left <= 0 || ctx.Err() != nil {
 			t.giveUp(ctx, p)
 			continue
@@ -93,11 +100,14 @@ func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 	var wg sync.WaitGroup
 	for i, group := range groups {
 		fetch := func() { t.fetchAll(ctx, t.fetchGroup(ctx, group)) }
-		if i == len(groups)-1 {
+		if i == len(groups)-1 && len(resting) == 0 {
 			fetch()
 			break
 		}
 		wg.Go(fetch) // the function waits for it below
+	}
+	if len(resting) > 0 {
+		t.fetchAll(ctx, t.comeBack(ctx, resting))
 	}
 	wg.Wait()
 }
@@ -168,7 +178,7 @@ func (t *Tier) newFetch(p *piece, at int, file *os.File, progress *atomic.Int64,
 	var sum hash.Hash64
 	tr := p.tr
 	return &cluster.Fetch{
-		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq}, Size: tr.Size,
+		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq, Patient: t.mayComeBack(p)}, Size: tr.Size,
 		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
 			progress.Add(1)
 			switch {
@@ -217,6 +227,8 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	c := &t.counters
 	switch {
 	case errors.Is(err, errOtherVersion):
+	case errors.Is(err, rdma.ErrLater):
+		p.later = true
 	case errors.Is(err, rdma.ErrGone):
 		c.gone.Add(1)
 		t.hints.drop(p.path, h.peer.Name(), h.Seq)

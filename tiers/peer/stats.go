@@ -27,6 +27,8 @@ type Detail struct {
 	Refused    uint64 `json:"refused_offers"` // offers not taken
 	Lent       uint64 `json:"lent_blocks"`    // blocks served to peers
 	LentBytes  uint64 `json:"lent_bytes"`
+	Later      uint64 `json:"later_answers"` // readers that were told to come back for a block that others were getting
+	Rests      uint64 `json:"later_waits"`   // times that this node came back
 
 	Published uint64 `json:"published_records"` // records
 	Resyncs   uint64 `json:"resyncs"`           // times that all blocks were announced again
@@ -52,6 +54,7 @@ func (t *Tier) Stats() driver.Stats {
 		Hedges: c.hedges.Load(), HedgeWins: c.hedgeWins.Load(),
 		Taken: c.taken.Load(), TakenBytes: c.takenBytes.Load(), Refused: c.refused.Load(),
 		Lent: c.lent.Load(), LentBytes: c.lentBytes.Load(),
+		Later: c.later.Load(), Rests: c.rests.Load(),
 		Published: c.published.Load(), Resyncs: c.resyncs.Load(), Hints: t.hints.count.Load(),
 	}
 	s.Detail = d

@@ -39,6 +39,7 @@ type Tier struct {
 	segment  *segment
 	takes    chan struct{} // capacity: how many offers are taken at a time
 	offers   chan struct{} // capacity: how many stores are under way at a time
+	loans    loans         // of large blocks, to peers
 	counters counters
 	private  atomic.Bool // a block was withheld for its mode
 
@@ -69,6 +70,7 @@ type counters struct {
 	hedges, hedgeWins                        atomic.Uint64
 	taken, takenBytes, refused               atomic.Uint64
 	lent, lentBytes                          atomic.Uint64
+	later, rests                             atomic.Uint64
 	published, resyncs                       atomic.Uint64
 }
 
@@ -115,6 +117,7 @@ const (
 	hedgeTimer                  // it is time to ask a second holder
 	roomTimer                   // a fetch has waited too long for room
 	busyTimer                   // it is time to offer again to peers that were busy
+	restTimer                   // it is time to ask again for a block that holders send to others
 	hintTimer                   // a hint that delays a loss has lapsed
 )
 
