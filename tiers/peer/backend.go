@@ -74,7 +74,7 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 		b.t.tellPrivate(ref.Path)
 		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrGone
 	}
-	leave := b.t.loans.enter(lentBlock{ref.Path, l.Seq}, l.Size, ref.Patient)
+	leave := b.t.loans.enter(lentBlock{ref.Path, l.Seq}, l.Size, ref.Patient, b.t.now())
 	if leave == nil {
 		l.close()
 		b.t.counters.later.Add(1)

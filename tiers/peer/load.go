@@ -75,8 +75,24 @@ func (t *Tier) runLoad(job *driver.Job) {
 // fetchAll gets the pieces from their holders: those with the same first holder in one request, and
 // the ones that it did not give from the next holders. It returns when each piece has its outcome.
 func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
-	var groups [][]*piece
-	var resting []*piece
+	groups, resting := t.grouped(ctx, pieces)
+	var wg sync.WaitGroup
+	for i, group := range groups {
+		fetch := func() { t.fetchAll(ctx, t.fetchGroup(ctx, group)) }
+		if i == len(groups)-1 && len(resting) == 0 {
+			fetch()
+			break
+		}
+		wg.Go(fetch) // the function waits for it below
+	}
+	if len(resting) > 0 {
+		t.fetchAll(ctx, t.comeBack(ctx, resting))
+	}
+	wg.Wait()
+}
+
+// grouped returns the pieces by their first holders, in requests, and those that are to rest. It gives up the others.
+func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece, resting []*piece) {
 	byPeer := make(map[string]int) // index in groups
 	for _, p := range pieces {
 		p.unavailable = p.unavailable || p.left <= 0
@@ -97,19 +113,7 @@ func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 		}
 		groups[at] = append(groups[at], p)
 	}
-	var wg sync.WaitGroup
-	for i, group := range groups {
-		fetch := func() { t.fetchAll(ctx, t.fetchGroup(ctx, group)) }
-		if i == len(groups)-1 && len(resting) == 0 {
-			fetch()
-			break
-		}
-		wg.Go(fetch) // the function waits for it below
-	}
-	if len(resting) > 0 {
-		t.fetchAll(ctx, t.comeBack(ctx, resting))
-	}
-	wg.Wait()
+	return groups, resting
 }
 
 // giveUp settles a piece that no holder gave.

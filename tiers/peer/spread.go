@@ -20,14 +20,17 @@ const (
 	spreadLoans = 2
 	spreadBytes = 1 << 20 // of smaller blocks the answer costs as much as the block
 
+	slowLoan = 300 * time.Millisecond // a loan that takes longer than this, and the bytes at slowRate a second, does not count
+	slowRate = 16 << 20
+
 	leastRest = 5 * time.Millisecond // each one is twice the one before
 	mostRest  = 50 * time.Millisecond
 )
 
-// loans counts loans of large blocks.
+// loans knows the loans of large blocks.
 type loans struct {
 	mu   sync.Mutex
-	open map[lentBlock]int
+	open map[lentBlock][]*time.Time // when each began
 }
 
 type lentBlock struct {
@@ -35,24 +38,32 @@ type lentBlock struct {
 	seq  uint64
 }
 
-// enter counts a loan. It returns what ends it, or nil if a patient reader shall come back.
-func (l *loans) enter(b lentBlock, bytes int64, patient bool) (leave func()) {
+// enter begins a loan. It returns what ends it, or nil if a patient reader shall come back. Loans that take much longer
+// than the block should do not count: their readers may have stopped.
+func (l *loans) enter(b lentBlock, bytes int64, patient bool, now time.Time) (leave func()) {
 	if bytes < spreadBytes {
 		return func() {}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if patient && l.open[b] >= spreadLoans {
+	limit, running := slowLoan+time.Duration(bytes)*time.Second/slowRate, 0
+	for _, at := range l.open[b] {
+		if now.Sub(*at) < limit {
+			running++
+		}
+	}
+	if patient && running >= spreadLoans {
 		return nil
 	}
 	if l.open == nil {
-		l.open = map[lentBlock]int{}
+		l.open = map[lentBlock][]*time.Time{}
 	}
-	l.open[b]++
+	l.open[b] = append(l.open[b], &now)
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.open[b]--; l.open[b] == 0 {
+		l.open[b] = slices.DeleteFunc(l.open[b], func(at *time.Time) bool { return at == &now })
+		if len(l.open[b]) == 0 {
 			delete(l.open, b)
 		}
 	}

@@ -45,6 +45,15 @@ func TestLendLater(t *testing.T) {
 			open = append(open, l)
 		}
 	}
+	at := c.Tier.now()
+	if c.Tier.loans.enter(lentBlock{"g/large", 4}, spreadBytes, true, at) != nil {
+		t.Error("a patient reader does not come back")
+	}
+	if leave := c.Tier.loans.enter(lentBlock{"g/large", 4}, spreadBytes, true, at.Add(time.Second)); leave == nil {
+		t.Error("readers that have stopped keep others from the block")
+	} else {
+		leave()
+	}
 	if l, err := lend("g/small", true); err != nil {
 		t.Errorf("a small block: %v", err)
 	} else {
