@@ -27,7 +27,7 @@ const (
 
 // peerTopics are about blocks of other nodes.
 func peerTopics() []string {
-	return []string{"peer", "peerlatency", "lookup", "replica", "rdma", "registration"}
+	return []string{"peer", "peerlatency", "lookup", "replica", "spread", "rdma", "registration"}
 }
 
 // peerBench is the common state of the topics of peers.
@@ -61,7 +61,7 @@ func (b *bench) measurePeers(ctx context.Context) error {
 		return err
 	}
 	steps := map[string]func(context.Context) error{
-		"peer": p.promotions, "peerlatency": p.latency, "lookup": p.lookups, "replica": p.replicas,
+		"peer": p.promotions, "peerlatency": p.latency, "lookup": p.lookups, "replica": p.replicas, "spread": p.spread,
 		"rdma": p.fabrics, "registration": p.registrations,
 	}
 	var errs []error

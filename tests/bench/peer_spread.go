@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	spreadNodes = 9
+	spreadSize  = 16 * mib
+	spreadLink  = "400mbit" // of each node: the processors of this machine have little to do then
+	spreadGoal  = 4.5
+)
+
+// spread measures how long a block takes to reach all nodes that ask for it at once.
+func (p *peerBench) spread(ctx context.Context) (err error) {
+	nodes := spreadNodes
+	if p.config.quick {
+		nodes = 3
+	}
+	table := p.report.table("spread", "A block that all nodes want at once",
+		fmt.Sprintf("(one node has it; each node sends %s at most; the time until one reader has it, and until all have it that ask at once)", spreadLink),
+		"block", "readers", "one, ms", "all, ms", "min-max", "all to one", "goal", "")
+	c, err := p.join(ctx, peerOptions{nodes: nodes, memoryBytes: 2*p.config.rounds*spreadSize + 128*mib})
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err != nil {
+		return err
+	}
+	for i := range nodes {
+		if out, err := c.net.Run(i, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", spreadLink, "burst", "256kb", "latency", "100ms"); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	set, err := newBlockSet(c.nodes[0], "hot", spreadSize, 0, 2*p.config.rounds)
+	if err != nil {
+		return err
+	}
+	var one, all []float64
+	for round := range p.config.rounds {
+		for at, readers := range [][]*target{c.nodes[1:2], c.nodes[1:]} {
+			took, err := c.readAtOnce(ctx, set, 2*round+at, readers)
+			if err != nil {
+				return err
+			}
+			if at == 0 {
+				one = append(one, took.Seconds()*1e3)
+			} else {
+				all = append(all, took.Seconds()*1e3)
+			}
+		}
+	}
+	r := row{Topic: "spread", Target: kvfsName, BlockBytes: spreadSize, Threads: nodes - 1, Unit: "ms", Value: median(all), Samples: all}
+	ratio := r.Value / median(one)
+	r.RatioTo = map[string]float64{"one reader": ratio}
+	verdict := p.report.judge(&r, spreadGoal, ratio <= spreadGoal)
+	p.report.add(r)
+	table.add(sizeText(spreadSize), fmt.Sprint(nodes-1), fmt.Sprintf("%.0f", median(one)), fmt.Sprintf("%.0f", r.Value), spread(all),
+		fmt.Sprintf("%.2f", ratio), fmt.Sprintf("<= %g", spreadGoal), verdict)
+	return nil
+}
+
+// readAtOnce stores block i and has some nodes read it at once, when they know of it.
+func (c *peers) readAtOnce(ctx context.Context, set *blockSet, i int, readers []*target) (time.Duration, error) {
+	if err := set.store(c.writer.clients[0], i); err != nil {
+		return 0, err
+	}
+	name := filepath.Join(filepath.Base(set.dir), blockName(i))
+	if err := c.await(ctx, "the readers know the block", func() (bool, error) {
+		for _, n := range readers {
+			if _, err := os.Stat(filepath.Join(n.dir, name)); err != nil {
+				return false, nil
+			}
+		}
+		return true, nil
+	}); err != nil {
+		return 0, err
+	}
+	var g errgroup.Group
+	begin := time.Now()
+	for _, n := range readers {
+		g.Go(func() error {
+			got, err := os.ReadFile(filepath.Join(n.dir, name))
+			if err == nil {
+				err = checkMarks(got, i)
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	return time.Since(begin), err
+}
