@@ -34,7 +34,8 @@ func (p *peerBench) spread(ctx context.Context) (err error) {
 	}
 	for i := range nodes {
 		if out, err := c.net.Run(i, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", spreadLink, "burst", "256kb", "latency", "100ms"); err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
+			p.report.skip("spread", fmt.Sprintf("this kernel cannot slow down a link: %v %s", err, out))
+			return nil
 		}
 	}
 	set, err := newBlockSet(c.nodes[0], "hot", spreadSize, 0, 2*p.config.rounds)
