@@ -19,6 +19,7 @@ type store struct {
 	puts    int
 	gets    int
 	broken  func(op, name string) error
+	held    func(name string) // if set, is called before each Put
 	away    bool
 	flip    bool // Get flips a bit of the last byte
 }
@@ -64,6 +65,12 @@ type view struct{ *store }
 var _ Bucket = view{}
 
 func (v view) Put(ctx context.Context, name string, data []byte) error {
+	v.mu.Lock()
+	held := v.held
+	v.mu.Unlock()
+	if held != nil {
+		held(name)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.puts++

@@ -189,6 +189,81 @@ func TestTombstones(t *testing.T) {
 	})
 }
 
+// TestRemovedAndStored shows that a removal does not strike a block that was stored again meanwhile and whose pack arrives
+// late: the version is the same, as after a change of attributes.
+func TestRemovedAndStored(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p, gone := newPut("g/x", 5, 3000), newPut("g/y", 6, 3000)
+	stored(t, tier, p, gone)
+	until(t, "not listed", tier.learned.Load)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s.change(func() {
+		s.held = func(name string) {
+			if strings.HasSuffix(name, ".pack") {
+				close(begun)
+				<-goOn
+			}
+		}
+	})
+	tier.Remove([]block.Key{keyOf(t, p.path), keyOf(t, gone.path)})
+	done := make(chan *driver.Result, 1)
+	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	<-begun
+	tier.writeTombs(context.Background())
+	s.change(func() { s.held = nil })
+	close(goOn)
+	if o := (<-done).Outcomes[0]; o.Status != driver.Stored {
+		t.Errorf("store: %v, %v", o.Status, o.Err)
+	}
+	tier.Close(context.Background())
+	again := s.tier(t, 2<<32, nil)
+	until(t, "not listed", again.learned.Load)
+	wantBlocks(t, again, p)
+	wantGone(t, again, gone.path)
+}
+
+// TestRemovedAndLost shows that a removal is written at Close when the store that followed it has failed.
+func TestRemovedAndLost(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p := newPut("g/x", 5, 3000)
+	stored(t, tier, p)
+	until(t, "not listed", tier.learned.Load)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s.change(func() {
+		s.held = func(name string) {
+			if strings.HasSuffix(name, ".pack") {
+				close(begun)
+				<-goOn
+			}
+		}
+		s.broken = func(_, name string) error {
+			if strings.HasSuffix(name, ".pack") {
+				return block.ErrUnavailable
+			}
+			return nil
+		}
+	})
+	tier.Remove([]block.Key{keyOf(t, p.path)})
+	done := make(chan *driver.Result, 1)
+	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	<-begun
+	tier.writeTombs(context.Background())
+	closed := make(chan struct{})
+	go func() { tier.Close(context.Background()); close(closed) }()
+	<-tier.life.Done()
+	close(goOn)
+	if o := (<-done).Outcomes[0]; o.Status != driver.Failed {
+		t.Errorf("store: %v, %v", o.Status, o.Err)
+	}
+	<-closed
+	s.change(func() { s.held, s.broken = nil, nil })
+	again := s.tier(t, 2<<32, nil)
+	until(t, "not listed", again.learned.Load)
+	wantGone(t, again, p.path)
+}
+
 // TestManyTombstones shows that no object of tombstones is larger than the other nodes read, and that none is lost.
 func TestManyTombstones(t *testing.T) {
 	s := newStore()

@@ -82,7 +82,7 @@ func New(o Options) (*Tier, error) {
 	t.end = sync.OnceValue(t.finish)
 	t.work.Go(t.dispatch) // ends when the queue is closed and empty
 	t.work.Go(t.learn)    // ends with life
-	t.work.Go(t.bury)     // ends with life, after the last tombstone
+	t.work.Go(t.bury)     // ends with life
 	return t, nil
 }
 
@@ -189,6 +189,7 @@ func (t *Tier) Close(ctx context.Context) error {
 // finish waits for what is under way, and closes the bucket.
 func (t *Tier) finish() error {
 	t.work.Wait()
+	t.writeTombs(t.late) // those that waited for stores
 	t.stop()
 	return t.bucket.Close()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,38 +41,49 @@ func (t *Tier) writeTombs(ctx context.Context) {
 	list := t.mu.tombs
 	t.mu.tombs = nil
 	t.mu.Unlock()
-	list = slices.DeleteFunc(list, t.stored)
+	var late []pack.Tomb
 	for len(list) > 0 && !t.readOnly.Load() {
 		n, bytes := 0, 0
 		for n < len(list) && bytes < buryBytes {
 			bytes += len(list[n].Path)
 			n++
 		}
-		if err := t.writeSome(ctx, list[:n]); err != nil {
+		early, err := t.writeSome(ctx, list[:n])
+		if err != nil {
 			t.outage("remove", err)
-			t.mu.Lock()
-			list = append(list, t.mu.tombs...)
-			t.mu.tombs = list[max(0, len(list)-maxTombs):]
-			t.mu.Unlock()
-			return
+			late = append(late, list...)
+			break
 		}
-		list = list[n:]
+		late, list = append(late, early...), list[n:]
 	}
+	t.mu.Lock()
+	late = append(late, t.mu.tombs...)
+	t.mu.tombs = late[max(0, len(late)-maxTombs):]
+	t.mu.Unlock()
 }
 
-// writeSome writes removals as one object.
-func (t *Tier) writeSome(ctx context.Context, list []pack.Tomb) error {
-	name := pack.Name{Time: t.tick(), Writer: t.o.Writer}
+// writeSome writes removals as one object, but for those that are void by now, and for early, which have to wait: their
+// blocks are being stored again, perhaps in the version that was removed and in a pack with an earlier time than the object.
+func (t *Tier) writeSome(ctx context.Context, list []pack.Tomb) (early []pack.Tomb, err error) {
+	name := pack.Name{Time: t.tick(), Writer: t.o.Writer} // before flights are looked at: the packs of later ones are newer
+	var write []pack.Tomb
+	for _, b := range list {
+		key, err := block.ParseKey(b.Path)
+		t.mu.Lock()
+		flies := t.mu.flights[key] != nil
+		t.mu.Unlock()
+		if flies {
+			early = append(early, b)
+		} else if e, has := t.catalog.Get(key); err == nil && !(has && e.Seq <= b.Seq) { // not stored again
+			write = append(write, b)
+		}
+	}
+	if len(write) == 0 {
+		return early, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, t.o.StoreTime)
 	defer cancel()
-	return t.kind(t.bucket.Put(ctx, name.String(), pack.EncodeTombs(name, list)))
-}
-
-// stored reports whether a block was stored again since it was removed.
-func (t *Tier) stored(b pack.Tomb) bool {
-	key, err := block.ParseKey(b.Path)
-	e, has := t.catalog.Get(key)
-	return err != nil || has && e.Seq <= b.Seq
+	return early, t.kind(t.bucket.Put(ctx, name.String(), pack.EncodeTombs(name, write)))
 }
 
 // readTombs enters tombstones in the catalog.
