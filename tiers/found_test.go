@@ -2,9 +2,11 @@ package tiers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -656,4 +658,70 @@ func TestFoundGraves(t *testing.T) {
 	must(t, second.unlink(10, "g/d/x"), second.rmdir("g/d"))
 	c.tell()
 	c.everywhere("g/d/x", "ENOENT")
+}
+
+// plainBucket is a bucket that can neither rename blocks nor change what is kept with them, as object storage.
+type plainBucket struct {
+	driver.Tier
+	driver.Finder
+	driver.Hosted
+}
+
+// TestFoundAnew: a block that is only in a tier which cannot change its copies keeps its bytes when its attributes change:
+// the tier stores it anew if it has to, and is not asked to if it does not keep what changed. To rename it fails (EXDEV)
+// until it is in memory.
+func TestFoundAnew(t *testing.T) {
+	mode, now := uint32(0o600), int64(1_700_000_000_000_000_000)
+	set := func(name string, c tiers.Change) func(w *lower) error {
+		return func(w *lower) error { _, err := w.e.SetAttr(resolve(w.t, w.world, name).ID, c); return err }
+	}
+	rename := func(from, to string, read ...string) func(w *lower) error {
+		return func(w *lower) error {
+			for _, name := range read {
+				w.wantRead(name, name)
+			}
+			return w.rename(10, from, to, false)
+		}
+	}
+	for _, row := range []struct {
+		name   string
+		do     func(w *lower) error
+		err    error
+		stores int // blocks that the tier stores
+		held   string
+	}{
+		{"chmod", set("g/x", tiers.Change{Mode: &mode}), nil, 1, "g/x=g/x g/y=g/y"},
+		{"touch", set("g/x", tiers.Change{Mtime: &now, Atime: &now}), nil, 0, "g/x=g/x g/y=g/y"},
+		{"pin", func(w *lower) error { return w.e.SetPinned(resolve(w.t, w.world, "g/x").ID, true) }, nil, 0, "g/x=g/x g/y=g/y"},
+		{"time to live", func(w *lower) error { return w.e.SetTTL(resolve(w.t, w.world, "g/x").ID, time.Hour) }, nil, 1, "g/x=g/x g/y=g/y"},
+		{"chmod of the directory", set("g", tiers.Change{Mode: &mode}), nil, 0, "g/x=g/x g/y=g/y"},
+		{"rename", rename("g/x", "g/z"), unix.EXDEV, 0, "g/x=g/x g/y=g/y"},
+		{"rename over", rename("g/x", "g/y"), unix.EXDEV, 0, "g/x=g/x g/y=g/y"},
+		{"rename to a temporary name", rename("g/x", "g/x.tmp"), nil, 0, "g/y=g/y"},
+		{"rename of what memory has", rename("g/x", "g/z", "g/x"), nil, 1, "g/z=g/x g/y=g/y"},
+		{"rename of a directory", rename("g", "h", "g/x"), unix.EXDEV, 0, "g/x=g/x g/y=g/y"},
+		{"rename of a directory that memory has", rename("g", "h", "g/x", "g/y"), nil, 2, "h/x=g/x h/y=g/y"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := newBucket(t, tiertest.ReferenceOptions{})
+			o := tiers.Options{CapacityBytes: 64 * page, TempPatterns: []string{"*.tmp"}, Secondaries: []tiers.SecondaryOptions{{Tier: plainBucket{b, b, b}}}}
+			w := openLower(t, shmDir(t), o, b.Reference)
+			b.gives("g/x", "g/y")
+			w.where("g/x")
+			w.where("g/y")
+			if err := row.do(w); !errors.Is(err, row.err) {
+				t.Errorf("got %v, want %v", err, row.err)
+			}
+			w.drain()
+			w.wantHeld(b.Reference, row.held)
+			if got := int(b.Stats().Stored) - 2; got != row.stores {
+				t.Errorf("%d blocks were stored, want %d", got, row.stores)
+			}
+			for _, pair := range strings.Fields(row.held) {
+				name, data, _ := strings.Cut(pair, "=")
+				w.wantRead(data, name)
+			}
+			w.end()
+		})
+	}
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -81,8 +83,8 @@ const (
 	stormSlots  = 12
 )
 
-// expected are the answers that a worker may get at any time.
-var expected = []error{block.ErrNotFound, block.ErrNoSpace, block.ErrNotDir, block.ErrIsDir, block.ErrQuota, block.ErrExist, block.ErrPoisoned}
+// expected are the answers that a worker may get at any time; EXDEV where a tier cannot rename.
+var expected = []error{block.ErrNotFound, block.ErrNoSpace, block.ErrNotDir, block.ErrIsDir, block.ErrQuota, block.ErrExist, block.ErrPoisoned, unix.EXDEV}
 
 func (s *storm) allow(what string, err error) {
 	if err == nil || slices.ContainsFunc(expected, func(k error) bool { return errors.Is(err, k) }) {

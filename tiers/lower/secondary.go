@@ -25,6 +25,8 @@ func (e *copies) AddSecondaries() {
 		s.Syncer, _ = o.Tier.(driver.Syncer)
 		if far, ok := o.Tier.(driver.Remote); ok {
 			e.Remote, e.Far = s, far
+		} else if _, ok := o.Tier.(driver.Recorder); !ok {
+			e.Anew |= s.Bit
 		}
 		if s.Finder, _ = o.Tier.(driver.Finder); s.Finder != nil {
 			e.Finders = append(e.Finders, s)
@@ -186,11 +188,15 @@ func (e *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
 }
 
 // UpdateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not
-// begun will have them anyway, and until it begins the tier may hold another block under the name.
-func (e *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key) {
+// begun will have them anyway, and until it begins the tier may hold another block under the name. A tier that cannot
+// change a copy is told only if anew, and the block is stored there anew.
+func (e *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key, anew bool) {
 	bits := en.Tiers | en.Storing
 	if en.Storing != 0 {
 		bits = en.Tiers | e.BegunLocked(id, en)
+	}
+	if !anew {
+		bits &^= e.Anew
 	}
 	if bits == 0 {
 		return

@@ -29,9 +29,10 @@ type Change struct {
 // Other nodes do not learn of the other changes. So SetAttr first promotes a block that only other nodes
 // have, and waits for that. It fails as the promotion does, or with ErrNoSpace.
 func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
-	record := c.Mode != nil || c.UID != nil || c.GID != nil || c.Mtime != nil
+	anew := c.Mode != nil || c.UID != nil || c.GID != nil
+	record := anew || c.Mtime != nil
 	if record {
-		done, err := e.makeOwn("setattr", id)
+		done, err := e.makeOwn("setattr", id, anew)
 		if err != nil {
 			return state.Attr{}, err
 		}
@@ -56,7 +57,7 @@ func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
 	}
 	if err == nil && record {
 		err = e.writing.WriteRecord(id, nil)
-		e.recordCopies(id)
+		e.recordCopies(id, anew)
 		if isDir {
 			e.recordCopiesBelow(id)
 		}
@@ -95,15 +96,16 @@ func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 // ownTries bounds how often makeOwn looks again because a promotion was of an earlier version.
 const ownTries = 16
 
-// makeOwn gets a block or directory that only others have for this node, too. The block stays in
-// memory until done is called. It waits for one promotion at most, that is up to PromoteTimeout.
-func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
+// makeOwn gets a block or directory that only others have for this node, too; and, if anew, a block that a tier has to
+// store anew. The block stays in memory until done is called. It waits for one promotion at most, that is up to
+// PromoteTimeout.
+func (e *attrs) makeOwn(op string, id index.ID, anew bool) (done func(), err error) {
 	done = func() {}
-	for tries := 0; e.Remote != nil; tries++ {
+	for tries := 0; e.RemoteBit()|e.Anew != 0; tries++ {
 		e.Mu.Lock()
 		en := e.Mu.Ix.At(id)
-		linked, far := e.Mu.Ix.Linked(id), e.FarLocked(id, en)
-		if linked && en.Mode&state.ModeType == state.ModeDir && en.Tiers&e.Remote.Bit != 0 {
+		linked, far := e.Mu.Ix.Linked(id), e.FarLocked(id, en) || anew && e.HollowLocked(id, en) && en.Tiers&e.Anew != 0
+		if linked && en.Mode&state.ModeType == state.ModeDir && en.Tiers&e.RemoteBit() != 0 {
 			e.elsewhere.OwnDirLocked(id, en)
 			e.elsewhere.OwnDirsLocked(id)
 		}
@@ -125,7 +127,7 @@ func (e *attrs) makeOwn(op string, id index.ID) (done func(), err error) {
 // as SetAttr does. It fails with ErrNotFound for a file that is not committed, with ErrIsDir for a directory, and with
 // ErrQuota if those who pay for the file may have no more that is pinned.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
-	return e.change(id, func(en *index.Entry) error {
+	return e.change(id, false, func(en *index.Entry) error {
 		had := en.Flags&state.FlagPinned != 0
 		state.Pin(e.State, id, en, pinned)
 		if pinned && !had && state.BillOf(e.Mu.Room, en).OverPins(0) {
@@ -142,7 +144,7 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	if ttl > 0 {
 		at = e.Now() + int64(ttl)
 	}
-	return e.change(id, func(en *index.Entry) error {
+	return e.change(id, true, func(en *index.Entry) error {
 		en.Expires = at
 		if at != 0 {
 			e.Mu.Expiries.Add(at, id)
@@ -151,12 +153,12 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	})
 }
 
-// change applies fn to a file under the lock and writes the record, unless fn fails.
-func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
+// change applies fn to a file under the lock and writes the record, unless fn fails. anew is as in makeOwn.
+func (e *attrs) change(id index.ID, anew bool, fn func(en *index.Entry) error) error {
 	if e.isDir(id) {
 		return block.ErrIsDir
 	}
-	done, err := e.makeOwn("set", id)
+	done, err := e.makeOwn("set", id, anew)
 	if err != nil {
 		return err
 	}
@@ -173,12 +175,13 @@ func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
 	if err != nil {
 		return err
 	}
-	e.recordCopies(id)
+	e.recordCopies(id, anew)
 	return e.writing.WriteRecord(id, nil)
 }
 
-// recordCopies has the tiers keep the present attributes of a file, and logs an event for other nodes.
-func (e *attrs) recordCopies(id index.ID) {
+// recordCopies has the tiers keep the present attributes of a file, and logs an event for other nodes. anew is as in
+// makeOwn.
+func (e *attrs) recordCopies(id index.ID, anew bool) {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeDir {
@@ -187,12 +190,12 @@ func (e *attrs) recordCopies(id index.ID) {
 		e.TierEventLocked(event.Changed, "", id, fate.Cause{})
 	}
 	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeRegular && en.Tiers|en.Storing != 0 {
-		e.lower.UpdateCopiesLocked(id, en, e.KeyLocked(id))
+		e.lower.UpdateCopiesLocked(id, en, e.KeyLocked(id), anew)
 	}
 }
 
-// recordCopiesBelow has the tiers keep the present attributes of a directory. They
-// keep them with every block below it.
+// recordCopiesBelow has the tiers keep the present attributes of a directory. They keep them with every block below it;
+// a tier that would have to store all of them anew gets them with the next one that is stored.
 func (e *attrs) recordCopiesBelow(dir index.ID) {
 	var ids []index.ID
 	e.Mu.Lock()
@@ -210,7 +213,7 @@ func (e *attrs) recordCopiesBelow(dir index.ID) {
 		e.Mu.Lock()
 		for _, id := range ids[:n] {
 			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) {
-				e.lower.UpdateCopiesLocked(id, e.Mu.Ix.At(id), e.KeyLocked(id))
+				e.lower.UpdateCopiesLocked(id, e.Mu.Ix.At(id), e.KeyLocked(id), false)
 			}
 		}
 		e.Mu.Unlock()

@@ -97,8 +97,9 @@ type Lower interface {
 	// way into memory.
 	PromotingLocked(id index.ID) (tier string)
 	// UpdateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not
-	// begun will have them anyway, and until it begins the tier may hold another block under the name.
-	UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key)
+	// begun will have them anyway, and until it begins the tier may hold another block under the name. A tier that cannot
+	// change a copy is told only if anew, and the block is stored there anew.
+	UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key, anew bool)
 }
 
 // Writing is what this room needs of package writing.

@@ -39,6 +39,7 @@ type State struct {
 	Remote    *Secondary                    // the one of tiers that is a Remote, or nil
 	Far       driver.Remote                 // the tier of remote, or nil
 	Finders   []*Secondary                  // those of tiers that are a driver.Finder
+	Anew      uint16                        // bits of this node's tiers that are no driver.Recorder
 	Lazy      uint16                        // bits of the tiers with CascadeOnEvict
 	Deadlines map[*room.Group]time.Duration // GroupOptions.OpenDeadline of the groups that have one
 	Jobs      atomic.Uint64

@@ -126,7 +126,7 @@ func (e *State) LeaveRemoteLocked(en *index.Entry, from string) {
 	}
 }
 
-// TierNamesLocked returns the tiers that hold a file, fastest first.
+// TierNamesLocked returns the tiers that hold a file, fastest first, without those that have yet to store it anew.
 func (e *State) TierNamesLocked(id index.ID) []string {
 	en := e.Mu.Ix.At(id)
 	var names []string
@@ -134,7 +134,7 @@ func (e *State) TierNamesLocked(id index.ID) []string {
 		names = append(names, "memory")
 	}
 	for _, s := range e.Tiers {
-		if en.Tiers&s.Bit != 0 {
+		if en.Tiers&s.Bit != 0 && (e.Anew&s.Bit == 0 || !s.NamingLocked(e.KeyLocked(id))) {
 			names = append(names, s.Opts.Name)
 		}
 	}

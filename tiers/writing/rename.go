@@ -53,7 +53,8 @@ const renameTries = 16
 // commits it.
 //
 // Rename never asks other nodes, nor fetches from them. A block that only they have and a directory that they also
-// have cannot be renamed, nor can such a directory be replaced. Rename fails with EXDEV then, and mv copies.
+// have cannot be renamed, nor can such a directory be replaced, nor a block that is only in a tier which cannot rename
+// it (no driver.Recorder). Rename fails with EXDEV then, and mv copies.
 //
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop, ErrReserved, ErrInvalid (also for
 // a size that is not the block size of a strict group), ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
@@ -112,24 +113,32 @@ func (e *renames) bringUp(ctx context.Context, r *renaming) (unpin func(), err e
 // errHollow says that the block to be renamed to a plain name has left memory again.
 var errHollow = errors.New("the block is not in memory")
 
-// movableLocked fails with EXDEV if not everything that moves with id is this node's own, or if other nodes have
-// the directory that id is to replace.
+// looseLocked reports whether a new name would lose a file: it is neither in memory nor in a tier of this node that can
+// rename it.
+func (e *renames) looseLocked(id index.ID, en *index.Entry) bool {
+	return e.HollowLocked(id, en) && e.OwnTiers(en)&^e.Anew == 0
+}
+
+// movableLocked fails with EXDEV if a rename would lose something that moves with id: memory and the tiers that can
+// rename it have it not. So it does if other nodes have the directory id, one below it, or the one that id is to replace.
 func (e *renames) movableLocked(id index.ID, en *index.Entry, target index.ID) error {
-	if e.Remote == nil {
+	if e.RemoteBit()|e.Anew == 0 {
 		return nil
 	}
-	far := e.FarLocked(id, en)
+	loose := e.looseLocked(id, en)
 	if en.Mode&state.ModeType == state.ModeDir {
-		_, far = e.elsewhere.Locate(e.Mu.Ix.Path(id))
-		if target != 0 && !far {
-			_, far = e.elsewhere.Locate(e.Mu.Ix.Path(target))
+		if e.Remote != nil {
+			_, loose = e.elsewhere.Locate(e.Mu.Ix.Path(id))
+			if target != 0 && !loose {
+				_, loose = e.elsewhere.Locate(e.Mu.Ix.Path(target))
+			}
 		}
 		e.Mu.Ix.Descend(id, func(c index.ID, ce *index.Entry) bool {
-			far = far || e.FarLocked(c, ce) || ce.Mode&state.ModeType == state.ModeDir && ce.Tiers&e.Remote.Bit != 0
-			return !far
+			loose = loose || e.looseLocked(c, ce) || ce.Mode&state.ModeType == state.ModeDir && ce.Tiers&e.RemoteBit() != 0
+			return !loose
 		})
 	}
-	if far {
+	if loose {
 		return os.NewSyscallError("rename", unix.EXDEV)
 	}
 	return nil
@@ -261,7 +270,7 @@ func (e *renames) followLocked(moved []index.ID, from, to string, g *state.Gone)
 				s.RemoveLocked(old)
 				en.Flags &^= state.FlagSynced
 			}
-			e.lower.UpdateCopiesLocked(c, en, old)
+			e.lower.UpdateCopiesLocked(c, en, old, true)
 		}
 	}
 	for _, s := range e.Tiers {

@@ -73,7 +73,7 @@ type Lower interface {
 	RemoveCopiesLocked(id index.ID, en *index.Entry)
 	RenumberedLocked(id index.ID, was uint64)
 	StaleCopiesLocked(id index.ID, en *index.Entry)
-	UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key)
+	UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key, anew bool)
 }
 
 // Names is what this room needs of package names.
