@@ -65,7 +65,7 @@ func FromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 
 // BlockName returns the name of a block on the bulk channel.
 func BlockName(ref *BlockRef) ([]byte, error) {
-	return proto.Marshal(&wire.BlockRef{Path: []byte(ref.Path), Seq: ref.Seq, Patient: ref.Patient})
+	return proto.Marshal(&wire.BlockRef{Path: []byte(ref.Path), Seq: ref.Seq, Patient: ref.Patient, Claim: ref.Claim})
 }
 
 // ParseName is the inverse of BlockName.
@@ -79,7 +79,7 @@ func ParseName(name []byte) (BlockRef, error) {
 
 // RefFromWire returns the BlockRef of a message. It fails if no block can have the path.
 func RefFromWire(w *wire.BlockRef) (BlockRef, error) {
-	ref := BlockRef{Path: string(w.GetPath()), Seq: w.GetSeq(), Patient: w.GetPatient()}
+	ref := BlockRef{Path: string(w.GetPath()), Seq: w.GetSeq(), Patient: w.GetPatient(), Claim: w.GetClaim()}
 	_, err := block.ParseKey(ref.Path)
 	return ref, err
 }

@@ -260,6 +260,7 @@ type BlockRef struct {
 	Path          []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`        // 0: any
 	Patient       bool                   `protobuf:"varint,3,opt,name=patient,proto3" json:"patient,omitempty"` // on the bulk channel: the holder may answer "later" if it sends the block to others now
+	Claim         bool                   `protobuf:"varint,4,opt,name=claim,proto3" json:"claim,omitempty"`     // likewise: or if it has told another node of the zone to fetch the block, which it does not have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +312,13 @@ func (x *BlockRef) GetSeq() uint64 {
 func (x *BlockRef) GetPatient() bool {
 	if x != nil {
 		return x.Patient
+	}
+	return false
+}
+
+func (x *BlockRef) GetClaim() bool {
+	if x != nil {
+		return x.Claim
 	}
 	return false
 }
@@ -1764,11 +1772,12 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\n" +
 	" \x01(\x03R\tfreeBytes\x12\x1a\n" +
-	"\bsettings\x18\v \x01(\aR\bsettings\"J\n" +
+	"\bsettings\x18\v \x01(\aR\bsettings\"`\n" +
 	"\bBlockRef\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x06R\x03seq\x12\x18\n" +
-	"\apatient\x18\x03 \x01(\bR\apatient\"A\n" +
+	"\apatient\x18\x03 \x01(\bR\apatient\x12\x14\n" +
+	"\x05claim\x18\x04 \x01(\bR\x05claim\"A\n" +
 	"\aDirInfo\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x10\n" +

@@ -191,7 +191,7 @@ func (a *attempt) restart() {
 // planHedge sets the hedge timer, if the first open piece has a second holder.
 func (a *attempt) planHedge() {
 	t, at := a.t, a.first()
-	if at < 0 || a.hedge != nil || a.cut != notCut || t.opts.HedgeQuantile == 0 || len(a.pieces[at].holders) < 2 {
+	if at < 0 || a.hedge != nil || a.cut != notCut || t.opts.HedgeQuantile == 0 || len(a.pieces[at].holders) < 2 || a.pieces[at].asks {
 		return
 	}
 	if d, ok := t.speed.quantile(a.pieces[at].tr.Size, t.opts.HedgeQuantile); ok {
@@ -232,7 +232,7 @@ func (a *attempt) answered(f *fetched) {
 		if a.cut != cutHedge {
 			t.failed(p, p.holders[0], f.err, a.cut)
 		} else {
-			p.holders = p.holders[1:] // it was only too slow
+			p.holders, p.asks = p.holders[1:], false // it was only too slow
 		}
 	}
 	if a.hedge != nil && a.hedge.came != nil && a.hedge.at == f.at {

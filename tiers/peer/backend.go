@@ -62,6 +62,9 @@ func (b *backend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.Bloc
 	l, err := b.t.engine.lend(ctx, ref.Path, ref.Seq)
 	switch {
 	case err == nil:
+	case ref.Claim && errors.Is(err, block.ErrNotFound) && !b.t.claims.enter(lentBlock{ref.Path, ref.Seq}, b.t.now()):
+		b.t.counters.later.Add(1)
+		return cluster.BlockInfo{}, rdma.Loan{}, rdma.ErrLater
 	case errors.Is(err, block.ErrNotFound), errors.Is(err, block.ErrCorrupt), errors.Is(err, block.ErrClosed),
 		errors.Is(err, block.ErrIsDir), errors.Is(err, block.ErrNotDir), errors.Is(err, block.ErrInvalid),
 		errors.Is(err, block.ErrNameTooLong), errors.Is(err, block.ErrReserved):

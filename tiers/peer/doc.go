@@ -10,6 +10,7 @@
 //	older      drops this node's version of a block if a peer has a later one
 //	segment    finds the member that is the preferred segment
 //	loans      lets a block that many nodes want at once spread; see there
+//	claims     who fetches a block that many nodes of this zone want at once; see zone.go
 //	Lost       brings losses of watched blocks from the location index to the engine
 //
 // The package uses the engine through Engine, and the cluster through node and member. Tests
@@ -27,7 +28,8 @@
 //  4. The next holder is asked for blocks that a holder did not give. A holder that no longer has
 //     the block, or has another version, is no failure. A holder that is busy, dead or slow is. A
 //     holder that sent wrong bytes is not asked for this version again for a minute. If holders told this node to come
-//     back, it rests for some milliseconds and asks those that have the block then.
+//     back, it rests for some milliseconds and asks those that have the block then. If all holders are in other zones,
+//     the keeper of the block in this zone is asked first; see zone.go.
 //  5. In the end a block is Loaded; or Failed with ErrUnavailable if some holder could not be
 //     asked, with ErrCorrupt if all bytes were bad; or Absent.
 //

@@ -41,6 +41,9 @@ type piece struct {
 	left    time.Duration // that the block may still wait
 	rest    time.Duration // the last one of comeBack
 
+	asks    bool // the first of holders is its keeper in this zone, which may not have it
+	claimed bool // this node is the one of its zone that fetches it
+
 	later       bool // a holder told it to come back
 	corrupt     bool // a holder sent bad bytes
 	unavailable bool // a holder could not be asked, or did not answer
@@ -66,6 +69,7 @@ func (t *Tier) runLoad(job *driver.Job) {
 		p.pending = t.storing.has(p.path) // before it is located: see Lookup
 		p.holders = t.locate(p.path, tr.Attrs.Seq, nil)
 		p.holders = p.holders[:min(len(p.holders), maxHolders)]
+		t.viaKeeper(p)
 		pieces = append(pieces, p)
 	}
 	t.fetchAll(t.ctx, pieces)
@@ -182,7 +186,7 @@ func (t *Tier) newFetch(p *piece, at int, file *os.File, progress *atomic.Int64,
 	var sum hash.Hash64
 	tr := p.tr
 	return &cluster.Fetch{
-		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq, Patient: t.mayComeBack(p)}, Size: tr.Size,
+		BlockRef: cluster.BlockRef{Path: p.path, Seq: tr.Attrs.Seq, Patient: t.mayComeBack(p), Claim: p.asks}, Size: tr.Size,
 		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
 			progress.Add(1)
 			switch {
@@ -228,11 +232,17 @@ func (h countedHash) Write(b []byte) (int, error) {
 // failed records why a holder did not give a piece, and removes the holder from the list.
 func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	p.holders = slices.DeleteFunc(p.holders, func(k holder) bool { return k.peer.Name() == h.peer.Name() })
-	c := &t.counters
+	c, asked := &t.counters, p.asks
+	p.asks = false
 	switch {
 	case errors.Is(err, errOtherVersion):
 	case errors.Is(err, rdma.ErrLater):
 		p.later = true
+		if asked { // another node of this zone fetches it
+			p.holders = nil
+		}
+	case asked && errors.Is(err, rdma.ErrGone):
+		p.claimed = true
 	case errors.Is(err, rdma.ErrGone):
 		c.gone.Add(1)
 		t.hints.drop(p.path, h.peer.Name(), h.Seq)
@@ -244,10 +254,10 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 		t.log.Warn("peer sent bytes that disagree with their checksum",
 			peerField(h.peer), pathField(p.path))
 	case cut == cutTimeout:
-		p.unavailable = true
+		p.unavailable = p.unavailable || !asked
 		c.timeouts.Add(1)
 	default:
-		p.unavailable = true
+		p.unavailable = p.unavailable || !asked
 		c.failures.Add(1)
 	}
 }

@@ -91,16 +91,17 @@ func (t *Tier) comeBack(ctx context.Context, pieces []*piece) []*piece {
 		p.left -= rest
 		p.holders = t.locate(p.path, p.tr.Attrs.Seq, nil)
 		rand.Shuffle(len(p.holders), func(i, j int) { p.holders[i], p.holders[j] = p.holders[j], p.holders[i] })
-		slices.SortStableFunc(p.holders, func(a, b holder) int { // those in memory first, as in locate
-			switch {
-			case a.Memory == b.Memory:
-				return 0
-			case a.Memory:
-				return -1
+		slices.SortStableFunc(p.holders, func(a, b holder) int { // those in memory first, then those near, as in locate
+			if a.Memory != b.Memory {
+				return first(a.Memory)
 			}
-			return 1
+			if near := t.near(a.peer); near != t.near(b.peer) {
+				return first(near)
+			}
+			return 0
 		})
 		p.holders = p.holders[:min(len(p.holders), maxHolders)]
+		t.viaKeeper(p)
 	}
 	return pieces
 }

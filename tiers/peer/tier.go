@@ -40,6 +40,8 @@ type Tier struct {
 	takes    chan struct{} // capacity: how many offers are taken at a time
 	offers   chan struct{} // capacity: how many stores are under way at a time
 	loans    loans         // of large blocks, to peers
+	claims   claims        // of blocks that other zones have
+	zone     atomic.Pointer[zone]
 	counters counters
 	private  atomic.Bool // a block was withheld for its mode
 

@@ -26,7 +26,7 @@ type Config struct {
 	Join             []string `kvfs:"join" short:"Peers" check:"address" example:"10.0.0.1:7946,10.0.0.2:7946" help:"Addresses of peers to join, host or host:port. A name stands for all of its addresses."`
 	Advertise        string   `kvfs:"advertise" check:"address" example:"10.0.0.3:7946" help:"Address at which peers reach this one, host or host:port. Empty means that of bind, or that of the machine if bind is a wildcard."`
 	NodeName         string   `kvfs:"node_name" short:"Peers" check:"name" auto:"the host name" example:"gpu-7" help:"Name of this peer, unique in the cluster. 1 to 64 letters, digits, dots, dashes and underscores."`
-	Zone             string   `kvfs:"zone" check:"name" example:"rack-1" help:"Location of this peer, in a word. Peers of the same zone are asked first."`
+	Zone             string   `kvfs:"zone" check:"name" example:"rack-1" help:"Location of this peer, in a word. Peers of the same zone are asked first, and a block that many of them want crosses into it once."`
 	Replicas         int      `kvfs:"replicas" short:"Peers" default:"0" min:"0" max:"16" help:"Number of peers that receive a copy of each block that is written."`
 	PreferredSegment string   `kvfs:"preferred_segment" env:"weak" example:"10.0.0.2:7946" help:"Peer that receives the first copy of each block if it can, as its node_name or host:port. A malformed or absent peer gives a warning and no preference. For this setting a file wins over the environment."`
 	Insecure         bool     `kvfs:"insecure" short:"Peers" default:"false" help:"Allow peers without keys and certificates on an address that is not loopback. Every machine that reaches it can then read, write and remove blocks. The setting also allows events.zmq such an address."`
