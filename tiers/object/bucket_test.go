@@ -19,7 +19,7 @@ type store struct {
 	puts    int
 	gets    int
 	broken  func(op, name string) error
-	held    func(name string) // if set, is called before each Put
+	held    func(op, name string) // if set, is called before each Put and Get, and may block
 	away    bool
 	flip    bool // Get flips a bit of the last byte
 }
@@ -48,6 +48,16 @@ func (s *store) names(suffix string) (list []string) {
 	return list
 }
 
+// hold blocks a request for as long as held does.
+func (s *store) hold(op, name string) {
+	s.mu.Lock()
+	held := s.held
+	s.mu.Unlock()
+	if held != nil {
+		held(op, name)
+	}
+}
+
 // begin counts a request and returns what it fails with.
 func (s *store) begin(ctx context.Context, op, name string) error {
 	if err := ctx.Err(); err != nil {
@@ -65,12 +75,7 @@ type view struct{ *store }
 var _ Bucket = view{}
 
 func (v view) Put(ctx context.Context, name string, data []byte) error {
-	v.mu.Lock()
-	held := v.held
-	v.mu.Unlock()
-	if held != nil {
-		held(name)
-	}
+	v.hold("put", name)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.puts++
@@ -82,6 +87,7 @@ func (v view) Put(ctx context.Context, name string, data []byte) error {
 }
 
 func (v view) Get(ctx context.Context, name string, offset int64, p []byte) error {
+	v.hold("get", name)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.gets++

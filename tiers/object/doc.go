@@ -42,6 +42,8 @@
 // A removed block leaves the catalog at once, and a tombstone for it is written to the bucket, at most a second
 // later. A node that dies within that second may find the block again. Others learn of the tombstone with their next
 // listing. A tombstone is deleted after Options.TombstoneTTL, when no pack from before it has dead blocks.
+// A tombstone counts for the packs that are named before it. So a pack is named before its blocks are chosen, and a
+// tombstone of a block that is being stored again waits for the end of that.
 //
 // # Space
 //

@@ -81,6 +81,7 @@ func (t *Tier) ours(n pack.Name, age time.Duration) bool {
 
 // evict deletes a pack. Blocks that the engine does not give up, and pinned ones, are written anew first.
 func (t *Tier) evict(ctx context.Context, p known) error {
+	at := t.tick() // before live: a later removal counts for the block in the new pack
 	entries, err := t.live(ctx, p)
 	if err != nil {
 		return t.vanished(p, err)
@@ -103,16 +104,17 @@ func (t *Tier) evict(ctx context.Context, p known) error {
 	t.mu.Lock()
 	t.mu.stats.Evicted += evicted
 	t.mu.Unlock()
-	return t.replace(ctx, p, keep)
+	return t.replace(ctx, p, at, keep)
 }
 
 // compact writes what is alive of a pack anew, and deletes the pack.
 func (t *Tier) compact(ctx context.Context, p known) error {
+	at := t.tick() // as in evict
 	entries, err := t.live(ctx, p)
 	if err != nil {
 		return t.vanished(p, err)
 	}
-	return t.replace(ctx, p, entries)
+	return t.replace(ctx, p, at, entries)
 }
 
 // vanished drops a pack from the catalog if err says that it is gone.
@@ -137,9 +139,9 @@ func (t *Tier) live(ctx context.Context, p known) ([]pack.Entry, error) {
 	return alive, t.kind(err)
 }
 
-// replace writes some blocks of a pack into a new one and deletes the old one. If the budget of the day does not allow
-// that, nothing happens.
-func (t *Tier) replace(ctx context.Context, p known, keep []pack.Entry) error {
+// replace writes some blocks of a pack into a new one with the time at in its name, and deletes the old one. If the budget
+// of the day does not allow that, nothing happens.
+func (t *Tier) replace(ctx context.Context, p known, at int64, keep []pack.Entry) error {
 	if len(keep) > 0 {
 		bytes := int64(pack.FooterBytes)
 		for _, e := range keep {
@@ -148,7 +150,7 @@ func (t *Tier) replace(ctx context.Context, p known, keep []pack.Entry) error {
 		if !t.rewrite.take(bytes, false) {
 			return nil
 		}
-		if err := t.copy(ctx, p, keep, bytes); err != nil {
+		if err := t.copy(ctx, p, at, keep, bytes); err != nil {
 			return err
 		}
 	}
@@ -159,8 +161,8 @@ func (t *Tier) replace(ctx context.Context, p known, keep []pack.Entry) error {
 	return nil
 }
 
-// copy writes some blocks of a pack into a new one.
-func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64) error {
+// copy writes some blocks of a pack into a new one with the time at in its name.
+func (t *Tier) copy(ctx context.Context, p known, at int64, keep []pack.Entry, bytes int64) error {
 	b, offset := pack.NewBuilder(t.packs.get(bytes)), int64(0)
 	for i := range keep {
 		e := &keep[i]
@@ -178,7 +180,7 @@ func (t *Tier) copy(ctx context.Context, p known, keep []pack.Entry, bytes int64
 		e.Offset = offset
 		offset += (int64(len(frame)) + pack.Align - 1) &^ (pack.Align - 1)
 	}
-	name, data := b.Finish(t.tick(), t.o.Writer)
+	name, data := b.Finish(at, t.o.Writer)
 	defer t.packs.put(data)
 	if err := t.kind(t.bucket.Put(ctx, name.String(), data)); err != nil {
 		return err

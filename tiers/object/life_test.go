@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,8 +200,8 @@ func TestRemovedAndStored(t *testing.T) {
 	until(t, "not listed", tier.learned.Load)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	s.change(func() {
-		s.held = func(name string) {
-			if strings.HasSuffix(name, ".pack") {
+		s.held = func(op, name string) {
+			if op == "put" && strings.HasSuffix(name, ".pack") {
 				close(begun)
 				<-goOn
 			}
@@ -232,8 +233,8 @@ func TestRemovedAndLost(t *testing.T) {
 	until(t, "not listed", tier.learned.Load)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	s.change(func() {
-		s.held = func(name string) {
-			if strings.HasSuffix(name, ".pack") {
+		s.held = func(op, name string) {
+			if op == "put" && strings.HasSuffix(name, ".pack") {
 				close(begun)
 				<-goOn
 			}
@@ -259,6 +260,72 @@ func TestRemovedAndLost(t *testing.T) {
 	}
 	<-closed
 	s.change(func() { s.held, s.broken = nil, nil })
+	again := s.tier(t, 2<<32, nil)
+	until(t, "not listed", again.learned.Load)
+	wantGone(t, again, p.path)
+}
+
+// TestRemovedWhileStored shows that a block which is removed while its pack is built stays removed for other nodes, also if
+// the removal is in the bucket before the pack is.
+func TestRemovedWhileStored(t *testing.T) {
+	s := newStore()
+	var hook atomic.Pointer[func()]
+	tier := s.tier(t, 1, func(o *Options) {
+		o.Linger, o.Refresh = 100*time.Millisecond, time.Hour
+		o.Now = func() time.Time {
+			if fn := hook.Swap(nil); fn != nil {
+				(*fn)()
+			}
+			return time.Now()
+		}
+	})
+	until(t, "not listed", tier.learned.Load)
+	p := newPut("g/x", 5, 3000)
+	done := make(chan *driver.Result, 1)
+	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	remove := func() {
+		tier.Remove([]block.Key{keyOf(t, p.path)})
+		tier.writeTombs(context.Background())
+	}
+	hook.Store(&remove) // when the pack asks for the time
+	if o := (<-done).Outcomes[0]; o.Status == driver.Stored {
+		t.Errorf("store: %v, %v", o.Status, o.Err)
+	}
+	tier.Close(context.Background())
+	again := s.tier(t, 2<<32, nil)
+	until(t, "not listed", again.learned.Load)
+	wantGone(t, again, p.path)
+}
+
+// TestRemovedWhileCompacted shows that a block which is removed while its pack is written anew stays removed, here and for
+// other nodes.
+func TestRemovedWhileCompacted(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p, rest := newPut("g/x", 5, 3000), newPut("g/y", 6, 30_000)
+	stored(t, tier, p, rest)
+	until(t, "not listed", tier.learned.Load)
+	var gets atomic.Int64
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s.change(func() {
+		s.held = func(op, name string) {
+			if op != "get" || !strings.HasSuffix(name, ".pack") {
+				return
+			}
+			if gets.Add(1) == 2 { // the first one reads the index
+				close(begun)
+				<-goOn
+			}
+		}
+	})
+	tier.Remove([]block.Key{keyOf(t, rest.path)}) // so the pack is more than half dead
+	<-begun
+	tier.Remove([]block.Key{keyOf(t, p.path)})
+	tier.writeTombs(context.Background())
+	close(goOn)
+	until(t, "packs are left", func() bool { return len(s.names(".pack")) == 0 })
+	wantGone(t, tier, p.path)
+	tier.Close(context.Background())
 	again := s.tier(t, 2<<32, nil)
 	until(t, "not listed", again.learned.Load)
 	wantGone(t, again, p.path)

@@ -183,7 +183,7 @@ type packed struct {
 
 // build reads blocks into a pack.
 func (t *Tier) build(list []*flight) *packed {
-	p := &packed{}
+	p, at := &packed{}, t.tick() // before void is looked at: a later removal counts for the block in this pack
 	size := int64(pack.FooterBytes)
 	for _, f := range list {
 		size += f.frame() + entryBytes(f.block().Key.Path())
@@ -208,7 +208,7 @@ func (t *Tier) build(list []*flight) *packed {
 		offset += f.frame()
 	}
 	if p.data = buf; len(p.in) > 0 {
-		p.name, p.data = b.Finish(t.tick(), t.o.Writer)
+		p.name, p.data = b.Finish(at, t.o.Writer)
 	}
 	return p
 }
