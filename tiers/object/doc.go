@@ -43,7 +43,8 @@
 // later. A node that dies within that second may find the block again. Others learn of the tombstone with their next
 // listing. A tombstone is deleted after Options.TombstoneTTL, when no pack from before it has dead blocks.
 // A tombstone counts for the packs that are named before it. So a pack is named before its blocks are chosen, and a
-// tombstone of a block that is being stored again waits for the end of that.
+// tombstone of a block that is being stored again waits for the end of that. Names are later than those of all objects
+// that the node has read, if these are less than 15 minutes ahead of its clock.
 //
 // # Space
 //

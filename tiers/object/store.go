@@ -236,6 +236,16 @@ func addBlock(b *pack.Builder, tr *driver.Transfer) (block.Checksum, error) {
 	return sum, nil
 }
 
+// follow has the times of tick be later than that of an object, so that what this process removes and stores comes after
+// what it knows. A clock that is far ahead is not followed.
+func (t *Tier) follow(at int64) {
+	if at-t.o.Now().UnixNano() >= int64(overlap) {
+		return
+	}
+	for last := t.last.Load(); at > last && !t.last.CompareAndSwap(last, at); last = t.last.Load() {
+	}
+}
+
 // tick returns the time for the name of an object. No two are the same.
 func (t *Tier) tick() int64 {
 	now := t.o.Now().UnixNano()
@@ -303,6 +313,7 @@ func (t *Tier) endLocked(complete []*work, f *flight, status driver.Status, sum 
 
 // addPack enters a pack in the catalog. It is not evicted or compacted before Complete.
 func (t *Tier) addPack(n pack.Name, size int64) (uint32, error) {
+	t.follow(n.Time)
 	number, ok := t.catalog.AddPack(catalog.Pack{Time: n.Time, Writer: n.Writer, Index: n.Index, Size: size})
 	if !ok {
 		return 0, fmt.Errorf("%d packs: %w", catalog.MaxPacks, block.ErrNoSpace)

@@ -389,3 +389,21 @@ func TestClockAhead(t *testing.T) {
 	stored(t, b, newPut("g/x", 5, 3000))
 	until(t, "a does not find x", found(a, "g/x"))
 }
+
+// TestRemoveFromAhead shows that a node can remove a block that a node with a clock ahead has stored, and store it again.
+func TestRemoveFromAhead(t *testing.T) {
+	s, p := newStore(), newPut("g/x", 5, 3000)
+	ahead := s.tier(t, 1<<32, func(o *Options) { o.Now = func() time.Time { return time.Now().Add(overlap / 2) } })
+	stored(t, ahead, p)
+	b := s.tier(t, 2<<32, nil)
+	until(t, "b does not find x", found(b, p.path))
+	b.Remove([]block.Key{keyOf(t, p.path)})
+	wantGone(t, b, p.path)
+	until(t, "the other node does not know of the removal", gone(ahead, p.path))
+	stored(t, b, p)
+	wantBlocks(t, b, p)
+	b.Close(context.Background())
+	again := s.tier(t, 3<<32, nil)
+	until(t, "not listed", again.learned.Load)
+	wantBlocks(t, again, p)
+}

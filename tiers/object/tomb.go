@@ -106,6 +106,7 @@ func (t *Tier) readTombs(ctx context.Context, o object) {
 		return
 	}
 	t.buried.Store(n, true)
+	t.follow(n.Time)
 	soonest := t.o.Now().Add(t.o.TombstoneTTL).UnixNano() // a pack with the block may be read at any time
 	for _, b := range list {
 		if t.catalog.Remove(b.Path, b.Seq, n.Time, max(b.Expires, soonest)) {
