@@ -67,6 +67,9 @@ func TestCheckPackage(t *testing.T) {
 		{"panic in invariant", "tiers/invariant/p.go", head + "import \"fmt\"\nfunc f() { panic(fmt.Sprint(1)) }", ""},
 		{"sleep", "tiers/p_test.go", "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", "p_test.go:3: time.Sleep without a `// reason:` on the line"},
 		{"sleep with reason", "tiers/p_test.go", "package p\nimport \"time\"\nfunc f() {\n\ttime.Sleep(1) // reason: the kernel's clock tick\n}", ""},
+		{"directory", "tests/p_test.go", "package p\nimport \"os\"\nfunc f() { os.MkdirTemp(``, `p`) }",
+			"p_test.go:3: os.MkdirTemp(``, ...): use harness.ProcessDir or harness.MemoryDir, or say why with `// reason:`"},
+		{"directory in another", "tests/p_test.go", "package p\nimport \"os\"\nfunc f(dir string) { os.MkdirTemp(dir, `p`) }", ""},
 		{"global appended", "tiers/p.go", head + "var a []int\nfunc f() { a = append(a, 1) }", "p.go:4: assigns to the package variable a"},
 		{"global map", "tiers/p.go", head + "var a = map[int]int{}\nfunc f() { a[1]++; delete(a, 1) }", "p.go:4: assigns to the package variable a\np.go:4: assigns to the package variable a"},
 		{"global of a test helper", "tests/harness/p.go", head + "var a []int\nfunc f() { a = append(a, 1) }", ""},
@@ -150,7 +153,7 @@ func checkPackage(files []*source) []string {
 		}
 		s.checkFile()
 		if s.test() {
-			s.checkSleep()
+			s.checkReasons()
 		} else {
 			s.checkCalls()
 			s.checkErrorText()
@@ -180,8 +183,9 @@ func (s *source) checkFile() {
 	}
 }
 
-// checkSleep wants a reason next to every time.Sleep of a test.
-func (s *source) checkSleep() {
+// checkReasons wants a reason next to every time.Sleep of a test, and next to every directory that a test makes outside
+// those that go with its process, also when that is killed.
+func (s *source) checkReasons() {
 	reasons := map[int]bool{}
 	for _, group := range s.file.Comments {
 		for _, c := range group.List {
@@ -191,8 +195,17 @@ func (s *source) checkSleep() {
 		}
 	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok && s.selected(call.Fun, "time") == "Sleep" && !reasons[s.line(call.Pos())] {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || reasons[s.line(call.Pos())] {
+			return true
+		}
+		if s.selected(call.Fun, "time") == "Sleep" {
 			s.complain(call.Pos(), "time.Sleep without a `// reason:` on the line")
+		}
+		if s.selected(call.Fun, "os") == "MkdirTemp" && within(s.name, "tests") {
+			if lit, ok := call.Args[0].(*ast.BasicLit); ok {
+				s.complain(call.Pos(), "os.MkdirTemp(%s, ...): use harness.ProcessDir or harness.MemoryDir, or say why with `// reason:`", lit.Value)
+			}
 		}
 		return true
 	})

@@ -72,6 +72,9 @@ func NewDir(tb testing.TB) string {
 // ProcessDir returns a new empty directory that is removed when the test process ends.
 func ProcessDir(pattern string) (string, error) { return os.MkdirTemp(processDir(), pattern) }
 
+// MemoryDir is ProcessDir for files of memory tiers: it is on tmpfs where possible.
+func MemoryDir(pattern string) (string, error) { return os.MkdirTemp(memoryDir(), pattern) }
+
 // newDir makes a directory in parent. It is removed, with all mounts in it, when the test ends.
 func newDir(tb testing.TB, parent, pattern string) string {
 	tb.Helper()

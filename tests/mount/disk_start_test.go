@@ -87,7 +87,7 @@ func withoutCommand(log string) string {
 // shmDir returns a directory on tmpfs.
 func shmDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "kvfs-test-disk")
+	dir, err := harness.MemoryDir("disk")
 	if err != nil || harness.FSType("/dev/shm") != "tmpfs" {
 		os.Remove(dir)
 		harness.Skip(t, "/dev/shm is no tmpfs: %v", err)

@@ -64,7 +64,7 @@ func privateDev(args []string) int {
 }
 
 func makeDev(fuse bool) error {
-	stage, err := os.MkdirTemp("", "dev")
+	stage, err := os.MkdirTemp("", "dev") // reason: it has a mount in this name space alone
 	if err != nil {
 		return err
 	}

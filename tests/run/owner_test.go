@@ -20,7 +20,7 @@ func ownerOptions(t *testing.T) (o options, socket string) {
 	}
 	dir := resolved(t, t.TempDir())
 	socket = filepath.Join(dir, "run", "store.sock")
-	shm, err := os.MkdirTemp("/dev/shm", "kvfs-test-run")
+	shm, err := harness.MemoryDir("run")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(shm)) })
 	memory := filepath.Join(shm, "memory") // what the owner keeps lies beside it

@@ -146,7 +146,7 @@ func TestContainer(t *testing.T) {
 	o := serve(t)
 	d := o.mount()
 	write(t, d, 1)
-	root, err := os.MkdirTemp("", "kvfs-test-root")
+	root, err := harness.ProcessDir("root")
 	if err != nil {
 		t.Fatal(err)
 	}

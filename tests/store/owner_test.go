@@ -44,11 +44,11 @@ func newOwner(tb testing.TB, flags ...string) *owner {
 	if os.Geteuid() != 0 {
 		harness.Skip(tb, "needs root, to mount without fusermount3")
 	}
-	dir, err := os.MkdirTemp("", "kvfs-test-store")
+	dir, err := harness.ProcessDir("store")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	memory, err := os.MkdirTemp("/dev/shm", "kvfs-test-store")
+	memory, err := harness.MemoryDir("store")
 	if err != nil {
 		tb.Fatal(err)
 	}

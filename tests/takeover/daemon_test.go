@@ -47,11 +47,11 @@ func newSite(tb testing.TB, flags ...string) *site {
 	if os.Geteuid() != 0 {
 		harness.Skip(tb, "needs root, to mount without fusermount3")
 	}
-	base, err := os.MkdirTemp("", "kvfs-test-takeover")
+	base, err := harness.ProcessDir("takeover")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	memory, err := os.MkdirTemp("/dev/shm", "kvfs-test-takeover")
+	memory, err := harness.MemoryDir("takeover")
 	if err != nil {
 		tb.Fatal(err)
 	}
