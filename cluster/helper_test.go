@@ -75,6 +75,7 @@ type fakeBackend struct {
 	mangle   func(ref *BlockRef, info *BlockInfo)                                     // makes answers wrong
 	store    func(ctx context.Context, from *Peer, offers []BlockInfo) []StoreOutcome // nil: fetches them
 	gate     chan struct{}                                                            // not nil: Lend waits until it is closed
+	later    bool                                                                     // Lend says so of a claim for a block that is not there
 }
 
 // put makes the node hold a block.
@@ -151,6 +152,9 @@ func (b *fakeBackend) Lend(ctx context.Context, ref *BlockRef) (BlockInfo, rdma.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.blocks[ref.Path]
+	if f == nil && ref.Claim && b.later {
+		return BlockInfo{}, rdma.Loan{}, rdma.ErrLater
+	}
 	if f == nil || ref.Seq != 0 && ref.Seq != f.info.Seq {
 		return BlockInfo{}, rdma.Loan{}, rdma.ErrGone
 	}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -95,10 +94,7 @@ func (n *Node) lend(ctx context.Context, b Backend, conn *control.Conn, ref *Blo
 	info, loan, err := b.Lend(ctx, ref)
 	if err != nil {
 		place.Cancel()
-		if errors.Is(err, rdma.ErrGone) {
-			return &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GONE}
-		}
-		return busy
+		return &wire.LeaseResult{Status: message.LeaseStatus(err)}
 	}
 	granted := &wire.LeaseResult{Status: wire.LeaseStatus_LEASE_GRANTED, Info: message.ToWire(&info, false)}
 	if byFabric && loan.Size == 0 { // there is nothing to read

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -234,11 +235,11 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 
 // granted settles a block that the peer did not lease, and returns false.
 func (r *oneSided) granted(g *fetching, lease *wire.LeaseResult) bool {
+	if err := message.LeaseError(lease.GetStatus()); err != nil {
+		r.p.done(g, err)
+		return false
+	}
 	switch lease.GetStatus() {
-	case wire.LeaseStatus_LEASE_GONE:
-		r.p.done(g, rdma.ErrGone)
-	case wire.LeaseStatus_LEASE_BUSY:
-		r.p.done(g, rdma.ErrBusy)
 	case wire.LeaseStatus_LEASE_TOO_MANY:
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errTooMany))
 	case wire.LeaseStatus_LEASE_UNREGISTERED:

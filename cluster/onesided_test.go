@@ -285,6 +285,30 @@ func TestUnregistered(t *testing.T) {
 	}
 }
 
+// TestClaim shows that a reader which claims a block hears by RDMA that another one fetches it.
+func TestClaim(t *testing.T) {
+	for _, path := range []Path{PathAuto, PathRDMA} {
+		_, a, b := fabricPair(t, path, nil)
+		a.put("g/x", 5, pattern(3, 1000))
+		p := b.located(t, "g/x", 1)[0].Peer
+		a.fakeBackend.mu.Lock()
+		a.later = true
+		a.fakeBackend.mu.Unlock()
+		for ref, want := range map[BlockRef]error{
+			{Path: "g/none", Seq: 5}:              rdma.ErrGone,
+			{Path: "g/none", Seq: 5, Claim: true}: rdma.ErrLater,
+			{Path: "g/x", Seq: 5, Claim: true}:    nil,
+		} {
+			if _, _, err := fetchOne(t, t.Context(), p, ref); !errors.Is(err, want) || errors.Is(err, rdma.ErrLater) != (want == rdma.ErrLater) {
+				t.Errorf("path %d, %+v: got %v, want %v", path, ref, err, want)
+			}
+		}
+		if m := p.Member(); m.Failures != 0 {
+			t.Errorf("path %d: %+v", path, m)
+		}
+	}
+}
+
 // TestTooManyLeases shows that a block that the holder has no lease left for comes by TCP,
 // where that is allowed, while the link stays.
 func TestTooManyLeases(t *testing.T) {

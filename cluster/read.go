@@ -34,7 +34,7 @@ func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric b
 	req := &wire.LeaseRequest{Fabric: byFabric}
 	for i := range all {
 		f := all[i].f
-		req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte(f.Path), Seq: f.Seq})
+		req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte(f.Path), Seq: f.Seq, Claim: f.Claim})
 	}
 	reply, err := s.control.Lease(ctx, req)
 	if err = control.Error(ctx, err); err != nil {
@@ -110,11 +110,8 @@ func (p *Peer) read(ctx context.Context, s *session, blocks []*Fetch) error {
 
 // readOne reads one leased block.
 func (p *Peer) readOne(ctx context.Context, s *session, g *fetching, r *wire.LeaseResult) error {
-	switch r.GetStatus() {
-	case wire.LeaseStatus_LEASE_GONE:
-		return rdma.ErrGone
-	case wire.LeaseStatus_LEASE_BUSY:
-		return rdma.ErrBusy
+	if err := message.LeaseError(r.GetStatus()); err != nil {
+		return err
 	}
 	dst, err := g.accept(checkLease(r, &g.f.BlockRef))
 	if err != nil || g.info.Size == 0 {

@@ -84,6 +84,30 @@ func RefFromWire(w *wire.BlockRef) (BlockRef, error) {
 	return ref, err
 }
 
+// LeaseStatus returns the status of a lease that failed.
+func LeaseStatus(err error) wire.LeaseStatus {
+	switch {
+	case errors.Is(err, rdma.ErrGone):
+		return wire.LeaseStatus_LEASE_GONE
+	case errors.Is(err, rdma.ErrLater):
+		return wire.LeaseStatus_LEASE_LATER
+	}
+	return wire.LeaseStatus_LEASE_BUSY
+}
+
+// LeaseError is the inverse of LeaseStatus. It returns nil for another status.
+func LeaseError(s wire.LeaseStatus) error {
+	switch s {
+	case wire.LeaseStatus_LEASE_GONE:
+		return rdma.ErrGone
+	case wire.LeaseStatus_LEASE_BUSY:
+		return rdma.ErrBusy
+	case wire.LeaseStatus_LEASE_LATER:
+		return rdma.ErrLater
+	}
+	return nil
+}
+
 // Header returns the header that the holder sends on the bulk channel. If the directories do
 // not fit, it leaves out the innermost ones; the receiver creates those as it creates any
 // directory.

@@ -30,6 +30,7 @@ const (
 	// If asked for the fabric only. The block is there, but to be fetched in another way.
 	LeaseStatus_LEASE_UNREGISTERED LeaseStatus = 3 // it cannot be registered
 	LeaseStatus_LEASE_TOO_MANY     LeaseStatus = 4 // there are as many leases as there may be
+	LeaseStatus_LEASE_LATER        LeaseStatus = 5 // answer to a claim: another node of the zone fetches the block
 )
 
 // Enum value maps for LeaseStatus.
@@ -40,6 +41,7 @@ var (
 		2: "LEASE_GRANTED",
 		3: "LEASE_UNREGISTERED",
 		4: "LEASE_TOO_MANY",
+		5: "LEASE_LATER",
 	}
 	LeaseStatus_value = map[string]int32{
 		"LEASE_GONE":         0,
@@ -47,6 +49,7 @@ var (
 		"LEASE_GRANTED":      2,
 		"LEASE_UNREGISTERED": 3,
 		"LEASE_TOO_MANY":     4,
+		"LEASE_LATER":        5,
 	}
 )
 
@@ -1879,7 +1882,7 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x12\n" +
 	"\x04mark\x18\x04 \x01(\x03R\x04mark\x12\x10\n" +
-	"\x03now\x18\x05 \x01(\x03R\x03now*l\n" +
+	"\x03now\x18\x05 \x01(\x03R\x03now*}\n" +
 	"\vLeaseStatus\x12\x0e\n" +
 	"\n" +
 	"LEASE_GONE\x10\x00\x12\x0e\n" +
@@ -1887,7 +1890,8 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"LEASE_BUSY\x10\x01\x12\x11\n" +
 	"\rLEASE_GRANTED\x10\x02\x12\x16\n" +
 	"\x12LEASE_UNREGISTERED\x10\x03\x12\x12\n" +
-	"\x0eLEASE_TOO_MANY\x10\x04*Q\n" +
+	"\x0eLEASE_TOO_MANY\x10\x04\x12\x0f\n" +
+	"\vLEASE_LATER\x10\x05*Q\n" +
 	"\vStoreStatus\x12\x10\n" +
 	"\fSTORE_FAILED\x10\x00\x12\x0e\n" +
 	"\n" +
