@@ -126,6 +126,7 @@ type peerOptions struct {
 	memoryBytes int // of each
 	secure      bool
 	congestion  string // empty: that of the host
+	zoned       bool   // the first node is in a zone of its own
 	flags       []string
 }
 
@@ -181,6 +182,9 @@ func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, erro
 		"--peer-timeout", clusterLimit.String()}, o.flags...)
 	if i > 0 {
 		flags = append(flags, "--join", net.JoinHostPort(c.net.Addr(0), gossipPort))
+	}
+	if o.zoned {
+		flags = append(flags, "--zone", []string{"far", "near"}[min(i, 1)])
 	}
 	if o.congestion != "" {
 		flags = append(flags, "--peer-congestion", o.congestion)

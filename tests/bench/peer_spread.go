@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,16 +19,27 @@ const (
 	spreadGoal  = 4.5
 )
 
-// spread measures how long a block takes to reach all nodes that ask for it at once.
-func (p *peerBench) spread(ctx context.Context) (err error) {
+// spread measures how long a block takes to reach all nodes that ask for it at once, in one zone and from another zone, and
+// how often the node that has it sends it.
+func (p *peerBench) spread(ctx context.Context) error {
+	table := p.report.table("spread", "A block that all nodes want at once",
+		fmt.Sprintf("(one node has it; each node sends %s at most; the time until one reader has it, and until all have it that ask at once)", spreadLink),
+		"block", "readers", "in the zone of the node", "one, ms", "all, ms", "min-max", "all to one", "goal", "", "sent by the node", "goal", "")
+	for _, zoned := range []bool{false, true} {
+		if err := p.spreadIn(ctx, zoned, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spreadIn is spread for one way to lay out zones.
+func (p *peerBench) spreadIn(ctx context.Context, zoned bool, table *table) (err error) {
 	nodes := spreadNodes
 	if p.config.quick {
 		nodes = 3
 	}
-	table := p.report.table("spread", "A block that all nodes want at once",
-		fmt.Sprintf("(one node has it; each node sends %s at most; the time until one reader has it, and until all have it that ask at once)", spreadLink),
-		"block", "readers", "one, ms", "all, ms", "min-max", "all to one", "goal", "")
-	c, err := p.join(ctx, peerOptions{nodes: nodes, memoryBytes: 2*p.config.rounds*spreadSize + 128*mib})
+	c, err := p.join(ctx, peerOptions{nodes: nodes, memoryBytes: 2*p.config.rounds*spreadSize + 128*mib, zoned: zoned})
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
 		return err
@@ -42,28 +54,59 @@ func (p *peerBench) spread(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var one, all []float64
+	var one, all, sent []float64
 	for round := range p.config.rounds {
 		for at, readers := range [][]*target{c.nodes[1:2], c.nodes[1:]} {
+			before, err := lentBlocks(c.nodes[0])
+			if err != nil {
+				return err
+			}
 			took, err := c.readAtOnce(ctx, set, 2*round+at, readers)
+			if err != nil {
+				return err
+			}
+			after, err := lentBlocks(c.nodes[0])
 			if err != nil {
 				return err
 			}
 			if at == 0 {
 				one = append(one, took.Seconds()*1e3)
 			} else {
-				all = append(all, took.Seconds()*1e3)
+				all, sent = append(all, took.Seconds()*1e3), append(sent, after-before)
 			}
 		}
 	}
 	r := row{Topic: "spread", Target: kvfsName, BlockBytes: spreadSize, Threads: nodes - 1, Unit: "ms", Value: median(all), Samples: all}
-	ratio := r.Value / median(one)
+	ratio, where, times, most := r.Value/median(one), "yes", row{}, "" // no goal for how often it is sent within a zone
 	r.RatioTo = map[string]float64{"one reader": ratio}
-	verdict := p.report.judge(&r, spreadGoal, ratio <= spreadGoal)
+	verdict, once := p.report.judge(&r, spreadGoal, ratio <= spreadGoal), ""
+	if zoned {
+		r.Target, where, most = "kvfs, from another zone", "no", "<= 1"
+		times = row{Topic: "spread", Target: r.Target, BlockBytes: spreadSize, Threads: nodes - 1, Unit: "times", Value: median(sent), Samples: sent}
+		once = p.report.judge(&times, 1, times.Value <= 1)
+		p.report.add(times)
+	}
 	p.report.add(r)
-	table.add(sizeText(spreadSize), fmt.Sprint(nodes-1), fmt.Sprintf("%.0f", median(one)), fmt.Sprintf("%.0f", r.Value), spread(all),
-		fmt.Sprintf("%.2f", ratio), fmt.Sprintf("<= %g", spreadGoal), verdict)
+	table.add(sizeText(spreadSize), fmt.Sprint(nodes-1), where, fmt.Sprintf("%.0f", median(one)), fmt.Sprintf("%.0f", r.Value), spread(all),
+		fmt.Sprintf("%.2f", ratio), fmt.Sprintf("<= %g", spreadGoal), verdict, fmt.Sprintf("%.0f (%s)", median(sent), spread(sent)), most, once)
 	return nil
+}
+
+// lentBlocks returns how often a node has sent a block to others.
+func lentBlocks(n *target) (float64, error) {
+	s, err := readStatus(n)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range s.Secondaries {
+		var detail struct {
+			Lent *float64 `json:"lent_blocks"`
+		}
+		if json.Unmarshal(t.Detail, &detail) == nil && detail.Lent != nil {
+			return *detail.Lent, nil
+		}
+	}
+	return 0, errors.New("the status has no count of blocks that were sent")
 }
 
 // readAtOnce stores block i and has some nodes read it at once, when they know of it.
