@@ -97,7 +97,11 @@ func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
 
 // grouped returns the pieces by their first holders, in requests, and those that are to rest. It gives up the others.
 func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece, resting []*piece) {
-	byPeer := make(map[string]int) // index in groups
+	type request struct {
+		peer string
+		asks bool // its answers are short: they do not wait behind blocks
+	}
+	groupOf := make(map[request]int) // index in groups
 	for _, p := range pieces {
 		p.unavailable = p.unavailable || p.left <= 0
 		if len(p.holders) == 0 && p.later && p.left > 0 && ctx.Err() == nil {
@@ -108,11 +112,11 @@ func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece,
 			t.giveUp(ctx, p)
 			continue
 		}
-		name := p.holders[0].peer.Name()
-		at, ok := byPeer[name]
+		r := request{p.holders[0].peer.Name(), p.asks}
+		at, ok := groupOf[r]
 		if !ok || len(groups[at]) == maxFetch {
 			at = len(groups)
-			byPeer[name] = at
+			groupOf[r] = at
 			groups = append(groups, nil)
 		}
 		groups[at] = append(groups[at], p)
