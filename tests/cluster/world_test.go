@@ -71,10 +71,7 @@ func newWorld(t *testing.T, opts harness.ClusterOptions) *world {
 // rounds returns the rounds of a test: all, or fewer in a short run.
 func rounds(t *testing.T, all, short int) int {
 	t.Helper()
-	n := all
-	if testing.Short() || harness.RaceEnabled {
-		n = short
-	}
+	n := few(all, short)
 	if s := os.Getenv("KVFS_TEST_ROUNDS"); s != "" {
 		var err error
 		if n, err = strconv.Atoi(s); err != nil || n < 1 {
@@ -83,6 +80,14 @@ func rounds(t *testing.T, all, short int) int {
 	}
 	t.Logf("KVFS_TEST_ROUNDS=%d", n)
 	return n
+}
+
+// few is a number of rounds or nodes: all, or fewer in a short run.
+func few(all, short int) int {
+	if testing.Short() || harness.RaceEnabled {
+		return short
+	}
+	return all
 }
 
 // A block's contents: this header, then bytes that its name and version make.

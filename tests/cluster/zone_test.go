@@ -9,7 +9,8 @@ import (
 // TestZone has all nodes of a zone ask at once for a block that one node of another zone has, over a link that takes a tenth
 // of a second for it: all get the right bytes, and the block crosses the link once.
 func TestZone(t *testing.T) {
-	const nodes, size = 6, 4 * mib
+	const size = 4 * mib
+	nodes := few(6, 4)
 	w := newWorld(t, harness.ClusterOptions{Nodes: nodes, PeerTimeout: patient, Flags: func(node int) []string {
 		return []string{"--zone", []string{"far", "near"}[min(node, 1)]}
 	}})
