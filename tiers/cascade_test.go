@@ -254,7 +254,7 @@ var cascadeOrders = []struct {
 		f, err := w.openWrite(context.Background(), 10, "a", false)
 		must(w.t, err, f.close())
 	}, "a=1"},
-	{"attributes", func(w *lower) { must(w.t, w.e.SetTTL(resolve(w.t, w.world, "a").ID, time.Hour)) }, "a=1"},
+	{"attributes", func(w *lower) { must(w.t, w.e.SetPinned(resolve(w.t, w.world, "a").ID, true)) }, "a=1"},
 	{"to a temporary name", func(w *lower) { must(w.t, w.rename(10, "a", "a.tmp", false)) }, "*"},
 	{"evicted by force", func(w *lower) {
 		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", All: true, Force: true})

@@ -692,7 +692,7 @@ func TestFoundAnew(t *testing.T) {
 	}{
 		{"chmod", set("g/x", tiers.Change{Mode: &mode}), nil, 1, "g/x=g/x g/y=g/y"},
 		{"touch", set("g/x", tiers.Change{Mtime: &now, Atime: &now}), nil, 0, "g/x=g/x g/y=g/y"},
-		{"pin", func(w *lower) error { return w.e.SetPinned(resolve(w.t, w.world, "g/x").ID, true) }, nil, 0, "g/x=g/x g/y=g/y"},
+		{"pin", func(w *lower) error { return w.e.SetPinned(resolve(w.t, w.world, "g/x").ID, true) }, nil, 1, "g/x=g/x g/y=g/y"},
 		{"time to live", func(w *lower) error { return w.e.SetTTL(resolve(w.t, w.world, "g/x").ID, time.Hour) }, nil, 1, "g/x=g/x g/y=g/y"},
 		{"chmod of the directory", set("g", tiers.Change{Mode: &mode}), nil, 0, "g/x=g/x g/y=g/y"},
 		{"rename", rename("g/x", "g/z"), unix.EXDEV, 0, "g/x=g/x g/y=g/y"},

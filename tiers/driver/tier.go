@@ -254,8 +254,8 @@ type Hosted interface {
 
 // Recorder is the ability to rename blocks and to change what is kept with them,
 // without moving their bytes. A tier without it stores blocks anew that have
-// another name, mode, owner or time to live, and does not learn of a new Mtime
-// or Pinned, nor of new attributes of a directory before the next Store below it.
+// another name, mode, owner, pin or time to live, and does not learn of a new
+// Mtime, nor of new attributes of a directory before the next Store below it.
 type Recorder interface {
 	// Update gives the block from the name to, which may be the same, and new
 	// attributes; a is the caller's again when it returns. What the tier held as to

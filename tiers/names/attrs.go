@@ -127,7 +127,7 @@ func (e *attrs) makeOwn(op string, id index.ID, anew bool) (done func(), err err
 // as SetAttr does. It fails with ErrNotFound for a file that is not committed, with ErrIsDir for a directory, and with
 // ErrQuota if those who pay for the file may have no more that is pinned.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
-	return e.change(id, false, func(en *index.Entry) error {
+	return e.change(id, func(en *index.Entry) error {
 		had := en.Flags&state.FlagPinned != 0
 		state.Pin(e.State, id, en, pinned)
 		if pinned && !had && state.BillOf(e.Mu.Room, en).OverPins(0) {
@@ -144,7 +144,7 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	if ttl > 0 {
 		at = e.Now() + int64(ttl)
 	}
-	return e.change(id, true, func(en *index.Entry) error {
+	return e.change(id, func(en *index.Entry) error {
 		en.Expires = at
 		if at != 0 {
 			e.Mu.Expiries.Add(at, id)
@@ -153,12 +153,12 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	})
 }
 
-// change applies fn to a file under the lock and writes the record, unless fn fails. anew is as in makeOwn.
-func (e *attrs) change(id index.ID, anew bool, fn func(en *index.Entry) error) error {
+// change applies fn to a file under the lock and writes the record, unless fn fails.
+func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
 	if e.isDir(id) {
 		return block.ErrIsDir
 	}
-	done, err := e.makeOwn("set", id, anew)
+	done, err := e.makeOwn("set", id, true)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (e *attrs) change(id index.ID, anew bool, fn func(en *index.Entry) error) e
 	if err != nil {
 		return err
 	}
-	e.recordCopies(id, anew)
+	e.recordCopies(id, true)
 	return e.writing.WriteRecord(id, nil)
 }
 
