@@ -285,7 +285,9 @@ func (a *attempt) startHedge() {
 		return
 	}
 	p := a.pieces[at]
-	second := slices.IndexFunc(p.holders[1:], func(h holder) bool { return h.peer.Usable() }) + 1
+	second := slices.IndexFunc(p.holders[1:], func(h holder) bool { // not from another zone if the first is in this one
+		return h.peer.Usable() && (t.near(h.peer) || !t.near(p.holders[0].peer))
+	}) + 1
 	if second == 0 || !t.room.try(p.tr.Size) {
 		return
 	}

@@ -242,8 +242,8 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	case errors.Is(err, errOtherVersion):
 	case errors.Is(err, rdma.ErrLater):
 		p.later = true
-		if asked { // another node of this zone fetches it
-			p.holders = nil
+		if t.near(h.peer) { // this zone has the block, or is about to
+			p.holders = slices.DeleteFunc(p.holders, func(k holder) bool { return !t.near(k.peer) })
 		}
 	case asked && errors.Is(err, rdma.ErrGone):
 		p.claimed = true

@@ -182,6 +182,21 @@ func TestZone(t *testing.T) {
 				return path
 			}},
 		{name: "a small block", keeper: 0, far: 1, do: func(z *zoned) string { z.data = z.data[1:]; return z.block(z.b, z.data) }},
+		{name: "a node of this zone has it, and says later", keeper: 0, far: 0, rests: 1,
+			do: func(z *zoned) string {
+				path := z.block(z.b, z.data)
+				z.drop(z.holder, path)
+				z.give(z.c, path, z.data)
+				z.give(z.holder, path, z.data)
+				z.c.fetch = answers(func(f *cluster.Fetch) {
+					if z.rests == 0 {
+						f.Done(nil, rdma.ErrLater)
+						return
+					}
+					serve(context.Background(), z.c.memBackend, f)
+				})
+				return path
+			}},
 		{name: "a node of this zone has it", keeper: 0, far: 0,
 			do: func(z *zoned) string {
 				path := z.block(z.b, z.data)
