@@ -393,7 +393,7 @@ func TestStorm(t *testing.T) {
 				o.Secondaries = []tiers.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 			}
 			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
-			s.later, s.users = row.later, true
+			s.later, s.users, s.bare = row.later, true, row.bare
 			for g := range stormGroups {
 				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
 			}
