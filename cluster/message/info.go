@@ -13,7 +13,7 @@ type BlockRef struct {
 	Seq  uint64 // this version only; 0: any
 	// Patient: a fetch by the transport may end with rdma.ErrLater.
 	Patient bool
-	// Claim: as Patient, and it may end with rdma.ErrLater also because another node of the zone was told to fetch the block.
+	// Claim: a fetch may end with rdma.ErrLater because another node of the zone was told to fetch the block.
 	Claim bool
 }
 

@@ -263,7 +263,7 @@ type BlockRef struct {
 	Path          []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Seq           uint64                 `protobuf:"fixed64,2,opt,name=seq,proto3" json:"seq,omitempty"`        // 0: any
 	Patient       bool                   `protobuf:"varint,3,opt,name=patient,proto3" json:"patient,omitempty"` // on the bulk channel: the holder may answer "later" if it sends the block to others now
-	Claim         bool                   `protobuf:"varint,4,opt,name=claim,proto3" json:"claim,omitempty"`     // likewise: or if it has told another node of the zone to fetch the block, which it does not have
+	Claim         bool                   `protobuf:"varint,4,opt,name=claim,proto3" json:"claim,omitempty"`     // the holder may answer "later" if it has not got the block and has told another node of the zone to fetch it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

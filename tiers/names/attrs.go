@@ -27,7 +27,8 @@ type Change struct {
 
 // SetAttr changes attributes. Setting the time of last access marks the block as recently used.
 // Other nodes do not learn of the other changes. So SetAttr first promotes a block that only other nodes
-// have, and waits for that. It fails as the promotion does, or with ErrNoSpace.
+// have, and waits for that; so it does for a new mode or owner if a tier has to store the block anew. It fails as the
+// promotion does, or with ErrNoSpace.
 func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
 	anew := c.Mode != nil || c.UID != nil || c.GID != nil
 	record := anew || c.Mtime != nil

@@ -190,15 +190,9 @@ func TestTombstones(t *testing.T) {
 	})
 }
 
-// TestRemovedAndStored shows that a removal does not strike a block that was stored again meanwhile and whose pack arrives
-// late: the version is the same, as after a change of attributes.
-func TestRemovedAndStored(t *testing.T) {
-	s := newStore()
-	tier := s.tier(t, 1, nil)
-	p, gone := newPut("g/x", 5, 3000), newPut("g/y", 6, 3000)
-	stored(t, tier, p, gone)
-	until(t, "not listed", tier.learned.Load)
-	begun, goOn := make(chan struct{}), make(chan struct{})
+// holdPack blocks the next Put of a pack, which closes begun, until goOn is closed.
+func (s *store) holdPack() (begun, goOn chan struct{}) {
+	begun, goOn = make(chan struct{}), make(chan struct{})
 	s.change(func() {
 		s.held = func(op, name string) {
 			if op == "put" && strings.HasSuffix(name, ".pack") {
@@ -207,6 +201,18 @@ func TestRemovedAndStored(t *testing.T) {
 			}
 		}
 	})
+	return begun, goOn
+}
+
+// TestRemovedAndStored shows that a removal does not strike a block that was stored again meanwhile and whose pack arrives
+// late: the version is the same, as after a change of attributes.
+func TestRemovedAndStored(t *testing.T) {
+	s := newStore()
+	tier := s.tier(t, 1, nil)
+	p, gone := newPut("g/x", 5, 3000), newPut("g/y", 6, 3000)
+	stored(t, tier, p, gone)
+	until(t, "not listed", tier.learned.Load)
+	begun, goOn := s.holdPack()
 	tier.Remove([]block.Key{keyOf(t, p.path), keyOf(t, gone.path)})
 	done := make(chan *driver.Result, 1)
 	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
@@ -231,14 +237,8 @@ func TestRemovedAndLost(t *testing.T) {
 	p := newPut("g/x", 5, 3000)
 	stored(t, tier, p)
 	until(t, "not listed", tier.learned.Load)
-	begun, goOn := make(chan struct{}), make(chan struct{})
+	begun, goOn := s.holdPack()
 	s.change(func() {
-		s.held = func(op, name string) {
-			if op == "put" && strings.HasSuffix(name, ".pack") {
-				close(begun)
-				<-goOn
-			}
-		}
 		s.broken = func(_, name string) error {
 			if strings.HasSuffix(name, ".pack") {
 				return block.ErrUnavailable
