@@ -36,8 +36,16 @@ func (f *following) request(s *session) (*wire.SubscribeRequest, beginning, erro
 		}
 	}
 	return &wire.SubscribeRequest{
-		Features: uint64(f.p.n.self.Features), Epoch: at.Epoch, Next: at.Next, Compares: compares, Parts: parts,
+		Features: uint64(f.p.n.self.Features), Epoch: at.Epoch, Next: at.Next, Compares: compares, Parts: parts, Scope: f.asks(s),
 	}, how, nil
+}
+
+// asks returns the scope that the peer is told: one without FeatureFind would not understand it, and sends everything.
+func (f *following) asks(s *session) feed.Parts {
+	if s.features&meta.FeatureFind == 0 {
+		return nil
+	}
+	return f.scope
 }
 
 // compare compares digests with the peer. It returns the parts that the peer must send, and the
@@ -48,7 +56,7 @@ func (f *following) compare(s *session) (feed.Position, feed.Parts, error) {
 	own := f.follower.Digests()
 	ctx, cancel := context.WithTimeout(s.ctx, control.MaxCallTime) // the peer looks at all that it holds
 	defer cancel()
-	reply, err := s.control.Digest(ctx, &wire.DigestRequest{Parts: uint32(len(own)), Shards: own.Shards()})
+	reply, err := s.control.Digest(ctx, &wire.DigestRequest{Parts: uint32(len(own)), Shards: own.Shards(), Scope: f.asks(s)})
 	if err = control.Error(ctx, err); err != nil {
 		if !errors.Is(err, rdma.ErrUnavailable) {
 			f.next = withSnapshot

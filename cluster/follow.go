@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/owner"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -36,11 +38,16 @@ type following struct {
 	far      bool      // the log has been told of versions from the future
 	resyncAt time.Time // when all that is known is to be compared again
 	next     beginning
+	scope    owner.Scope // of the call
+
+	// covered is what the feed has been complete of since the peer's entries were last deleted; nil: it has not.
+	covered atomic.Pointer[owner.Scope]
 
 	mu struct {
 		sync.Mutex
-		state string          // for Member.Feed
-		slots []location.Slot // given to the follower
+		state  string             // for Member.Feed
+		slots  []location.Slot    // given to the follower
+		cancel context.CancelFunc // ends the call; nil: there was none
 	}
 }
 
@@ -59,7 +66,36 @@ func newFollowing(p *Peer) *following {
 	f := &following{p: p}
 	f.follower = feed.NewFollower(p.n.index, f, p.n.buried, p.n.observe)
 	f.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, f.tooFar)
+	f.follower.Scope(p.n.scopes.Wants)
 	return f
+}
+
+// again ends the call, so that the next one has the scope of now.
+func (f *following) again() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.cancel != nil {
+		f.mu.cancel()
+	}
+}
+
+// rescope takes over the scope of now. If that has changed, the feed begins by comparing digests.
+func (f *following) rescope() {
+	now := f.p.n.scopes.Follow()
+	if owner.Within(now, f.scope) && owner.Within(f.scope, now) {
+		return
+	}
+	f.scope, f.resyncAt = now, time.Time{}
+	if c := f.covered.Load(); c != nil {
+		both := owner.And(*c, now)
+		f.covered.Store(&both)
+	}
+}
+
+// drop forgets what the peer holds.
+func (f *following) drop() {
+	f.follower.Drop()
+	f.covered.Store(nil)
 }
 
 // run keeps following the peer's feed until the session ends. After a failure it starts
@@ -110,6 +146,10 @@ func (f *following) subscribe(s *session) (progress bool, err error) {
 	p := f.p
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
+	f.mu.Lock()
+	f.mu.cancel = cancel // before the scope is read: what changes it later calls again
+	f.mu.Unlock()
+	f.rescope()
 	req, how, err := f.request(s)
 	if err != nil {
 		return false, err
@@ -187,7 +227,7 @@ func (f *following) apply(b *wire.Batch) error {
 	err := f.follower.Apply(&feed.Batch{
 		Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()},
 		Begin:    b.GetBegin(), End: b.GetEnd(), Partial: b.GetPartial(),
-		Records: b.GetRecords(), Count: int(b.GetCount()),
+		Records: b.GetRecords(), Count: int(b.GetCount()), Skipped: b.GetSkipped(),
 	})
 	return err
 }
@@ -196,6 +236,9 @@ func (f *following) apply(b *wire.Batch) error {
 // to be compared again.
 func (f *following) complete() time.Duration {
 	f.set(feedFollowing)
+	covered := f.scope
+	f.covered.Store(&covered)
+	f.p.n.scopes.Kick()
 	if b := f.p.n.backend.Load(); b != nil {
 		(*b).Followed()
 	}
@@ -239,8 +282,8 @@ func (f *following) GiveSlot(slot location.Slot) {
 	f.p.n.slots.peers[slot].Store(nil)
 }
 
-// blocks returns how many entries of the peer are in the index. During a snapshot it returns the
-// entries shown or those of the snapshot, whichever are more.
+// blocks returns how many blocks the peer has according to the index: an estimate if the index has only a part of them. During a
+// snapshot it returns the entries shown or those of the snapshot, whichever are more.
 func (f *following) blocks() int64 {
 	f.mu.Lock()
 	slots := slices.Clone(f.mu.slots)
@@ -249,7 +292,7 @@ func (f *following) blocks() int64 {
 	for _, slot := range slots {
 		most = max(most, f.p.n.index.Count(slot))
 	}
-	return most
+	return int64(float64(most) / f.p.n.scopes.Share())
 }
 
 // buried is called for each new grave from a feed or an exchange.

@@ -41,14 +41,17 @@ func (t *slotTable) take(p *Peer) (location.Slot, bool) {
 }
 
 // Locate appends the live holders of a path to buf, without this node. It takes the holders of
-// the latest version that any of them has, best first: holders that answer fetches, then those
+// the latest version that any of them has, best first (none if this node does not know all of the key: see Ask): holders that answer fetches, then those
 // with the block in memory, then those in this zone, then those with the fewest blocks being
 // fetched. Equal holders come in an order that differs between nodes and blocks. It allocates
 // only to grow buf, or if there are many holders.
 func (n *Node) Locate(path string, buf []Location) []Location {
 	var few [16]location.Holder
-	begin := len(buf)
-	for _, h := range n.index.Lookup(location.HashPath(path), few[:0]) {
+	begin, hash := len(buf), location.HashPath(path)
+	if !n.scopes.Knows(hash) {
+		return buf
+	}
+	for _, h := range n.index.Lookup(hash, few[:0]) {
 		p := n.slots.peers[h.Slot].Load()
 		if p == nil || p.live() == nil {
 			continue // the peer has been lost meanwhile

@@ -62,6 +62,7 @@ func (e events) Left(g gossip.Node, failed bool) {
 	}
 	n.mu.Unlock()
 	if known {
+		n.scopes.Kick()
 		n.log.Info("peer lost", zap.String("peer", g.Name), zap.String("state", state))
 	}
 }
@@ -85,6 +86,7 @@ func (n *Node) seen(g gossip.Node) {
 		target, state = nil, stateRefused
 	}
 	missing, changed := n.enter(g, &m, target, state, reason)
+	n.scopes.Kick()
 	if !changed && missing == 0 || errors.Is(err, meta.ErrNone) {
 		return
 	}

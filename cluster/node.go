@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/owner"
 	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -32,6 +33,7 @@ type Node struct {
 	require meta.Feature
 	epoch   uint64
 	index   *location.Index
+	scopes  *owner.Scopes
 	feed    *feed.Log
 	gossip  *gossip.Gossip
 	server  *control.Server
@@ -83,6 +85,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 		ready: make(chan struct{}),
 	}
 	n.openIndex()
+	n.openScopes()
 	n.require, _ = meta.ParseFeatures(o.Require) // withDefaults has checked it
 	n.feed = feed.NewLog(feed.LogOptions{Epoch: n.epoch})
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -225,6 +228,7 @@ func (n *Node) Start(b Backend) error {
 	}
 	n.wg.Go(n.serve)         // ends when Close stops the server
 	n.wg.Go(n.watchCapacity) // these end with n.ctx
+	n.wg.Go(func() { n.scopes.Run(n.ctx) })
 	n.wg.Go(n.exchangeGraves)
 	n.wg.Go(n.keepGraves)
 	n.wg.Go(n.expireLeases)

@@ -32,6 +32,7 @@ type tuning struct {
 	stall                  time.Duration // in which a small block has to come by the fabric
 	cards                  time.Duration // between two tests of all network cards for a peer
 	stranger               time.Duration // after which a connection without a call is closed
+	settle                 time.Duration // as owner.Options.Settle
 	initial                time.Duration // time after Start in which a peer without a required feature is fatal
 
 	mask                  meta.Feature // features that this node is to lack

@@ -254,9 +254,9 @@ func (p *Peer) idle() bool {
 		case <-p.wake:
 			return true
 		case <-drop.C:
-			p.feed.follower.Drop()
+			p.feed.drop()
 		case <-forget.C:
-			p.feed.follower.Drop()
+			p.feed.drop()
 			if p.n.forget(p) {
 				return false
 			}

@@ -93,7 +93,7 @@ func TestOlderPeer(t *testing.T) {
 		o.Transport = noGetter{tr}
 		o.Version = "v0.1"
 		o.Capacity = func() (int64, int64) { return 100, free.Load() }
-		o.tuning.mask = meta.FeatureStore | meta.FeatureBury | meta.FeatureList | meta.FeatureResume | meta.FeatureMemory | meta.FeatureDigest
+		o.tuning.mask = meta.FeatureStore | meta.FeatureBury | meta.FeatureList | meta.FeatureResume | meta.FeatureMemory | meta.FeatureDigest | meta.FeatureFind
 	}, a)
 	tr.SetSource(nil) // it really does not know names
 	together(t, a, old)

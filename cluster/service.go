@@ -103,6 +103,10 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	if len(parts) > 0 && !parts.Valid() {
 		return status.Errorf(codes.InvalidArgument, "parts of %d bytes", len(parts))
 	}
+	scope, err := scopeOf(req.GetScope())
+	if err != nil {
+		return err
+	}
 	var from feed.Position
 	if n.self.Features&meta.FeatureResume != 0 {
 		from = feed.Position{Epoch: req.GetEpoch(), Next: req.GetNext()}
@@ -113,17 +117,28 @@ func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_Subs
 	send := func(b *feed.Batch) error {
 		return stream.Send(&wire.Batch{
 			Epoch: b.Position.Epoch, Next: b.Position.Next, Begin: b.Begin, End: b.End, Partial: b.Partial,
-			Records: b.Records, Count: uint32(b.Count),
+			Records: b.Records, Count: uint32(b.Count), Skipped: b.Skipped,
 		})
 	}
 	if !req.GetCompares() || n.self.Features&meta.FeatureDigest == 0 {
 		return control.Status(n.feed.Serve(ctx, from, n.snapshot, send))
 	}
-	err := n.feed.ServeParts(ctx, from, parts, n.snapshot, send)
+	err = n.feed.ServeParts(ctx, from, parts, scope, n.snapshot, send)
 	if errors.Is(err, feed.ErrGap) {
 		return status.Error(codes.OutOfRange, err.Error())
 	}
 	return control.Status(err)
+}
+
+// scopeOf returns the scope of a request.
+func scopeOf(b []byte) (feed.Parts, error) {
+	switch len(b) {
+	case 0:
+		return nil, nil
+	case feed.MaxParts / 8:
+		return b, nil
+	}
+	return nil, status.Errorf(codes.InvalidArgument, "scope of %d bytes", len(b))
 }
 
 // Digest implements wire.ControlServer.
@@ -136,7 +151,11 @@ func (v *service) Digest(ctx context.Context, req *wire.DigestRequest) (*wire.Di
 	if err != nil {
 		return nil, control.Status(err)
 	}
-	differ, parts, err := sums.Compare(int(req.GetParts()), req.GetShards())
+	scope, err := scopeOf(req.GetScope())
+	if err != nil {
+		return nil, err
+	}
+	differ, parts, err := sums.Within(scope).Compare(int(req.GetParts()), req.GetShards())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}

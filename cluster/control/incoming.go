@@ -26,7 +26,7 @@ type messageLimit struct{ bytes, fields int }
 // limitOf returns the limit of a message that a peer sends with a call.
 func limitOf(m proto.Message) messageLimit {
 	switch m.(type) {
-	case *wire.StatRequest:
+	case *wire.StatRequest, *wire.FindRequest:
 		return messageLimit{MaxStatBytes + block.MaxPath + 8*MaxStat, MaxStat + 16}
 	case *wire.LeaseRequest:
 		return messageLimit{MaxOffers * (block.MaxPath + 64), 4*MaxOffers + 16}
@@ -37,7 +37,9 @@ func limitOf(m proto.Message) messageLimit {
 	case *wire.Graves:
 		return messageLimit{MaxMessage, 8*MaxGraves + 16}
 	case *wire.SubscribeRequest:
-		return messageLimit{MaxParts/8 + 64, 16}
+		return messageLimit{2*MaxParts/8 + 64, 16}
+	case *wire.DigestRequest:
+		return messageLimit{MaxParts/8 + block.MaxPath, 16}
 	case *wire.ListRequest:
 		return messageLimit{2*block.MaxPath + 64, 16}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
@@ -40,20 +41,21 @@ func (p Parts) Valid() bool { return validParts(len(p) * 8) }
 
 func validParts(n int) bool { return n >= shards && n <= MaxParts && n&(n-1) == 0 }
 
-// newParts returns an empty set.
-func newParts(n int) Parts { return make(Parts, n/8) }
+// NewParts returns an empty set.
+func NewParts(n int) Parts { return make(Parts, n/8) }
 
-func (p Parts) add(part int) { p[part/8] |= 1 << (part % 8) }
+// Add puts a part into p.
+func (p Parts) Add(part int) { p[part/8] |= 1 << (part % 8) }
 
 func (p Parts) has(part int) bool { return p[part/8]>>(part%8)&1 != 0 }
 
-// holds reports whether the part of a hash is in p.
-func (p Parts) holds(hash uint64) bool {
+// Holds reports whether the part of a hash is in p.
+func (p Parts) Holds(hash uint64) bool {
 	return p.has(int(hash >> (64 - bits.TrailingZeros(uint(len(p)*8)))))
 }
 
-// count returns how many parts are in p.
-func (p Parts) count() (n int) {
+// Count returns how many parts are in p.
+func (p Parts) Count() (n int) {
 	for _, b := range p {
 		n += bits.OnesCount8(b)
 	}
@@ -80,6 +82,20 @@ func (d Digests) append(buf []byte) []byte {
 // Shards returns the first level: the sums of 256 shards, 8 bytes each, big endian.
 func (d Digests) Shards() []byte { return d.coarser(shards).append(nil) }
 
+// Within returns a copy of d, of MaxParts parts, without what is outside of a scope, of as many. A nil scope has all.
+func (d Digests) Within(scope Parts) Digests {
+	if scope == nil {
+		return d
+	}
+	in := slices.Clone(d)
+	for i := range in {
+		if !scope.has(i) {
+			in[i] = 0
+		}
+	}
+	return in
+}
+
 // Compare compares d, of MaxParts parts, with the Shards of Digests of that many parts. It returns
 // the shards that differ, and of these the sums of d. It fails with ErrMalformed.
 func (d Digests) Compare(parts int, theirs []byte) (Parts, []byte, error) {
@@ -87,11 +103,11 @@ func (d Digests) Compare(parts int, theirs []byte) (Parts, []byte, error) {
 		return nil, nil, fmt.Errorf("%w: %d parts, sums of %d bytes", ErrMalformed, parts, len(theirs))
 	}
 	fine := d.coarser(parts)
-	differ, each := newParts(shards), parts/shards
+	differ, each := NewParts(shards), parts/shards
 	var sums []byte
 	for i, sum := range fine.coarser(shards) {
 		if sum != binary.BigEndian.Uint64(theirs[i*sumBytes:]) {
-			differ.add(i)
+			differ.Add(i)
 			sums = fine[i*each : (i+1)*each].append(sums)
 		}
 	}
@@ -172,22 +188,22 @@ func (f *Follower) Compare(own Digests, d *Difference) (Parts, error) {
 	f.counters.digestBytes.Add(uint64(shards*sumBytes + len(d.Shards) + len(d.Sums)))
 	f.asked = nil
 	each := len(own) / shards
-	if !f.shown.taken || len(d.Shards)*8 != shards || len(d.Sums) != d.Shards.count()*each*sumBytes ||
+	if !f.shown.taken || len(d.Shards)*8 != shards || len(d.Sums) != d.Shards.Count()*each*sumBytes ||
 		d.Position.Epoch == 0 || d.Position.Next == 0 {
 		f.counters.refused.Add(1)
 		return nil, fmt.Errorf("%w: position %+v, shards of %d bytes, sums of %d bytes", ErrMalformed, d.Position, len(d.Shards), len(d.Sums))
 	}
-	lacking, sums := newParts(len(own)), d.Sums
+	lacking, sums := NewParts(len(own)), d.Sums
 	for part, sum := range own {
 		if !d.Shards.has(part / each) {
 			continue
 		}
 		if binary.BigEndian.Uint64(sums) != sum {
-			lacking.add(part)
+			lacking.Add(part)
 		}
 		sums = sums[sumBytes:]
 	}
-	if lacking.count() == 0 {
+	if lacking.Count() == 0 {
 		f.release(&f.hidden)
 		f.position = d.Position
 		return nil, nil

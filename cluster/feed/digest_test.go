@@ -111,8 +111,8 @@ func TestFollowerPartsBroken(t *testing.T) {
 	}{
 		{"old position", func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 2, 2: 3, 3: 1}},
 		{"comparison", func(x *fixture) {
-			if parts := compared(t, x.Follower, Position{8, 5}, held...); parts.count() != 3 {
-				t.Errorf("%d parts differ, not three: one has come", parts.count())
+			if parts := compared(t, x.Follower, Position{8, 5}, held...); parts.Count() != 3 {
+				t.Errorf("%d parts differ, not three: one has come", parts.Count())
 			}
 			x.must(partial(batch(8, 5, true, true, held[1:]...)))
 		}, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
@@ -219,9 +219,9 @@ func TestServeParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7, Records: 8})
 		l.Append(numbered(1, 3)...)
-		parts := newParts(shards)
-		parts.add(3)
-		parts.add(4)
+		parts := NewParts(shards)
+		parts.Add(3)
+		parts.Add(4)
 		grave := Record{Op: Bury, Seq: 4, Path: "g/a"}
 		var got []arrival
 		ctx, cancel := context.WithCancel(t.Context())
@@ -229,7 +229,7 @@ func TestServeParts(t *testing.T) {
 		serve := func(from Position, parts Parts) {
 			got = nil
 			go func() { // ends with ctx, or at a gap
-				done <- l.ServeParts(ctx, from, parts, holding(append(spread(1, 1, 9), grave)...), receive(t, &got))
+				done <- l.ServeParts(ctx, from, parts, nil, holding(append(spread(1, 1, 9), grave)...), receive(t, &got))
 			}()
 			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
 			synctest.Wait()
@@ -260,6 +260,46 @@ func TestServeParts(t *testing.T) {
 		if serve(Position{}, nil); len(got) != 1 || !got[0].batch.Begin || got[0].batch.Partial || len(got[0].records) != 10 {
 			t.Errorf("%+v", got)
 		}
+		cancel()
+		<-done
+	})
+}
+
+// TestServeScope shows that a subscriber with a scope gets what is in it and all graves, and positions that go on over the
+// rest of the log, also when nothing of it is in the scope.
+func TestServeScope(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7, Records: 8})
+		scope := NewParts(MaxParts)
+		scope.Add(2<<8 | 0)
+		grave := Record{Op: Bury, Hash: location.HashPath("g/a"), Seq: 4, Path: "g/a", Mode: typeFile}
+		var got []arrival
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { // ends with ctx
+			done <- l.ServeParts(ctx, Position{}, nil, scope, holding(append(spread(1, 1, 3), grave)...), receive(t, &got))
+		}()
+		step := func(want []Record, next, skipped uint64) {
+			t.Helper()
+			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
+			synctest.Wait()
+			if len(got) != 1 || !slices.Equal(got[0].records, want) || got[0].batch.Position.Next != next || got[0].batch.Skipped != skipped {
+				t.Fatalf("%+v, want %+v, %d, %d", got, want, next, skipped)
+			}
+			got = nil
+		}
+		step(append(spread(1, 2, 2), grave), 1, 0)
+		l.Append(spread(2, 1, 1)...) // one of eight is not worth a batch
+		time.Sleep(time.Second)      // reason: as above
+		if synctest.Wait(); len(got) != 0 || l.Lag() != 0 {
+			t.Fatalf("%+v, lag %d", got, l.Lag())
+		}
+		l.Append(spread(3, 2, 2)...)
+		step(spread(3, 2, 2), 3, 1)
+		l.Append(append(spread(4, 3, 4), release(5), grave)...)
+		step([]Record{grave}, 7, 3)
+		l.Append(spread(5, 3, 5)...)
+		step(nil, 10, 3)
 		cancel()
 		<-done
 	})
@@ -323,7 +363,7 @@ func TestDigestBytes(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7})
 		follow := func(from Position, parts Parts) {
 			done := errors.New("done")
-			if err := l.ServeParts(t.Context(), from, parts, holding(held...), func(b *Batch) error {
+			if err := l.ServeParts(t.Context(), from, parts, nil, holding(held...), func(b *Batch) error {
 				if err := f.Apply(b); err != nil || b.End {
 					return errors.Join(done, err)
 				}
@@ -367,7 +407,7 @@ func TestDigestBytes(t *testing.T) {
 			t.Errorf("%s: more than %v of a snapshot", c.name, c.most)
 		}
 		if parts := compared(t, f, at, held...); parts != nil {
-			t.Errorf("%s: %d parts still differ", c.name, parts.count())
+			t.Errorf("%s: %d parts still differ", c.name, parts.Count())
 		}
 	}
 }

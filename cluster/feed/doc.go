@@ -73,6 +73,10 @@
 //  6. A record that is not a Hold or is not of these parts, and an End at another position than P,
 //     are refused like other invalid batches. So are digests of a wrong length.
 //
+// A subscriber may have a scope, a set of parts: it then gets and compares only keys in these, and all graves. A batch says how
+// many records of the log it leaves out. A subscriber that gets nothing else is told that number when it is a quarter of the
+// ring, so that its position does not leave the ring. For a new scope it compares digests: what is new to it differs.
+//
 // What the Follower knew of the process before stays visible until 3 or until End: about as long as
 // a snapshot would take. Only then is a key gone that the new process does not hold.
 //

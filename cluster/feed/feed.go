@@ -55,4 +55,7 @@ type Batch struct {
 	Partial bool
 	Records []byte // by Encode
 	Count   int    // records in it
+	// Skipped is how many records of the log before Position, besides Count, the subscriber has not got because they are
+	// outside of its scope.
+	Skipped uint64
 }

@@ -44,6 +44,7 @@ type Follower struct {
 	slots   Slots
 	buried  Graveyard
 	observe func(seq uint64)
+	wants   func(hash uint64) bool
 	latest  func() uint64 // the highest version that is accepted
 	far     func()        // called for each version above it
 
@@ -100,13 +101,17 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 	}
 	return &Follower{
 		index: index, slots: slots, buried: buried, observe: observe, live: true, most: maxEntries,
-		latest: func() uint64 { return maxSeq }, far: func() {},
+		wants: func(uint64) bool { return true }, latest: func() uint64 { return maxSeq }, far: func() {},
 	}
 }
 
 // Limit makes records of versions above latest be skipped, and far be called for each. latest is
 // called once for each batch. Limit must be called before the first Apply.
 func (f *Follower) Limit(latest func() uint64, far func()) { f.latest, f.far = latest, far }
+
+// Scope makes the Follower enter only keys for which wants is true. What it has of others goes with Index.Keep. Scope must be
+// called before the first Apply. The answers of wants may change: see Digests.
+func (f *Follower) Scope(wants func(hash uint64) bool) { f.wants = wants }
 
 // Position is where Serve resumes; zero means with a snapshot. During a snapshot it is the position
 // from before.
@@ -171,7 +176,7 @@ func (f *Follower) applyParts(b *Batch) error {
 	}
 	slices.Sort(a.seen)
 	f.index.Retain(f.shown.number, func(hash uint64) bool {
-		if !a.parts.holds(hash) {
+		if !a.parts.Holds(hash) {
 			return true
 		}
 		_, came := slices.BinarySearch(a.seen, hash)
@@ -192,8 +197,8 @@ func (f *Follower) applyDeltas(b *Batch) error {
 	if b.Position.Epoch != p.Epoch {
 		return fmt.Errorf("%w: deltas of another incarnation", ErrOutOfStep)
 	}
-	if b.Count < 0 || b.Position.Next != p.Next+uint64(b.Count) || b.Position.Next < p.Next {
-		return fmt.Errorf("%w: %d records from %d to %d", ErrOutOfStep, b.Count, p.Next, b.Position.Next)
+	if b.Count < 0 || b.Skipped > 1<<62 || b.Position.Next != p.Next+uint64(b.Count)+b.Skipped || b.Position.Next < p.Next {
+		return fmt.Errorf("%w: %d and %d records from %d to %d", ErrOutOfStep, b.Count, b.Skipped, p.Next, b.Position.Next)
 	}
 	if f.hidden.taken || f.asked != nil && f.asked.begun {
 		f.release(&f.hidden)
@@ -254,7 +259,7 @@ func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
 	err := Decode(b.Records, func(r *Record) error {
 		count++
 		if a != nil {
-			if r.Op != Hold || !a.parts.holds(r.Hash) || int64(len(a.seen)) >= f.most {
+			if r.Op != Hold || !a.parts.Holds(r.Hash) || int64(len(a.seen)) >= f.most {
 				return fmt.Errorf("%w: a record that was not asked for", ErrMalformed)
 			}
 			a.seen = append(a.seen, r.Hash)
@@ -284,6 +289,9 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 	}
 	switch r.Op {
 	case Hold:
+		if !f.wants(r.Hash) {
+			return true
+		}
 		if tooFar || !sound(r) || f.index.Count(into) >= f.most {
 			// What was known of the key certainly no longer holds.
 			f.index.Delete(into, r.Hash)

@@ -439,7 +439,7 @@ func FuzzFollower(f *testing.F) {
 			if op&32 != 0 { // a comparison instead; the answer says that all parts differ
 				d := &Difference{b.Position, slices.Repeat(Parts{^op | 1}, shards/8), records}
 				if own := x.Digests(); op&16 == 0 {
-					d.Sums = make([]byte, d.Shards.count()*len(own)/shards*sumBytes)
+					d.Sums = make([]byte, d.Shards.Count()*len(own)/shards*sumBytes)
 				}
 				var parts Parts
 				if parts, err = x.Compare(x.Digests(), d); parts != nil {

@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -33,6 +34,38 @@ type modelNode struct {
 	}
 	broken context.CancelFunc // ends the Serves of this incarnation
 	ctx    context.Context
+	scopes atomic.Pointer[modelScope] // of what it follows
+}
+
+// modelScope is what a node follows, until it follows something else.
+type modelScope struct {
+	parts Parts // nil: everything
+	ctx   context.Context
+	end   context.CancelFunc
+}
+
+// rescope makes the node follow something else: everything, or about half of the paths.
+func (n *modelNode) rescope(rnd *rand.Rand, all bool) {
+	s := &modelScope{}
+	s.ctx, s.end = context.WithCancel(n.t.Context())
+	if !all && rnd.IntN(4) > 0 {
+		s.parts = NewParts(MaxParts)
+		for _, path := range n.paths {
+			if rnd.IntN(2) == 0 {
+				s.parts.Add(int(location.HashPath(path) >> 48))
+			}
+		}
+	}
+	old := n.scopes.Swap(s)
+	n.index.Keep(n.wants)
+	if old != nil {
+		old.end()
+	}
+}
+
+func (n *modelNode) wants(hash uint64) bool {
+	s := n.scopes.Load()
+	return s.parts == nil || s.parts.Holds(hash)
 }
 
 func newModelNode(t *testing.T, name int, rnd *rand.Rand, paths []string) *modelNode {
@@ -42,6 +75,7 @@ func newModelNode(t *testing.T, name int, rnd *rand.Rand, paths []string) *model
 	n.mu.rnd = rand.New(rand.NewPCG(rnd.Uint64(), 0))
 	n.mu.held = map[string]Record{}
 	n.start(1)
+	n.rescope(rnd, true)
 	return n
 }
 
@@ -167,6 +201,7 @@ type modelLink struct {
 	begin    int          // 0: at the position, 1 and 2: by digests, 3: with a snapshot
 	fell     atomic.Bool  // behind the log
 	broken   uint64       // snapshots of parts
+	scope    *modelScope  // all of it was known after a call
 }
 
 // run follows until ctx ends.
@@ -199,14 +234,20 @@ func (k *modelLink) connect(parent context.Context) {
 	defer cancel()
 	stop := context.AfterFunc(serving, cancel)
 	defer stop()
+	scope := k.to.scopes.Load()
+	stopScope := context.AfterFunc(scope.ctx, cancel)
+	defer stopScope()
 	pipe := make(chan *Batch, k.rnd.IntN(3))
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer cancel()
 	compares := k.rnd.IntN(5) > 0
+	if k.scope != scope {
+		compares, k.begin = true, max(k.begin, 1)
+	}
 	position, parts, err := k.Position(), Parts(nil), error(nil)
 	if compares {
-		if position, parts, err = k.beginning(ctx, log); err != nil {
+		if position, parts, err = k.beginning(ctx, log, scope); err != nil {
 			return
 		}
 	}
@@ -222,7 +263,7 @@ func (k *modelLink) connect(parent context.Context) {
 		}
 		if !compares {
 			_ = log.Serve(ctx, position, k.from.snapshot, send)
-		} else if err := log.ServeParts(ctx, position, parts, k.from.snapshot, send); errors.Is(err, ErrGap) {
+		} else if err := log.ServeParts(ctx, position, parts, scope.parts, k.from.snapshot, send); errors.Is(err, ErrGap) {
 			k.fell.Store(true)
 			cancel()
 		}
@@ -254,6 +295,9 @@ func (k *modelLink) connect(parent context.Context) {
 				}
 				return
 			}
+			if b.End {
+				k.scope = scope
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -262,7 +306,7 @@ func (k *modelLink) connect(parent context.Context) {
 
 // beginning returns what to ask the log for: as the cluster does, and sometimes digests are compared
 // without need.
-func (k *modelLink) beginning(ctx context.Context, log *Log) (Position, Parts, error) {
+func (k *modelLink) beginning(ctx context.Context, log *Log, scope *modelScope) (Position, Parts, error) {
 	own := k.Digests()
 	switch {
 	case own == nil || k.begin == 3:
@@ -274,7 +318,7 @@ func (k *modelLink) beginning(ctx context.Context, log *Log) (Position, Parts, e
 	if err != nil {
 		return Position{}, nil, err
 	}
-	shards, bytes, err := sums.Compare(len(own), own.Shards())
+	shards, bytes, err := sums.Within(scope.parts).Compare(len(own), own.Shards())
 	if err != nil {
 		k.to.t.Errorf("node %d of %d: %v", k.to.name, k.from.name, err)
 		return Position{}, nil, err
@@ -283,8 +327,11 @@ func (k *modelLink) beginning(ctx context.Context, log *Log) (Position, Parts, e
 		bytes = append(bytes, 0)
 	}
 	parts, err := k.Compare(own, &Difference{at, shards, bytes})
-	if err != nil && k.quiet.Load() {
+	switch {
+	case err != nil && k.quiet.Load():
 		k.to.t.Errorf("node %d of %d: %v", k.to.name, k.from.name, err)
+	case err == nil && parts == nil:
+		k.scope = scope
 	}
 	k.from.index.Graves(0, func(g location.Grave) bool { // the exchange of graves
 		k.to.observe(g.Seq)
@@ -372,6 +419,7 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 			}
 			k := &modelLink{to: to, from: from, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), quiet: &quiet}
 			k.Follower = NewFollower(to.index, to.slots, to.bury, to.observe)
+			k.Scope(to.wants)
 			links = append(links, k)
 			wait.Go(func() { k.run(ctx) }) // ends with ctx
 		}
@@ -388,6 +436,9 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 			logs = append(logs, log)
 			n.restart(uint64(step + 2))
 		}
+		if rnd.IntN(150) == 0 {
+			nodes[0].rescope(rnd, false)
+		}
 	}
 	synctest.Wait()
 	quiet.Store(true)
@@ -397,7 +448,7 @@ func runModel(t *testing.T, seed uint64, total *modelTotals) {
 	for _, k := range links {
 		k.begin = 1
 		_, log := k.from.incarnation()
-		if _, parts, err := k.beginning(ctx, log); err != nil || parts != nil {
+		if _, parts, err := k.beginning(ctx, log, k.to.scopes.Load()); err != nil || parts != nil {
 			t.Errorf("node %d of %d: digests find %x, error %v", k.to.name, k.from.name, parts, err)
 		}
 	}
@@ -437,7 +488,8 @@ func checkModel(t *testing.T, nodes []*modelNode, links []*modelLink) {
 		if len(slots) != 1 {
 			t.Fatalf("node %d of %d: slots %d", k.to.name, k.from.name, slots)
 		}
-		held := k.from.mu.held
+		held := maps.Clone(k.from.mu.held)
+		maps.DeleteFunc(held, func(path string, _ Record) bool { return !k.to.wants(location.HashPath(path)) })
 		if n := k.to.index.Count(slots[0]); n != int64(len(held)) {
 			t.Errorf("node %d of %d: %d entries, %d are held", k.to.name, k.from.name, n, len(held))
 		}

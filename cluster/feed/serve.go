@@ -11,6 +11,10 @@ import (
 // microseconds. They are encoded without the lock.
 const readRecords = 128
 
+// tellSkipped is the part of the ring after which a subscriber is told that the log has gone on outside of its scope. So
+// its position does not leave the ring.
+const tellSkipped = 4
+
 // Serve sends the log to one subscriber: from the given position if it is still there, else a
 // snapshot first. It runs until ctx ends, send fails, the snapshot fails, or the Log is closed, and
 // returns that error. A subscriber that the ring overtakes gets a new snapshot.
@@ -25,9 +29,10 @@ func (l *Log) Serve(ctx context.Context, from Position, snapshot Snapshotter, se
 // snapshot. Otherwise it first sends these parts, if any, and then the log from the given position.
 // It ends with ErrGap if that position is not there, or if the ring overtakes the subscriber.
 //
-// A snapshot of parts has only what the node holds, and no graves.
-func (l *Log) ServeParts(ctx context.Context, from Position, parts Parts, snapshot Snapshotter, send func(*Batch) error) error {
-	s := &server{Log: l, ctx: ctx, snapshot: snapshot, send: send, compares: true, parts: parts}
+// A snapshot of parts has only what the node holds, and no graves. With a scope, the subscriber gets records of keys in
+// these parts only, and all graves.
+func (l *Log) ServeParts(ctx context.Context, from Position, parts, scope Parts, snapshot Snapshotter, send func(*Batch) error) error {
+	s := &server{Log: l, ctx: ctx, snapshot: snapshot, send: send, compares: true, parts: parts, scope: scope}
 	return l.serve(s, from)
 }
 
@@ -86,6 +91,7 @@ type server struct {
 	send     func(*Batch) error
 	compares bool  // ErrGap rather than another snapshot
 	parts    Parts // to be sent first
+	scope    Parts // nil: everything
 	timer    *time.Timer
 	next     uint64        // number of the first record that was not sent, once no snapshot is under way
 	sent     atomic.Uint64 // next, for Lag; during a snapshot that of its begin
@@ -99,6 +105,11 @@ type server struct {
 // fits reports whether the batch under way has room for r.
 func (s *server) fits(r *Record) bool {
 	return s.batch.Count == 0 || len(s.batch.Records)+bound(r) <= s.o.BatchBytes
+}
+
+// wants reports whether a record is in the scope of the subscriber.
+func (s *server) wants(r *Record) bool {
+	return s.scope == nil || r.Op == Bury || s.scope.Holds(r.Hash)
 }
 
 // add puts r into the batch under way.
@@ -148,7 +159,7 @@ func (s *server) sendSnapshot() error {
 	s.sent.Store(after.Next)
 	s.batch = Batch{Begin: true, Partial: parts != nil, Position: Position{Epoch: s.o.Epoch}}
 	err := s.snapshot(s.ctx, func(r *Record) error {
-		if parts != nil && (r.Op != Hold || !parts.holds(r.Hash)) {
+		if parts != nil && (r.Op != Hold || !parts.Holds(r.Hash)) || !s.wants(r) {
 			return nil
 		}
 		if !s.fits(r) {
@@ -179,7 +190,8 @@ func (s *server) sendDeltas() error {
 		if err != nil && s.batch.Count == 0 {
 			return err
 		}
-		if s.batch.Count == 0 {
+		if s.batch.Count == 0 && s.batch.Skipped < uint64(s.o.Records)/tellSkipped {
+			s.sent.Store(s.next + s.batch.Skipped)
 			select {
 			case <-wake:
 				continue
@@ -189,7 +201,7 @@ func (s *server) sendDeltas() error {
 				return ErrClosed
 			}
 		}
-		s.next += uint64(s.batch.Count)
+		s.next += uint64(s.batch.Count) + s.batch.Skipped
 		s.batch.Position = Position{s.o.Epoch, s.next}
 		if err := s.flush(); err != nil {
 			return err
@@ -209,13 +221,17 @@ func (s *server) sendDeltas() error {
 func (s *server) gather() (wake <-chan struct{}, err error) {
 	for {
 		for len(s.unsent) > 0 {
-			if !s.fits(&s.unsent[0]) {
+			switch r := &s.unsent[0]; {
+			case !s.wants(r):
+				s.batch.Skipped++
+			case !s.fits(r):
 				return nil, nil
+			default:
+				s.add(r)
 			}
-			s.add(&s.unsent[0])
 			s.unsent = s.unsent[1:]
 		}
-		n, wake, ok := s.read(s.next+uint64(s.batch.Count), s.scratch[:])
+		n, wake, ok := s.read(s.next+uint64(s.batch.Count)+s.batch.Skipped, s.scratch[:])
 		if !ok {
 			return nil, errOvertaken
 		}

@@ -36,7 +36,7 @@ func TestEntryDigest(t *testing.T) {
 	}
 }
 
-// TestDigests compares the sums of two slots with those of a map, before and after Retain.
+// TestDigests compares the sums of two slots with those of a map, before and after Retain and Keep.
 func TestDigests(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -82,6 +82,22 @@ func TestDigests(t *testing.T) {
 	check()
 	if int64(len(lost)) != watched || watched == 0 {
 		t.Errorf("%d of %d watches told", len(lost), watched)
+	}
+	lost = nil
+	keep = func(hash uint64) bool { return hash%5 != 0 }
+	for slot := range held {
+		for hash := range held[slot] {
+			x.Watch(hash)
+			if !keep(hash) {
+				delete(held[slot], hash)
+			}
+		}
+	}
+	left := x.Stats().Watched - int64(len(held[0])+len(held[1]))
+	x.Keep(keep)
+	check()
+	if int64(len(lost)) != left || left == 0 || x.Stats().Entries != int64(len(held[0])+len(held[1])) {
+		t.Errorf("%d of %d watches told, %d entries", len(lost), left, x.Stats().Entries)
 	}
 }
 

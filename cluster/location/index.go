@@ -332,19 +332,24 @@ func (x *Index) Drop(slot Slot) {
 		}
 		s := &x.shards[i]
 		s.write.Lock()
-		n := 0
-		for _, b := range s.table.blocks {
-			for j := range b {
-				if gone(&b[j]) {
-					n++
-				}
+		x.clearLocked(s, gone)
+		s.write.Unlock()
+	}
+}
+
+// clearLocked removes the entries for which gone returns true. s.write is held.
+func (x *Index) clearLocked(s *shard, gone func(e *packed) bool) {
+	n := 0
+	for _, b := range s.table.blocks {
+		for j := range b {
+			if gone(&b[j]) {
+				n++
 			}
 		}
-		if n > 0 {
-			x.removeLocked(s, n, gone)
-			x.freed.Add(int64(n))
-		}
-		s.write.Unlock()
+	}
+	if n > 0 {
+		x.removeLocked(s, n, gone)
+		x.freed.Add(int64(n))
 	}
 }
 

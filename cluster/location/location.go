@@ -24,6 +24,9 @@ type Slot uint16
 // MaxSlots is how many holders an Index can distinguish; slots are below it.
 const MaxSlots = 4096
 
+// EntryBytes is about the memory of an entry.
+const EntryBytes = 29
+
 // MaxSize is the largest size in bytes that an entry can have.
 const MaxSize = 1<<40 - 1
 

@@ -19,6 +19,7 @@ const (
 	FeatureMemory                     // tells in its feed which blocks are in memory
 	FeatureRDMA                       // its memory can be read one-sided; see Describe
 	FeatureDigest                     // compares digests of what it holds, and sends the parts that differ
+	FeatureFind                       // tells which nodes hold what, and of its feed only the parts that are asked for
 
 	AllFeatures = 1<<iota - 1
 )
@@ -28,7 +29,7 @@ const (
 const NoCopies Feature = 1 << 32
 
 // featureNames has the name of each bit.
-var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma", "digest"}
+var featureNames = []string{"get", "store", "bury", "list", "resume", "memory", "rdma", "digest", "find"}
 
 // FeatureNames returns the names of the bits, as used in Options.Require and Member.Features.
 // It leaves out bits that this version does not know.

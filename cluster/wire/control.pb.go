@@ -530,7 +530,9 @@ type SubscribeRequest struct {
 	Compares bool `protobuf:"varint,4,opt,name=compares,proto3" json:"compares,omitempty"`
 	// One bit for each part, the lowest of the first byte for part 0: what the caller lacks of what
 	// the node holds. Empty: nothing.
-	Parts         []byte `protobuf:"bytes,5,opt,name=parts,proto3" json:"parts,omitempty"`
+	Parts []byte `protobuf:"bytes,5,opt,name=parts,proto3" json:"parts,omitempty"`
+	// With feature find: the parts of which the caller wants records, likewise. Empty: of all.
+	Scope         []byte `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,10 +602,18 @@ func (x *SubscribeRequest) GetParts() []byte {
 	return nil
 }
 
+func (x *SubscribeRequest) GetScope() []byte {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
 type DigestRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Parts         uint32                 `protobuf:"varint,1,opt,name=parts,proto3" json:"parts,omitempty"`  // into how many the caller divides what the node holds
 	Shards        []byte                 `protobuf:"bytes,2,opt,name=shards,proto3" json:"shards,omitempty"` // sums of 256 shards, 8 bytes each, big endian
+	Scope         []byte                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`   // with feature find, as in SubscribeRequest: the sums are of nothing else
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +658,13 @@ func (x *DigestRequest) GetParts() uint32 {
 func (x *DigestRequest) GetShards() []byte {
 	if x != nil {
 		return x.Shards
+	}
+	return nil
+}
+
+func (x *DigestRequest) GetScope() []byte {
+	if x != nil {
+		return x.Scope
 	}
 	return nil
 }
@@ -731,6 +748,7 @@ type Batch struct {
 	Records       []byte                 `protobuf:"bytes,5,opt,name=records,proto3" json:"records,omitempty"`
 	Count         uint32                 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	Partial       bool                   `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"` // of the parts that the caller asked for
+	Skipped       uint64                 `protobuf:"varint,8,opt,name=skipped,proto3" json:"skipped,omitempty"` // records of the log that are outside of the caller's scope
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -814,6 +832,218 @@ func (x *Batch) GetPartial() bool {
 	return false
 }
 
+func (x *Batch) GetSkipped() uint64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type FindRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Paths         [][]byte               `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindRequest) Reset() {
+	*x = FindRequest{}
+	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindRequest) ProtoMessage() {}
+
+func (x *FindRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindRequest.ProtoReflect.Descriptor instead.
+func (*FindRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FindRequest) GetPaths() [][]byte {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+type FindReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         []*Found               `protobuf:"bytes,1,rep,name=found,proto3" json:"found,omitempty"` // grouped by path, of one path the best first
+	Nodes         []string               `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Unsure        []uint32               `protobuf:"varint,3,rep,packed,name=unsure,proto3" json:"unsure,omitempty"` // numbers of paths of which the node does not know all; it tells nothing of these
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindReply) Reset() {
+	*x = FindReply{}
+	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindReply) ProtoMessage() {}
+
+func (x *FindReply) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindReply.ProtoReflect.Descriptor instead.
+func (*FindReply) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FindReply) GetFound() []*Found {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *FindReply) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *FindReply) GetUnsure() []uint32 {
+	if x != nil {
+		return x.Unsure
+	}
+	return nil
+}
+
+// Found is one holder of the latest version of a path.
+type Found struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          uint32                 `protobuf:"varint,1,opt,name=path,proto3" json:"path,omitempty"` // number of the path in the request
+	Node          uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"` // number of the holder in nodes
+	Seq           uint64                 `protobuf:"fixed64,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	Mode          uint32                 `protobuf:"varint,5,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid           uint32                 `protobuf:"varint,6,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,7,opt,name=gid,proto3" json:"gid,omitempty"`
+	Memory        bool                   `protobuf:"varint,8,opt,name=memory,proto3" json:"memory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Found) Reset() {
+	*x = Found{}
+	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Found) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Found) ProtoMessage() {}
+
+func (x *Found) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Found.ProtoReflect.Descriptor instead.
+func (*Found) Descriptor() ([]byte, []int) {
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Found) GetPath() uint32 {
+	if x != nil {
+		return x.Path
+	}
+	return 0
+}
+
+func (x *Found) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Found) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Found) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Found) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Found) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Found) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *Found) GetMemory() bool {
+	if x != nil {
+		return x.Memory
+	}
+	return false
+}
+
 type ListRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           []byte                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -824,7 +1054,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	mi := &file_cluster_wire_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1066,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[8]
+	mi := &file_cluster_wire_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1079,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{8}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRequest) GetDir() []byte {
@@ -875,7 +1105,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1117,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[9]
+	mi := &file_cluster_wire_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1130,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{9}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListReply) GetNames() []*Name {
@@ -921,7 +1151,7 @@ type Name struct {
 
 func (x *Name) Reset() {
 	*x = Name{}
-	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1163,7 @@ func (x *Name) String() string {
 func (*Name) ProtoMessage() {}
 
 func (x *Name) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[10]
+	mi := &file_cluster_wire_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1176,7 @@ func (x *Name) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Name.ProtoReflect.Descriptor instead.
 func (*Name) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{10}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Name) GetName() []byte {
@@ -972,7 +1202,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[11]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1214,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[11]
+	mi := &file_cluster_wire_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1227,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{11}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatRequest) GetPaths() [][]byte {
@@ -1016,7 +1246,7 @@ type StatReply struct {
 
 func (x *StatReply) Reset() {
 	*x = StatReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1258,7 @@ func (x *StatReply) String() string {
 func (*StatReply) ProtoMessage() {}
 
 func (x *StatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[12]
+	mi := &file_cluster_wire_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1271,7 @@ func (x *StatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatReply.ProtoReflect.Descriptor instead.
 func (*StatReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{12}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatReply) GetResults() []*StatResult {
@@ -1060,7 +1290,7 @@ type StatResult struct {
 
 func (x *StatResult) Reset() {
 	*x = StatResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1302,7 @@ func (x *StatResult) String() string {
 func (*StatResult) ProtoMessage() {}
 
 func (x *StatResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[13]
+	mi := &file_cluster_wire_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1315,7 @@ func (x *StatResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResult.ProtoReflect.Descriptor instead.
 func (*StatResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{13}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatResult) GetInfo() *BlockInfo {
@@ -1103,7 +1333,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1345,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[14]
+	mi := &file_cluster_wire_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1358,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{14}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
 }
 
 type DescribeReply struct {
@@ -1145,7 +1375,7 @@ type DescribeReply struct {
 
 func (x *DescribeReply) Reset() {
 	*x = DescribeReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1387,7 @@ func (x *DescribeReply) String() string {
 func (*DescribeReply) ProtoMessage() {}
 
 func (x *DescribeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[15]
+	mi := &file_cluster_wire_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1400,7 @@ func (x *DescribeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
 func (*DescribeReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{15}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeReply) GetFabricProto() string {
@@ -1218,7 +1448,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1460,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[16]
+	mi := &file_cluster_wire_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1473,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{16}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseRequest) GetBlocks() []*BlockRef {
@@ -1270,7 +1500,7 @@ type LeaseReply struct {
 
 func (x *LeaseReply) Reset() {
 	*x = LeaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1512,7 @@ func (x *LeaseReply) String() string {
 func (*LeaseReply) ProtoMessage() {}
 
 func (x *LeaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[17]
+	mi := &file_cluster_wire_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1525,7 @@ func (x *LeaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseReply.ProtoReflect.Descriptor instead.
 func (*LeaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{17}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeaseReply) GetResults() []*LeaseResult {
@@ -1325,7 +1555,7 @@ type LeaseResult struct {
 
 func (x *LeaseResult) Reset() {
 	*x = LeaseResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1567,7 @@ func (x *LeaseResult) String() string {
 func (*LeaseResult) ProtoMessage() {}
 
 func (x *LeaseResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[18]
+	mi := &file_cluster_wire_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1580,7 @@ func (x *LeaseResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResult.ProtoReflect.Descriptor instead.
 func (*LeaseResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{18}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LeaseResult) GetStatus() LeaseStatus {
@@ -1397,7 +1627,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1639,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[19]
+	mi := &file_cluster_wire_control_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1652,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{19}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReleaseRequest) GetLeases() []uint64 {
@@ -1440,7 +1670,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1682,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[20]
+	mi := &file_cluster_wire_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1695,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{20}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{23}
 }
 
 type StoreRequest struct {
@@ -1477,7 +1707,7 @@ type StoreRequest struct {
 
 func (x *StoreRequest) Reset() {
 	*x = StoreRequest{}
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1719,7 @@ func (x *StoreRequest) String() string {
 func (*StoreRequest) ProtoMessage() {}
 
 func (x *StoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[21]
+	mi := &file_cluster_wire_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1732,7 @@ func (x *StoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreRequest.ProtoReflect.Descriptor instead.
 func (*StoreRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{21}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StoreRequest) GetOffers() []*BlockInfo {
@@ -1521,7 +1751,7 @@ type StoreReply struct {
 
 func (x *StoreReply) Reset() {
 	*x = StoreReply{}
-	mi := &file_cluster_wire_control_proto_msgTypes[22]
+	mi := &file_cluster_wire_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1763,7 @@ func (x *StoreReply) String() string {
 func (*StoreReply) ProtoMessage() {}
 
 func (x *StoreReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[22]
+	mi := &file_cluster_wire_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1776,7 @@ func (x *StoreReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreReply.ProtoReflect.Descriptor instead.
 func (*StoreReply) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{22}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StoreReply) GetResults() []*StoreResult {
@@ -1566,7 +1796,7 @@ type StoreResult struct {
 
 func (x *StoreResult) Reset() {
 	*x = StoreResult{}
-	mi := &file_cluster_wire_control_proto_msgTypes[23]
+	mi := &file_cluster_wire_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1808,7 @@ func (x *StoreResult) String() string {
 func (*StoreResult) ProtoMessage() {}
 
 func (x *StoreResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[23]
+	mi := &file_cluster_wire_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1821,7 @@ func (x *StoreResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreResult.ProtoReflect.Descriptor instead.
 func (*StoreResult) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{23}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StoreResult) GetStatus() StoreStatus {
@@ -1620,7 +1850,7 @@ type Grave struct {
 
 func (x *Grave) Reset() {
 	*x = Grave{}
-	mi := &file_cluster_wire_control_proto_msgTypes[24]
+	mi := &file_cluster_wire_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1862,7 @@ func (x *Grave) String() string {
 func (*Grave) ProtoMessage() {}
 
 func (x *Grave) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[24]
+	mi := &file_cluster_wire_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1875,7 @@ func (x *Grave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grave.ProtoReflect.Descriptor instead.
 func (*Grave) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{24}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Grave) GetPath() []byte {
@@ -1692,7 +1922,7 @@ type Graves struct {
 
 func (x *Graves) Reset() {
 	*x = Graves{}
-	mi := &file_cluster_wire_control_proto_msgTypes[25]
+	mi := &file_cluster_wire_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1934,7 @@ func (x *Graves) String() string {
 func (*Graves) ProtoMessage() {}
 
 func (x *Graves) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_wire_control_proto_msgTypes[25]
+	mi := &file_cluster_wire_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1947,7 @@ func (x *Graves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graves.ProtoReflect.Descriptor instead.
 func (*Graves) Descriptor() ([]byte, []int) {
-	return file_cluster_wire_control_proto_rawDescGZIP(), []int{25}
+	return file_cluster_wire_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Graves) GetGraves() []*Grave {
@@ -1799,21 +2029,23 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	" \x01(\x03R\aexpires\x12\x16\n" +
 	"\x06pinned\x18\v \x01(\bR\x06pinned\x12,\n" +
 	"\x04dirs\x18\f \x03(\v2\x18.kvfs.control.v1.DirInfoR\x04dirsB\x06\n" +
-	"\x04_sum\"\x8a\x01\n" +
+	"\x04_sum\"\xa0\x01\n" +
 	"\x10SubscribeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x1a\n" +
 	"\bfeatures\x18\x03 \x01(\x06R\bfeatures\x12\x1a\n" +
 	"\bcompares\x18\x04 \x01(\bR\bcompares\x12\x14\n" +
-	"\x05parts\x18\x05 \x01(\fR\x05parts\"=\n" +
+	"\x05parts\x18\x05 \x01(\fR\x05parts\x12\x14\n" +
+	"\x05scope\x18\x06 \x01(\fR\x05scope\"S\n" +
 	"\rDigestRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\rR\x05parts\x12\x16\n" +
-	"\x06shards\x18\x02 \x01(\fR\x06shards\"c\n" +
+	"\x06shards\x18\x02 \x01(\fR\x06shards\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\fR\x05scope\"c\n" +
 	"\vDigestReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x16\n" +
 	"\x06shards\x18\x03 \x01(\fR\x06shards\x12\x12\n" +
-	"\x04sums\x18\x04 \x01(\fR\x04sums\"\xa3\x01\n" +
+	"\x04sums\x18\x04 \x01(\fR\x04sums\"\xbd\x01\n" +
 	"\x05Batch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x14\n" +
@@ -1821,7 +2053,23 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12\x18\n" +
 	"\arecords\x18\x05 \x01(\fR\arecords\x12\x14\n" +
 	"\x05count\x18\x06 \x01(\rR\x05count\x12\x18\n" +
-	"\apartial\x18\a \x01(\bR\apartial\"5\n" +
+	"\apartial\x18\a \x01(\bR\apartial\x12\x18\n" +
+	"\askipped\x18\b \x01(\x04R\askipped\"#\n" +
+	"\vFindRequest\x12\x14\n" +
+	"\x05paths\x18\x01 \x03(\fR\x05paths\"g\n" +
+	"\tFindReply\x12,\n" +
+	"\x05found\x18\x01 \x03(\v2\x16.kvfs.control.v1.FoundR\x05found\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06unsure\x18\x03 \x03(\rR\x06unsure\"\xa5\x01\n" +
+	"\x05Found\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\rR\x04path\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x06R\x03seq\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04mode\x18\x05 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x06 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\a \x01(\rR\x03gid\x12\x16\n" +
+	"\x06memory\x18\b \x01(\bR\x06memory\"5\n" +
 	"\vListRequest\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\fR\x03dir\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\fR\x05after\"8\n" +
@@ -1897,10 +2145,11 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\n" +
 	"STORE_DONE\x10\x01\x12\r\n" +
 	"\tSTORE_HAD\x10\x02\x12\x11\n" +
-	"\rSTORE_REFUSED\x10\x032\x84\x05\n" +
+	"\rSTORE_REFUSED\x10\x032\xc6\x05\n" +
 	"\aControl\x12H\n" +
 	"\tSubscribe\x12!.kvfs.control.v1.SubscribeRequest\x1a\x16.kvfs.control.v1.Batch0\x01\x12F\n" +
-	"\x06Digest\x12\x1e.kvfs.control.v1.DigestRequest\x1a\x1c.kvfs.control.v1.DigestReply\x12B\n" +
+	"\x06Digest\x12\x1e.kvfs.control.v1.DigestRequest\x1a\x1c.kvfs.control.v1.DigestReply\x12@\n" +
+	"\x04Find\x12\x1c.kvfs.control.v1.FindRequest\x1a\x1a.kvfs.control.v1.FindReply\x12B\n" +
 	"\x04List\x12\x1c.kvfs.control.v1.ListRequest\x1a\x1a.kvfs.control.v1.ListReply0\x01\x12@\n" +
 	"\x04Stat\x12\x1c.kvfs.control.v1.StatRequest\x1a\x1a.kvfs.control.v1.StatReply\x12C\n" +
 	"\x05Lease\x12\x1d.kvfs.control.v1.LeaseRequest\x1a\x1b.kvfs.control.v1.LeaseReply\x12L\n" +
@@ -1922,7 +2171,7 @@ func file_cluster_wire_control_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_wire_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_cluster_wire_control_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_cluster_wire_control_proto_goTypes = []any{
 	(LeaseStatus)(0),         // 0: kvfs.control.v1.LeaseStatus
 	(StoreStatus)(0),         // 1: kvfs.control.v1.StoreStatus
@@ -1934,62 +2183,68 @@ var file_cluster_wire_control_proto_goTypes = []any{
 	(*DigestRequest)(nil),    // 7: kvfs.control.v1.DigestRequest
 	(*DigestReply)(nil),      // 8: kvfs.control.v1.DigestReply
 	(*Batch)(nil),            // 9: kvfs.control.v1.Batch
-	(*ListRequest)(nil),      // 10: kvfs.control.v1.ListRequest
-	(*ListReply)(nil),        // 11: kvfs.control.v1.ListReply
-	(*Name)(nil),             // 12: kvfs.control.v1.Name
-	(*StatRequest)(nil),      // 13: kvfs.control.v1.StatRequest
-	(*StatReply)(nil),        // 14: kvfs.control.v1.StatReply
-	(*StatResult)(nil),       // 15: kvfs.control.v1.StatResult
-	(*DescribeRequest)(nil),  // 16: kvfs.control.v1.DescribeRequest
-	(*DescribeReply)(nil),    // 17: kvfs.control.v1.DescribeReply
-	(*LeaseRequest)(nil),     // 18: kvfs.control.v1.LeaseRequest
-	(*LeaseReply)(nil),       // 19: kvfs.control.v1.LeaseReply
-	(*LeaseResult)(nil),      // 20: kvfs.control.v1.LeaseResult
-	(*ReleaseRequest)(nil),   // 21: kvfs.control.v1.ReleaseRequest
-	(*ReleaseReply)(nil),     // 22: kvfs.control.v1.ReleaseReply
-	(*StoreRequest)(nil),     // 23: kvfs.control.v1.StoreRequest
-	(*StoreReply)(nil),       // 24: kvfs.control.v1.StoreReply
-	(*StoreResult)(nil),      // 25: kvfs.control.v1.StoreResult
-	(*Grave)(nil),            // 26: kvfs.control.v1.Grave
-	(*Graves)(nil),           // 27: kvfs.control.v1.Graves
+	(*FindRequest)(nil),      // 10: kvfs.control.v1.FindRequest
+	(*FindReply)(nil),        // 11: kvfs.control.v1.FindReply
+	(*Found)(nil),            // 12: kvfs.control.v1.Found
+	(*ListRequest)(nil),      // 13: kvfs.control.v1.ListRequest
+	(*ListReply)(nil),        // 14: kvfs.control.v1.ListReply
+	(*Name)(nil),             // 15: kvfs.control.v1.Name
+	(*StatRequest)(nil),      // 16: kvfs.control.v1.StatRequest
+	(*StatReply)(nil),        // 17: kvfs.control.v1.StatReply
+	(*StatResult)(nil),       // 18: kvfs.control.v1.StatResult
+	(*DescribeRequest)(nil),  // 19: kvfs.control.v1.DescribeRequest
+	(*DescribeReply)(nil),    // 20: kvfs.control.v1.DescribeReply
+	(*LeaseRequest)(nil),     // 21: kvfs.control.v1.LeaseRequest
+	(*LeaseReply)(nil),       // 22: kvfs.control.v1.LeaseReply
+	(*LeaseResult)(nil),      // 23: kvfs.control.v1.LeaseResult
+	(*ReleaseRequest)(nil),   // 24: kvfs.control.v1.ReleaseRequest
+	(*ReleaseReply)(nil),     // 25: kvfs.control.v1.ReleaseReply
+	(*StoreRequest)(nil),     // 26: kvfs.control.v1.StoreRequest
+	(*StoreReply)(nil),       // 27: kvfs.control.v1.StoreReply
+	(*StoreResult)(nil),      // 28: kvfs.control.v1.StoreResult
+	(*Grave)(nil),            // 29: kvfs.control.v1.Grave
+	(*Graves)(nil),           // 30: kvfs.control.v1.Graves
 }
 var file_cluster_wire_control_proto_depIdxs = []int32{
 	4,  // 0: kvfs.control.v1.BlockInfo.dirs:type_name -> kvfs.control.v1.DirInfo
-	12, // 1: kvfs.control.v1.ListReply.names:type_name -> kvfs.control.v1.Name
-	5,  // 2: kvfs.control.v1.Name.info:type_name -> kvfs.control.v1.BlockInfo
-	15, // 3: kvfs.control.v1.StatReply.results:type_name -> kvfs.control.v1.StatResult
-	5,  // 4: kvfs.control.v1.StatResult.info:type_name -> kvfs.control.v1.BlockInfo
-	3,  // 5: kvfs.control.v1.LeaseRequest.blocks:type_name -> kvfs.control.v1.BlockRef
-	20, // 6: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
-	0,  // 7: kvfs.control.v1.LeaseResult.status:type_name -> kvfs.control.v1.LeaseStatus
-	5,  // 8: kvfs.control.v1.LeaseResult.info:type_name -> kvfs.control.v1.BlockInfo
-	5,  // 9: kvfs.control.v1.StoreRequest.offers:type_name -> kvfs.control.v1.BlockInfo
-	25, // 10: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
-	1,  // 11: kvfs.control.v1.StoreResult.status:type_name -> kvfs.control.v1.StoreStatus
-	26, // 12: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
-	6,  // 13: kvfs.control.v1.Control.Subscribe:input_type -> kvfs.control.v1.SubscribeRequest
-	7,  // 14: kvfs.control.v1.Control.Digest:input_type -> kvfs.control.v1.DigestRequest
-	10, // 15: kvfs.control.v1.Control.List:input_type -> kvfs.control.v1.ListRequest
-	13, // 16: kvfs.control.v1.Control.Stat:input_type -> kvfs.control.v1.StatRequest
-	18, // 17: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
-	16, // 18: kvfs.control.v1.Control.Describe:input_type -> kvfs.control.v1.DescribeRequest
-	21, // 19: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
-	23, // 20: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
-	27, // 21: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
-	9,  // 22: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
-	8,  // 23: kvfs.control.v1.Control.Digest:output_type -> kvfs.control.v1.DigestReply
-	11, // 24: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
-	14, // 25: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
-	19, // 26: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
-	17, // 27: kvfs.control.v1.Control.Describe:output_type -> kvfs.control.v1.DescribeReply
-	22, // 28: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
-	24, // 29: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
-	27, // 30: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
-	22, // [22:31] is the sub-list for method output_type
-	13, // [13:22] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 1: kvfs.control.v1.FindReply.found:type_name -> kvfs.control.v1.Found
+	15, // 2: kvfs.control.v1.ListReply.names:type_name -> kvfs.control.v1.Name
+	5,  // 3: kvfs.control.v1.Name.info:type_name -> kvfs.control.v1.BlockInfo
+	18, // 4: kvfs.control.v1.StatReply.results:type_name -> kvfs.control.v1.StatResult
+	5,  // 5: kvfs.control.v1.StatResult.info:type_name -> kvfs.control.v1.BlockInfo
+	3,  // 6: kvfs.control.v1.LeaseRequest.blocks:type_name -> kvfs.control.v1.BlockRef
+	23, // 7: kvfs.control.v1.LeaseReply.results:type_name -> kvfs.control.v1.LeaseResult
+	0,  // 8: kvfs.control.v1.LeaseResult.status:type_name -> kvfs.control.v1.LeaseStatus
+	5,  // 9: kvfs.control.v1.LeaseResult.info:type_name -> kvfs.control.v1.BlockInfo
+	5,  // 10: kvfs.control.v1.StoreRequest.offers:type_name -> kvfs.control.v1.BlockInfo
+	28, // 11: kvfs.control.v1.StoreReply.results:type_name -> kvfs.control.v1.StoreResult
+	1,  // 12: kvfs.control.v1.StoreResult.status:type_name -> kvfs.control.v1.StoreStatus
+	29, // 13: kvfs.control.v1.Graves.graves:type_name -> kvfs.control.v1.Grave
+	6,  // 14: kvfs.control.v1.Control.Subscribe:input_type -> kvfs.control.v1.SubscribeRequest
+	7,  // 15: kvfs.control.v1.Control.Digest:input_type -> kvfs.control.v1.DigestRequest
+	10, // 16: kvfs.control.v1.Control.Find:input_type -> kvfs.control.v1.FindRequest
+	13, // 17: kvfs.control.v1.Control.List:input_type -> kvfs.control.v1.ListRequest
+	16, // 18: kvfs.control.v1.Control.Stat:input_type -> kvfs.control.v1.StatRequest
+	21, // 19: kvfs.control.v1.Control.Lease:input_type -> kvfs.control.v1.LeaseRequest
+	19, // 20: kvfs.control.v1.Control.Describe:input_type -> kvfs.control.v1.DescribeRequest
+	24, // 21: kvfs.control.v1.Control.Release:input_type -> kvfs.control.v1.ReleaseRequest
+	26, // 22: kvfs.control.v1.Control.Store:input_type -> kvfs.control.v1.StoreRequest
+	30, // 23: kvfs.control.v1.Control.Remove:input_type -> kvfs.control.v1.Graves
+	9,  // 24: kvfs.control.v1.Control.Subscribe:output_type -> kvfs.control.v1.Batch
+	8,  // 25: kvfs.control.v1.Control.Digest:output_type -> kvfs.control.v1.DigestReply
+	11, // 26: kvfs.control.v1.Control.Find:output_type -> kvfs.control.v1.FindReply
+	14, // 27: kvfs.control.v1.Control.List:output_type -> kvfs.control.v1.ListReply
+	17, // 28: kvfs.control.v1.Control.Stat:output_type -> kvfs.control.v1.StatReply
+	22, // 29: kvfs.control.v1.Control.Lease:output_type -> kvfs.control.v1.LeaseReply
+	20, // 30: kvfs.control.v1.Control.Describe:output_type -> kvfs.control.v1.DescribeReply
+	25, // 31: kvfs.control.v1.Control.Release:output_type -> kvfs.control.v1.ReleaseReply
+	27, // 32: kvfs.control.v1.Control.Store:output_type -> kvfs.control.v1.StoreReply
+	30, // 33: kvfs.control.v1.Control.Remove:output_type -> kvfs.control.v1.Graves
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_cluster_wire_control_proto_init() }
@@ -2004,7 +2259,7 @@ func file_cluster_wire_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_wire_control_proto_rawDesc), len(file_cluster_wire_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

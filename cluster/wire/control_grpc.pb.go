@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Control_Subscribe_FullMethodName = "/kvfs.control.v1.Control/Subscribe"
 	Control_Digest_FullMethodName    = "/kvfs.control.v1.Control/Digest"
+	Control_Find_FullMethodName      = "/kvfs.control.v1.Control/Find"
 	Control_List_FullMethodName      = "/kvfs.control.v1.Control/List"
 	Control_Stat_FullMethodName      = "/kvfs.control.v1.Control/Stat"
 	Control_Lease_FullMethodName     = "/kvfs.control.v1.Control/Lease"
@@ -42,6 +43,8 @@ type ControlClient interface {
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Batch], error)
 	// Digest compares what the caller knows of the node with what the node holds. Feature digest.
 	Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestReply, error)
+	// Find tells which nodes hold what, as far as the node knows. Feature find.
+	Find(ctx context.Context, in *FindRequest, opts ...grpc.CallOption) (*FindReply, error)
 	// List sends what the node holds in a directory, in pages.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListReply], error)
 	// Stat tells what the node holds of each path.
@@ -90,6 +93,16 @@ func (c *controlClient) Digest(ctx context.Context, in *DigestRequest, opts ...g
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DigestReply)
 	err := c.cc.Invoke(ctx, Control_Digest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Find(ctx context.Context, in *FindRequest, opts ...grpc.CallOption) (*FindReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindReply)
+	err := c.cc.Invoke(ctx, Control_Find_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +203,8 @@ type ControlServer interface {
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[Batch]) error
 	// Digest compares what the caller knows of the node with what the node holds. Feature digest.
 	Digest(context.Context, *DigestRequest) (*DigestReply, error)
+	// Find tells which nodes hold what, as far as the node knows. Feature find.
+	Find(context.Context, *FindRequest) (*FindReply, error)
 	// List sends what the node holds in a directory, in pages.
 	List(*ListRequest, grpc.ServerStreamingServer[ListReply]) error
 	// Stat tells what the node holds of each path.
@@ -220,6 +235,9 @@ func (UnimplementedControlServer) Subscribe(*SubscribeRequest, grpc.ServerStream
 }
 func (UnimplementedControlServer) Digest(context.Context, *DigestRequest) (*DigestReply, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Digest not implemented")
+}
+func (UnimplementedControlServer) Find(context.Context, *FindRequest) (*FindReply, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Find not implemented")
 }
 func (UnimplementedControlServer) List(*ListRequest, grpc.ServerStreamingServer[ListReply]) error {
 	return status.Errorf(codes.Unimplemented, "method List not implemented")
@@ -288,6 +306,24 @@ func _Control_Digest_Handler(srv interface{}, ctx context.Context, dec func(inte
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControlServer).Digest(ctx, req.(*DigestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Find_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Find(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Find_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Find(ctx, req.(*FindRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -410,6 +446,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Digest",
 			Handler:    _Control_Digest_Handler,
+		},
+		{
+			MethodName: "Find",
+			Handler:    _Control_Find_Handler,
 		},
 		{
 			MethodName: "Stat",

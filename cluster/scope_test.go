@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/cluster/feed"
+	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/meta"
+)
+
+// narrowBytes is room for more than three of seven parts of what six nodes hold, and less than all: a table of 256 shards grows
+// in steps, of 30 entries a shard to 64 places, of 70 to 96.
+const (
+	narrowBytes  = 24 * 20000
+	narrowBlocks = 3000
+)
+
+// narrowing starts a node that has no room for what seven nodes hold, and has it hold blocks.
+func narrowing(t *testing.T, name string, change func(o *Options), join ...*testNode) *testNode {
+	t.Helper()
+	tn := start(t, name, func(o *Options) {
+		o.Location.MaxBytes = narrowBytes
+		if change != nil {
+			change(o)
+		}
+	}, join...)
+	var records []feed.Record
+	tn.fakeBackend.mu.Lock()
+	for i := range narrowBlocks {
+		info := BlockInfo{Path: blockOf(name, i), Seq: uint64(i + 1), Size: int64(i), Mode: 0o100644, UID: 7}
+		tn.blocks[info.Path] = &fakeBlock{info: info}
+		records = append(records, record(&info))
+	}
+	tn.fakeBackend.mu.Unlock()
+	tn.Append(records...)
+	return tn
+}
+
+func blockOf(node string, i int) string { return fmt.Sprintf("g/%s/%d", node, i) }
+
+// find returns the holders of a path as a look-up finds them: in the index, or by asking.
+func (tn *testNode) find(t *testing.T, path string) (list []Location) {
+	if tn.Knows(location.HashPath(path)) {
+		return tn.Locate(path, nil)
+	}
+	if found := tn.Locate(path, nil); len(found) > 0 {
+		t.Errorf("%s: located %s, of which it does not know all: %v", tn.o.Gossip.Name, path, found)
+	}
+	tn.Ask(t.Context(), []string{path}, func(p string, l Location) {
+		if p != path {
+			t.Errorf("asked for %s, told of %s", path, p)
+		}
+		list = append(list, l)
+	})
+	return list
+}
+
+// finds waits until a node finds a block at exactly the nodes of these names, in that version.
+func (tn *testNode) finds(t *testing.T, path string, seq uint64, holders ...string) {
+	t.Helper()
+	var list []Location
+	eventually(t, fmt.Sprintf("%s finds %s, version %d, at %v", tn.o.Gossip.Name, path, seq, holders), func() bool {
+		list = tn.find(t, path)
+		if len(list) != len(holders) {
+			return false
+		}
+		for _, h := range holders {
+			ok := false
+			for _, l := range list {
+				ok = ok || l.Peer.Name() == h && l.Seq == seq && l.UID == 7 && l.Mode == 0o100644
+			}
+			if !ok {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// narrowed waits until all nodes know what they own among so many, and have room.
+func narrowed(t *testing.T, nodes []*testNode, members int) {
+	t.Helper()
+	for _, n := range nodes {
+		eventually(t, n.o.Gossip.Name+" knows what it owns", func() bool {
+			table := n.scopes.Table()
+			if table == nil || len(table.Members()) != members || n.index.Full() {
+				return false
+			}
+			owned := table.Owned(n.o.Gossip.Name)
+			for shard := range uint64(feed.MaxParts) {
+				if owned.Holds(shard<<48) != n.scopes.Sure(shard<<48) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// all has each node find some blocks of each other one, and no block that nobody has.
+func allFind(t *testing.T, nodes []*testNode) {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	asked := 0
+	for _, a := range nodes {
+		for _, b := range nodes {
+			for range 100 {
+				i := 6 + rnd.IntN(narrowBlocks-6) // TestNarrow changes block 5
+				path := blockOf(b.o.Gossip.Name, i)
+				if !a.Knows(location.HashPath(path)) {
+					asked++
+				}
+				if a == b {
+					if got := a.find(t, path); len(got) != 0 {
+						t.Fatalf("%s finds its own %s at %v", a.o.Gossip.Name, path, got)
+					}
+					continue
+				}
+				a.finds(t, path, uint64(i+1), b.o.Gossip.Name)
+			}
+		}
+		if got := a.find(t, "g/nobody"); len(got) != 0 {
+			t.Errorf("%s finds what nobody has: %v", a.o.Gossip.Name, got)
+		}
+	}
+	if asked == 0 {
+		t.Error("no node had to ask")
+	}
+}
+
+// TestNarrow shows a cluster whose nodes have no room for all that the others hold. Each then follows what it owns and asks for
+// the rest: all blocks are found, removals and new versions are seen, and a node that goes or comes changes who owns what.
+func TestNarrow(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g"}
+	var nodes []*testNode
+	for _, name := range names {
+		nodes = append(nodes, narrowing(t, name, nil, nodes[:min(len(nodes), 1)]...))
+	}
+	narrowed(t, nodes, 7)
+	allFind(t, nodes)
+	for _, n := range nodes {
+		if m, ok := n.member("b"); n != nodes[1] && (!ok || m.Blocks < narrowBlocks/2 || m.Blocks > narrowBlocks*3/2) {
+			t.Errorf("%s estimates that b holds %d blocks", n.o.Gossip.Name, m.Blocks)
+		}
+	}
+
+	path := blockOf("b", 5)
+	nodes[1].remove(path, 1e6)
+	for i, n := range nodes {
+		if i != 1 {
+			n.finds(t, path, 0)
+		}
+	}
+	nodes[1].put(path, 1e6, []byte("new"))
+	nodes[2].put(path, 1e6, []byte("new"))
+	for i, n := range nodes {
+		if i != 1 && i != 2 {
+			n.finds(t, path, 1e6, "b", "c")
+		}
+	}
+
+	nodes[2].drop(path, false)
+	if err := errors.Join(nodes[6].Leave(t.Context()), nodes[6].Close()); err != nil {
+		t.Fatal(err)
+	}
+	narrowed(t, nodes[:6], 6)
+	allFind(t, nodes[:6])
+	nodes[0].finds(t, blockOf("g", 9), 0)
+
+	nodes[6] = narrowing(t, "g", nil, nodes[0])
+	narrowed(t, nodes, 7)
+	allFind(t, nodes)
+}
+
+// TestNarrowOld shows that a node of an older version among others owns nothing and still finds and is found.
+func TestNarrowOld(t *testing.T) {
+	var nodes []*testNode
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		nodes = append(nodes, narrowing(t, name, func(o *Options) {
+			if name == "g" {
+				o.tuning.mask, o.Location.MaxBytes = meta.FeatureFind, 0
+			}
+		}, nodes[:min(len(nodes), 1)]...))
+	}
+	narrowed(t, nodes[:6], 6)
+	allFind(t, nodes[:6])
+	for _, n := range nodes[:6] {
+		for i := range 50 {
+			n.finds(t, blockOf("g", i), uint64(i+1), "g")
+			nodes[6].finds(t, blockOf(n.o.Gossip.Name, i), uint64(i+1), n.o.Gossip.Name)
+		}
+	}
+}
+
+// TestWiden shows that nodes follow everything again when there is room.
+func TestWiden(t *testing.T) {
+	var nodes []*testNode
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		nodes = append(nodes, narrowing(t, name, func(o *Options) { o.tuning.settle = time.Millisecond }, nodes[:min(len(nodes), 1)]...))
+	}
+	narrowed(t, nodes, 7)
+	for _, n := range nodes {
+		for i := range narrowBlocks - 100 {
+			n.drop(blockOf(n.o.Gossip.Name, i+100), false)
+		}
+	}
+	for _, n := range nodes {
+		eventually(t, n.o.Gossip.Name+" follows everything", func() bool {
+			return n.scopes.Table() == nil && n.scopes.Knows(0) && n.scopes.Knows(1<<63) && n.index.Stats().Entries == 600
+		})
+	}
+	nodes[0].finds(t, blockOf("g", 9), 10, "g")
+}
