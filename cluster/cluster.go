@@ -46,6 +46,8 @@ type Options struct {
 	NoCopies bool                       // this node takes no copies at present, so peers offer it none
 
 	Location location.Options // the caller sets Lost
+	// Locations says what this node follows of the feeds of its peers.
+	Locations Locations
 	// GraveFile keeps the removals that this node knows of for its next process. The node
 	// makes the file. Empty: removals are not kept.
 	GraveFile   string
@@ -54,6 +56,16 @@ type Options struct {
 
 	tuning tuning // for tests
 }
+
+// Locations says of which keys a node knows where they are. It asks other nodes about the rest (Node.Ask).
+type Locations uint8
+
+// The values of Options.Locations.
+const (
+	LocationsAuto  Locations = iota // all, or if there is no room in the index the owned ones
+	LocationsAll                    // all; what has no room is a miss
+	LocationsOwned                  // those that the node owns (package owner)
+)
 
 // Path says which transport fetches blocks.
 type Path uint8

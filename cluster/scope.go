@@ -25,9 +25,15 @@ const maxFound = 8
 // openScopes makes what decides which part of the peers' feeds this node follows.
 func (n *Node) openScopes() {
 	n.scopes = owner.NewScopes(owner.Options{
-		Self: n.o.Gossip.Name, Members: n.owners, Covered: n.covered, Full: n.index.Full, Drop: n.index.Keep, Log: n.log,
+		Self: n.o.Gossip.Name, Members: n.owners, Covered: n.covered, Drop: n.index.Keep, Log: n.log,
 		Settle: n.o.tuning.settle,
+		Full: func() bool {
+			return n.o.Locations == LocationsOwned || n.o.Locations == LocationsAuto && n.index.Full()
+		},
 		Spare: func(share float64) bool {
+			if n.o.Locations == LocationsOwned {
+				return false
+			}
 			st := n.index.Stats()
 			return float64(st.Entries)*location.EntryBytes/share < float64(st.Limit)/2
 		},

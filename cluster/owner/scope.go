@@ -172,10 +172,10 @@ func (s *Scopes) next() Scope {
 		return nil
 	case t == nil:
 		s.since = time.Now()
-		s.o.Log.Info("no room for all that other nodes hold: from now on this node follows what it owns, and asks the owners of other names")
+		s.o.Log.Info("this node follows the keys that it owns, and asks other nodes about the rest")
 	case time.Since(s.since) >= s.o.Settle && s.o.Spare(s.Share()):
 		s.table.Store(nil)
-		s.o.Log.Info("there is room for all that other nodes hold: this node follows everything")
+		s.o.Log.Info("this node follows all keys again")
 		return nil
 	}
 	members := append(s.o.Members(), s.o.Self)

@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 		DirectIO:  DirectIO{Engine: Auto},
 		Peer: Peer{
 			Timeout: 5e9, Silence: 3e8, Transport: Auto, GossipProfile: "lan",
-			Accept: On, Cascade: "async", LocationMemory: scalar.GiB,
+			Accept: On, Cascade: "async", LocationMemory: scalar.GiB, Locations: Auto,
 		},
 		RDMA:    RDMA{Provider: Auto, Policy: "affinity", Cache: 256 * scalar.MiB},
 		Readdir: Readdir{Remote: On},

@@ -18,15 +18,22 @@ type Peer struct {
 	Control       string          `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
 	Bulk          string          `kvfs:"bulk" check:"hostport" example:"10.0.0.3:7948" help:"Address on which blocks are served, host:port. Empty means a free port of the host of bind."`
 	Congestion    string          `kvfs:"congestion" case:"in a data centre cubic can be several times as fast as the default, see cluster.md" check:"word" example:"cubic" help:"TCP congestion control of these connections, as in net.ipv4.tcp_allowed_congestion_control. Empty means the default of the machine."`
-	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma|digest" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
+	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma|digest|find" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
 	GossipProfile string          `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
 	GossipKeys    string          `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
 	Cascade       string          `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
 	Queue         scalar.Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 
-	LocationMemory scalar.Size `kvfs:"location_memory" default:"1GiB" help:"Most memory for what this node knows of the blocks of all peers, about 29 bytes for each block and holder. Blocks beyond that are misses. Zero means no limit."`
+	LocationMemory scalar.Size `kvfs:"location_memory" default:"1GiB" help:"Most memory for what this node knows of the blocks of all peers, about 29 bytes for each block and holder. A node for which that is too little asks other nodes: see locations. Blocks that have no room even so are misses. Zero means no limit."`
+	Locations      string      `kvfs:"locations" enum:"auto|all|owned" default:"auto" help:"What this node knows of the blocks of other nodes. all: everything, so that look-ups never wait for the network. owned: only the share that it keeps for the cluster; it asks other nodes about other names. auto: all, and owned if location_memory is too little for all."`
 }
+
+// Values of peer.locations, besides Auto.
+const (
+	LocationsAll   = "all"
+	LocationsOwned = "owned"
+)
 
 // TLS names the files of the certificates.
 type TLS struct {

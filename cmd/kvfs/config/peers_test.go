@@ -22,7 +22,7 @@ func TestPeers(t *testing.T) {
 	want.Peer = Peer{
 		Timeout: 2e9, Silence: 1e9, Transport: TransportRDMA, Control: "10.0.0.3:1", Bulk: ":0", Congestion: "cubic",
 		Require: []string{"store", "bury"}, GossipProfile: "wan", GossipKeys: "/k", Accept: Off,
-		Cascade: "sync", Queue: 2 * scalar.GiB, LocationMemory: 3 * scalar.GiB,
+		Cascade: "sync", Queue: 2 * scalar.GiB, LocationMemory: 3 * scalar.GiB, Locations: LocationsOwned,
 	}
 	want.RDMA = RDMA{Provider: "verbs", Devices: []string{"mlx5_0", "mlx5_1+mlx5_2"}, Policy: PolicyGPUIndex, Cache: 512 * scalar.MiB}
 	want.TLS, want.Readdir = TLS{CA: "/ca", Cert: "/c", Key: "/c-key"}, Readdir{Remote: Off}
@@ -48,6 +48,7 @@ peer:
   cascade: sync
   queue: 2GiB
   location_memory: 3GiB
+  locations: owned
 rdma: {provider: verbs, devices: [mlx5_0, " mlx5_1+mlx5_2 "], policy: gpu_index, cache: 512MiB}
 tls: {ca: /ca, cert: /c, key: /c-key}
 readdir: {remote: off}
@@ -55,7 +56,7 @@ readdir: {remote: off}
 	names := strings.Fields(`BIND=0.0.0.0 JOIN=10.0.0.1,[fd00::1]:7946,fd00::2,kv.example:80 ADVERTISE=10.0.0.3:7946 NODE_NAME=gpu-7 ZONE=rack_1
 		REPLICAS=2 PREFERRED_SEGMENT=gpu-8 PEER_TIMEOUT=2s PEER_TRANSPORT=rdma PEER_CONTROL=10.0.0.3:1 PEER_BULK=:0 PEER_CONGESTION=cubic
 		PEER_SILENCE=1s PEER_REQUIRE=store,bury PEER_GOSSIP_PROFILE=wan PEER_GOSSIP_KEYS=/k PEER_ACCEPT=off
-		PEER_CASCADE=sync PEER_QUEUE=2GiB PEER_LOCATION_MEMORY=3GiB RDMA_PROVIDER=verbs RDMA_DEVICES=mlx5_0,mlx5_1+mlx5_2 RDMA_POLICY=gpu_index RDMA_CACHE=512MiB TLS_CA=/ca TLS_CERT=/c TLS_KEY=/c-key READDIR_REMOTE=off`)
+		PEER_CASCADE=sync PEER_QUEUE=2GiB PEER_LOCATION_MEMORY=3GiB PEER_LOCATIONS=owned RDMA_PROVIDER=verbs RDMA_DEVICES=mlx5_0,mlx5_1+mlx5_2 RDMA_POLICY=gpu_index RDMA_CACHE=512MiB TLS_CA=/ca TLS_CERT=/c TLS_KEY=/c-key READDIR_REMOTE=off`)
 	var environ, flags []string
 	for _, entry := range names {
 		name, value, _ := strings.Cut(entry, "=")
@@ -67,7 +68,7 @@ readdir: {remote: off}
 		"inline": {InlineJSON: `{"bind": "0.0.0.0", "join": ["10.0.0.1", "[fd00::1]:7946", "fd00::2", "kv.example:80"], "advertise": "10.0.0.3:7946",
 			"node_name": "gpu-7", "zone": "rack_1", "replicas": 2, "preferred_segment": "gpu-8",
 			"peer": {"timeout": "2s", "transport": "rdma", "control": "10.0.0.3:1", "bulk": ":0", "congestion": "cubic", "silence": "1s",
-			"require": ["store", "bury"], "gossip_profile": "wan", "gossip_keys": "/k", "accept": "off", "cascade": "sync", "queue": "2GiB", "location_memory": "3GiB"},
+			"require": ["store", "bury"], "gossip_profile": "wan", "gossip_keys": "/k", "accept": "off", "cascade": "sync", "queue": "2GiB", "location_memory": "3GiB", "locations": "owned"},
 			"rdma": {"provider": "verbs", "devices": ["mlx5_0", "mlx5_1+mlx5_2"], "policy": "gpu_index", "cache": "512MiB"},
 			"tls": {"ca": "/ca", "cert": "/c", "key": "/c-key"}, "readdir": {"remote": "off"}}`},
 		"env":   {Environ: environ},

@@ -85,6 +85,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Settings: sharedSettings(cfg), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
 		Location:    location.Options{Lost: lost.Tell, Now: program.Clock, MaxBytes: int64(cfg.Peer.LocationMemory)},
+		Locations:   locations[cfg.Peer.Locations],
 		GraveFile:   graves,
 		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
 	}
@@ -122,6 +123,11 @@ func gravePath(cfg *config.Config, memory string) (string, error) {
 	}
 	dir, err := filepath.Abs(cfg.Disk.Dirs[0].Path)
 	return filepath.Join(dir, "kvfs-graves"), err
+}
+
+// locations are the values of peer.locations.
+var locations = map[string]cluster.Locations{
+	config.Auto: cluster.LocationsAuto, config.LocationsAll: cluster.LocationsAll, config.LocationsOwned: cluster.LocationsOwned,
 }
 
 // paths are the values of peer.transport.
