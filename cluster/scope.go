@@ -181,5 +181,6 @@ func (v *service) Find(_ context.Context, req *wire.FindRequest) (*wire.FindRepl
 			reply.Found = append(reply.Found, message.FoundToWire(&l.Entry, uint32(i), number(l.Peer.name)))
 		}
 	}
+	n.counters.found.Add(uint64(len(paths) - len(reply.Unsure)))
 	return reply, nil
 }

@@ -13,6 +13,10 @@ type Stats struct {
 	Gossip gossip.Stats   `json:"gossip"`
 	Index  location.Stats `json:"index"`
 
+	// Share is the part of all keys that this node follows in the feeds of its peers, from 0 to 1. It asks peers about the rest.
+	Share float64 `json:"followed_share"`
+	Found uint64  `json:"found_names"` // names about which peers asked this node, and that it could answer
+
 	Live    int    `json:"live"`             // peers that this node talks to
 	Known   int    `json:"known"`            // peers seen lately
 	Serving int    `json:"serving"`          // feeds of this node that peers follow
@@ -50,6 +54,7 @@ type counters struct {
 	badMeta, refused, farVersion                atomic.Uint64
 	gravesSent, gravesTaken, exchanges          atomic.Uint64
 	leaseGrants, leaseExpired, lent, stored     atomic.Uint64
+	found                                       atomic.Uint64
 	fabricFetches, fabricBytes, fabricFallbacks atomic.Uint64
 }
 
@@ -68,7 +73,7 @@ func (n *Node) Stats() Stats {
 		}
 	}
 	return Stats{
-		Gossip: n.gossip.Stats(), Index: n.index.Stats(),
+		Gossip: n.gossip.Stats(), Index: n.index.Stats(), Share: n.scopes.Share(), Found: c.found.Load(),
 		Live: live, Known: len(peers), Serving: n.subs.count(), FeedLag: n.feed.Lag(), Leases: leases, Conns: n.server.Conns(),
 		Strangers: c.Strangers.Load(), TooMany: c.TooMany.Load(), Unknown: c.Unknown.Load(), Malformed: c.Malformed.Load(),
 		Denied: c.Denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),

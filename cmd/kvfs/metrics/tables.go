@@ -269,6 +269,8 @@ var clusterFamilies = []family{
 	{"kvfs_cluster_index_entries", gauge, "", "Blocks of other nodes that this node knows.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Entries)) })},
 	{"kvfs_cluster_index_bytes", gauge, "", "Memory of that knowledge.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Bytes)) })},
 	{"kvfs_cluster_index_omitted_total", counter, "", "Blocks of other nodes that this node does not know for lack of peer.location_memory.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Omitted)) })},
+	{"kvfs_cluster_followed_share", gauge, "", "Part of all keys of which this node knows where they are. It asks other nodes about the rest.", peers(func(c *Cluster, o *output) { o.put(c.Node.Share) })},
+	{"kvfs_cluster_found_names_total", counter, "", "Names about which other nodes asked this node, and that it could answer.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Found)) })},
 	{"kvfs_cluster_graves", gauge, "", "Removals that this node remembers.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Index.Graves)) })},
 	{"kvfs_cluster_leases", gauge, "", "Leases of blocks that peers hold.", peers(func(c *Cluster, o *output) { o.put(float64(c.Node.Leases)) })},
 	{"kvfs_cluster_rejected_total", counter, "fault", "Packets, connections and calls of strangers: gossip, connections, unknown, malformed, denied, bulk.", peers(func(c *Cluster, o *output) {
