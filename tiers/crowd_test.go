@@ -76,6 +76,11 @@ func newCrowd(t *testing.T, n int, o tiers.Options) *crowd {
 
 // newCrowdOf starts an engine for each of the options.
 func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *crowd {
+	return newCrowdWith(t, cascade, func(nd *node) driver.Tier { return &far{nd} }, all...)
+}
+
+// newCrowdWith is newCrowdOf with other tiers that stand for the others.
+func newCrowdWith(t *testing.T, cascade tiers.CascadeMode, others func(nd *node) driver.Tier, all ...tiers.Options) *crowd {
 	c := &crowd{t: t}
 	for i, o := range all {
 		nd := &node{n: i, crowd: c, known: make([]map[string]driver.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
@@ -83,7 +88,7 @@ func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *
 		o = patient(o)
 		o.Secondaries = append(slices.Clone(o.Secondaries),
 			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
-			tiers.SecondaryOptions{Name: "peer", Tier: &far{nd}, Cascade: tiers.CascadeOff})
+			tiers.SecondaryOptions{Name: "peer", Tier: others(nd), Cascade: tiers.CascadeOff})
 		nd.world = open(t, shmDir(t), o)
 		nd.hold = true
 		nd.event = nd.e.Events().Next()

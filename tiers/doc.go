@@ -65,7 +65,8 @@
 // One secondary tier may be a Remote: it stands for the other nodes. A cluster has more blocks than a node has memory
 // for, so the blocks of others have no entries until a caller asks for their names (package elsewhere). A look-up that finds no
 // entry asks Remote.Locate, which answers from memory. From then on the block is hollow as others are: its open
-// promotes it.
+// promotes it. If the Remote does not know all names (Asker), a look-up of one that it does not know asks other nodes,
+// without a lock, and looks once more.
 //
 // A hybrid logical clock numbers versions: the clock, but above every number that was seen, here or elsewhere
 // (Observe). So the later of two versions has the higher number wherever they were made, as far as the maker knew of

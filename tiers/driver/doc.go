@@ -9,7 +9,7 @@
 //	Registry  the types of tiers that a configuration may list
 //
 // A Tier has the methods that each tier needs. What only some can do is an interface of its own, and a
-// tier without it has a documented default: Statser, Enumerator, Finder, Hosted,
+// tier without it has a documented default: Asker, Statser, Enumerator, Finder, Hosted,
 // Recorder, Syncer.
 //
 // Primary and Tier are two interfaces because they are two jobs. The primary keeps files that clients read

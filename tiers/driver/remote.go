@@ -39,6 +39,19 @@ type Remote interface {
 	List(ctx context.Context, dir string, fn func(name string, l *Located) bool) error
 }
 
+// Asker is the ability of a Remote that does not know all names by itself. A Remote without it does: what Locate does
+// not find, no other node has.
+type Asker interface {
+	// Unknown reports whether Locate may find nothing at a path although other nodes have something: Ask would tell. It
+	// answers from memory, and is called with the lock of the engine held, too.
+	Unknown(path string) bool
+
+	// Ask asks other nodes about paths, which are different. Afterwards Locate tells what they have, for some seconds. It
+	// blocks on the network, for half a second at most, or until ctx ends. It reports nothing: a path about which nobody
+	// answers stays unknown, a miss. The engine holds no lock. It may ask about one path several times in parallel.
+	Ask(ctx context.Context, paths []string)
+}
+
 // Located is what a path means to a Remote or a Finder: the attributes of its latest version.
 type Located struct {
 	Seq   uint64

@@ -25,6 +25,7 @@ func (e *copies) AddSecondaries() {
 		s.Syncer, _ = o.Tier.(driver.Syncer)
 		if far, ok := o.Tier.(driver.Remote); ok {
 			e.Remote, e.Far = s, far
+			e.Asker, _ = o.Tier.(driver.Asker)
 		} else if _, ok := o.Tier.(driver.Recorder); !ok {
 			e.Anew |= s.Bit
 		}

@@ -49,8 +49,16 @@ func (e *names) ResolveLocked(parent index.ID, name string, by state.Caller) (id
 // Lookup returns the entry called name in the directory parent, as the caller's process sees it. It counts one
 // reference by the kernel and grants the lease. It fails with ErrNotFound; Attr.Stable then says whether the kernel
 // may cache the absence. With Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
+//
+// It waits only if there is nothing of the name here and the Remote is a driver.Asker that does not know the name: for
+// half a second at most, or until the engine closes.
 func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.Attr, err error) {
-	a, l, err := e.lookup(parent, name, &by)
+	a, l, err := e.lookup(parent, name, &by, false)
+	if l.unknown != "" {
+		state.Announce(by.Waits)
+		e.elsewhere.Ask(e.Ctx, []string{l.unknown})
+		a, l, err = e.lookup(parent, name, &by, true)
+	}
 	if err != nil {
 		return a, err
 	}
@@ -70,7 +78,7 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 }
 
 func (e *names) lookupAgain(parent index.ID, name string, by *state.Caller) (state.Attr, error) {
-	a, l, err := e.lookup(parent, name, by)
+	a, l, err := e.lookup(parent, name, by, true)
 	if err == nil && l.live != nil {
 		a = l.live.Refresh(a)
 	}
@@ -82,9 +90,12 @@ type looked struct {
 	live   state.WriteSide // as liveLocked
 	hollow bool
 	hides  bool // its first bytes will hide it from other processes
+
+	unknown string // not empty: nothing was found nor counted, and other nodes must be asked about this path
 }
 
-func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.Attr, looked, error) {
+// lookup is one try of Lookup. asked: it is the last one, because other nodes were asked or need not be.
+func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked bool) (state.Attr, looked, error) {
 	g := e.NewGone()
 	defer e.Finish(g)
 	e.Mu.Lock()
@@ -96,13 +107,12 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.At
 		id, stable = 0, false
 	}
 	if id == 0 {
-		e.Mu.Counters.LookupMisses++
-		e.Mu.Tally.Miss()
-		e.Mu.Reuse.MissedLocked(parent, name, e.Mu.Ix.HashOf(parent, name), e.Now())
-		if e.Opts.Kernels && !by.Told && parent != index.Root && !e.Mu.Ix.Linked(parent) {
-			return state.Attr{Stable: stable}, looked{}, state.ErrStale // another directory may have its name
+		if !asked {
+			if path := e.elsewhere.UnknownLocked(parent, name); path != "" {
+				return state.Attr{}, looked{unknown: path}, block.ErrNotFound
+			}
 		}
-		return state.Attr{Stable: stable}, looked{}, block.ErrNotFound
+		return state.Attr{Stable: stable}, looked{}, e.missedLocked(parent, name, by)
 	}
 	en := e.Mu.Ix.At(id)
 	en.Lookups++
@@ -117,6 +127,17 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller) (state.At
 	l := looked{live: e.liveLocked(id), hollow: hollow}
 	l.hides = l.live != nil && en.Flags&state.FlagUncommitted == 0 && e.KindLocked(en) == draft.Block && e.writing.BlankLocked(id, en)
 	return a, l, nil
+}
+
+// missedLocked counts a look-up that found nothing, and returns its error.
+func (e *names) missedLocked(parent index.ID, name string, by *state.Caller) error {
+	e.Mu.Counters.LookupMisses++
+	e.Mu.Tally.Miss()
+	e.Mu.Reuse.MissedLocked(parent, name, e.Mu.Ix.HashOf(parent, name), e.Now())
+	if e.Opts.Kernels && !by.Told && parent != index.Root && !e.Mu.Ix.Linked(parent) {
+		return state.ErrStale // another directory may have its name
+	}
+	return block.ErrNotFound
 }
 
 // liveLocked returns the write side of an entry whose bytes may have changed since they were last accounted, else

@@ -48,6 +48,12 @@ func (r *Room) Connect(elsewhere Elsewhere, lower Lower, writing Writing) {
 
 // Elsewhere is what this room needs of package elsewhere.
 type Elsewhere interface {
+	// AppendUnknownLocked appends to ask those of a path and the directories above it of which this node knows nothing,
+	// if other nodes must be asked about them.
+	AppendUnknownLocked(ask []string, path string) []string
+	// Ask asks other nodes about paths, which may contain duplicates, and puts them in order. It does nothing if there
+	// are none; else it blocks for half a second at most, or until ctx ends. The caller holds no lock.
+	Ask(ctx context.Context, paths []string)
 	// BuryLocked makes the versions of a name on other nodes void, if the name was unlinked or has expired. The caller
 	// still holds the lock, so that no look-up finds on other nodes what is gone here.
 	BuryLocked(id index.ID, reason fate.Reason)
@@ -75,6 +81,9 @@ type Elsewhere interface {
 	// TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
 	// calls it before it releases the lock.
 	TellOutdatedLocked(g *state.Gone)
+	// UnknownLocked returns the path of a name of which this node knows nothing, if other nodes must be asked about it. It
+	// returns "" for all other names.
+	UnknownLocked(parent index.ID, name string) (path string)
 }
 
 // Lower is what this room needs of package lower.

@@ -18,7 +18,7 @@ type Caller struct {
 	// version and Accounts.NeedCgroups says so.
 	Cgroup string
 
-	// Waits is called before OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.
+	// Waits is called before Lookup, OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.
 	Waits Waiter
 }
 

@@ -38,6 +38,7 @@ type State struct {
 	Tiers     []*Secondary                  // constant after Open
 	Remote    *Secondary                    // the one of tiers that is a Remote, or nil
 	Far       driver.Remote                 // the tier of remote, or nil
+	Asker     driver.Asker                  // the same tier if it is an Asker, else nil
 	Finders   []*Secondary                  // those of tiers that are a driver.Finder
 	Anew      uint16                        // bits of this node's tiers that are no driver.Recorder
 	Lazy      uint16                        // bits of the tiers with CascadeOnEvict

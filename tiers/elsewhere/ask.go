@@ -1,0 +1,84 @@
+package elsewhere
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
+)
+
+// A node of a large cluster may have no room to know all names. Its Remote is a driver.Asker then: of a name that
+// Locate does not find it says whether other nodes must be asked. They are asked when somebody looks the name up, before
+// it is looked up once more. The kernel looks a name up before it makes, removes or renames it. So these operations ask
+// only about directories that are here: they must know whether other nodes have them, too.
+
+// UnknownLocked returns the path of a name of which this node knows nothing, if other nodes must be asked about it. It
+// returns "" for all other names, among them those that other nodes do not tell: temporary and plain ones.
+func (e *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
+	if e.Asker == nil || e.DirLocked(parent) != nil || e.Mu.Ix.Lookup(parent, name) != 0 || e.NameFlagsLocked(parent, name) != 0 ||
+		len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0 {
+		return ""
+	}
+	path = e.ChildPathLocked(parent, name)
+	if block.CheckPath(path) != nil || !e.Asker.Unknown(path) {
+		return ""
+	}
+	return path
+}
+
+// AppendUnknownLocked is UnknownLocked for a path of several names. It appends to ask the path and the directories above
+// it, as far as other nodes must be asked about them.
+func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
+	if e.Asker == nil || block.CheckPath(path) != nil {
+		return ask
+	}
+	dir, list := index.Root, ask
+	for end := -1; end < len(path); {
+		begin := end + 1
+		if end = strings.IndexByte(path[begin:], '/') + begin; end < begin {
+			end = len(path)
+		}
+		name := path[begin:end]
+		if dir != 0 {
+			if e.DirLocked(dir) != nil || e.Mu.Ix.At(dir).Flags&state.FlagTemp != 0 {
+				return ask
+			}
+			dir = e.Mu.Ix.Lookup(dir, name)
+		}
+		switch last := end == len(path); {
+		case dir != 0:
+		case last && (e.Temp.Name(name) || e.Plain.Name(name)), !last && e.Temp.Dir(name):
+			return ask
+		case e.Asker.Unknown(path[:end]):
+			list = append(list, path[:end])
+		}
+	}
+	return list
+}
+
+// UnknownDirsLocked returns the paths of those of some directories of this node of which other nodes must be asked
+// whether they have them, too. It ignores 0 and what is no directory.
+func (e *elsewhere) UnknownDirsLocked(dirs ...index.ID) (ask []string) {
+	for _, id := range dirs {
+		if e.Asker == nil || id == 0 || e.DirLocked(id) != nil || e.Mu.Ix.At(id).Flags&state.FlagTemp != 0 {
+			continue
+		}
+		path := e.Mu.Ix.Path(id)
+		if _, known := e.Locate(path); !known && e.Asker.Unknown(path) {
+			ask = append(ask, path)
+		}
+	}
+	return ask
+}
+
+// Ask asks other nodes about paths, which may contain duplicates, and puts them in order. It does nothing if there are
+// none; else it blocks for half a second at most, or until ctx ends. The caller holds no lock.
+func (e *elsewhere) Ask(ctx context.Context, paths []string) {
+	if len(paths) > 0 {
+		slices.Sort(paths)
+		e.Asker.Ask(ctx, slices.Compact(paths))
+	}
+}
