@@ -3,6 +3,7 @@ package tiers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,8 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
 // asking is the tier of a node that knows nothing by itself: of what others have, Locate finds what was asked for.
@@ -168,6 +171,31 @@ func TestAskLookup(t *testing.T) {
 	must(t, f.close(), late.close())
 }
 
+// TestAskLookupAllocs: what a narrow node has costs it no allocation.
+func TestAskLookupAllocs(t *testing.T) {
+	if invariant.Enabled {
+		t.Skip("the checks of this build allocate")
+	}
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	must(t, b.mkdir("g"))
+	paths, out := make([][]byte, 300), make([]tiers.Place, 300)
+	for i := range paths {
+		paths[i] = fmt.Appendf(nil, "g/%d", i)
+		must(t, b.put(10, string(paths[i]), nil))
+	}
+	dir := resolve(t, b.world, "g").ID
+	others.forget()
+	if n := testing.AllocsPerRun(100, func() {
+		at, _ := b.e.Lookup(dir, "7", by(10))
+		b.forget(at.ID)
+		b.e.Presences(paths, tiers.PresenceOptions{Lease: true}, out)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	others.wantAsks()
+}
+
 // TestAskLost: what the node learned by asking and knows no more is forgotten, and asked for again.
 func TestAskLost(t *testing.T) {
 	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
@@ -215,4 +243,73 @@ func TestAskBlocked(t *testing.T) {
 	if got := <-got; got != "content" {
 		t.Errorf("read %q", got)
 	}
+}
+
+// TestAskPresences: many names of all kinds take one question, about those of which the node knows nothing.
+func TestAskPresences(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	must(t, b.mkdir("g"))
+	var names, ask []string
+	for i := range 10_000 {
+		name := fmt.Sprintf("far/%04d", i)
+		switch i % 4 {
+		case 0:
+			name = fmt.Sprint("g/", i)
+			must(t, b.put(10, name, nil))
+		case 1:
+			name += ".tmp"
+		case 2:
+			b.hear(0, name, driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+			ask = append(ask, name)
+		default:
+			ask = append(ask, name)
+		}
+		names = append(names, name)
+	}
+	b.hear(0, "far", driver.Located{Seq: 10, Mode: 0o040755}, true)
+	others.forget() // what was asked before this node's own blocks were made
+	before := b.e.Stats().Counters
+	b.wantStates(strings.Repeat("m.2.", 2500), names...)
+	others.wantAsks(strings.Join(append([]string{"far"}, ask...), " "))
+	after := b.e.Stats().Counters
+	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 5000 || misses != 5000 {
+		t.Errorf("%d hits, %d misses", hits, misses)
+	}
+	b.wantStates("2.2", "far/0002", "far/0003", "far/0006")
+	others.wantAsks("far/0003")
+	b.wantStates("2m", "far/0002", "g/0")
+	others.wantAsks()
+	for _, name := range names {
+		b.hear(0, name, driver.Located{}, false)
+	}
+}
+
+// TestAskPresencesViewer: whether a user may read what others have depends on the directories above, so they are asked
+// for, too, each once.
+func TestAskPresencesViewer(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a := c.nodes[0]
+	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")))
+	c.tell()
+	user := tiers.PresenceOptions{As: &event.Viewer{UID: 77}}
+	want := func(want string, names ...string) {
+		t.Helper()
+		if got := b.states(user, names...); got != want {
+			t.Errorf("states of %q: %q, want %q", names, got, want)
+		}
+	}
+	want("2.2", "g/d/x", "g/d/none", "g/d/y")
+	others.wantAsks("g g/d g/d/none g/d/x g/d/y")
+	others.lapse(false, "g", "g/d")
+	want("22", "g/d/x", "g/d/y")
+	others.wantAsks("g g/d")
+	mode := uint32(0o700)
+	_, err := a.e.SetAttr(resolve(t, a.world, "g/d").ID, tiers.Change{Mode: &mode})
+	must(t, err)
+	c.tell()
+	want(".", "g/d/x")
+	others.wantAsks()
+	b.wantStates("2", "g/d/x")
 }

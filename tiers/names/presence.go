@@ -29,6 +29,9 @@ type Place struct {
 	Tier     uint8 // of a Hit: 0 is memory, i+1 stands for Options.Secondaries[i]
 }
 
+// unknown is the Presence of a block before other nodes are asked about it.
+const unknown driver.Presence = 255
+
 // PresenceOptions are the options of Presences.
 type PresenceOptions struct {
 	Lease bool // a block that is found stays readable for Options.LookupLease, as after Lookup
@@ -46,24 +49,48 @@ const presenceBatch = 128
 // Pending, also to its own process. A directory is a miss, and so is a path that cannot exist. A block that only
 // other nodes or a driver.Finder have is found, but gets no entry and no lease.
 //
-// Presences is made for thousands of names. It takes the lock for some of them at a time, does not wait, and
-// allocates nothing for names of this node. Neighbours in one directory are found faster. len(out) must be at least
-// len(paths).
+// Presences is made for thousands of names. It takes the lock for some of them at a time, and allocates nothing for
+// names of this node. Neighbours in one directory are found faster. It waits only if there are names of which the Remote,
+// a driver.Asker, does not know: once for all of them, for half a second at most, or until the engine closes. len(out)
+// must be at least len(paths).
 func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
+	var ask []string
 	out = out[:len(paths)]
+	e.presencesOf(paths, &o, out, &ask)
+	if len(ask) == 0 {
+		return
+	}
+	e.elsewhere.Ask(e.Ctx, ask)
+	var at []int
+	var again [][]byte
+	for i := range out {
+		if out[i].Presence == unknown {
+			at, again = append(at, i), append(again, paths[i])
+		}
+	}
+	places := make([]Place, len(again))
+	e.presencesOf(again, &o, places, nil)
+	for i, p := range places {
+		out[at[i]] = p
+	}
+}
+
+// presencesOf is Presences without asking other nodes. It appends to ask, unless that is nil, the paths that they must be
+// asked about, and marks the places that depend on them.
+func (e *lookups) presencesOf(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
 	for len(paths) > 0 {
 		n := min(len(paths), presenceBatch)
-		e.presences(paths[:n], &o, out[:n])
+		e.presences(paths[:n], o, out[:n], ask)
 		paths, out = paths[n:], out[n:]
 	}
 }
 
-func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
+func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
 	w := state.PathWalker{Ix: e.Mu.Ix}
 	var dirs [presenceBatch]index.ID
 	var names [presenceBatch]string
 	var found [presenceBatch]index.Found
-	hits := uint64(0)
+	hits, misses := uint64(0), uint64(0)
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	now := e.Now()
@@ -74,7 +101,7 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 	for i, path := range paths {
 		switch {
 		case found[i].ID == 0:
-			out[i] = e.absentLocked(dirs[i], names[i], path, o)
+			out[i] = e.absentLocked(dirs[i], names[i], path, o, ask)
 			if out[i] == (Place{}) && dirs[i] != 0 {
 				e.Mu.Reuse.MissedLocked(dirs[i], names[i], found[i].Hash, now)
 			}
@@ -83,12 +110,16 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place) {
 		default:
 			out[i] = Place{}
 		}
-		if out[i].Presence != driver.Miss {
+		switch out[i].Presence {
+		case driver.Miss:
+			misses++
+		case unknown:
+		default:
 			hits++
 		}
 	}
 	e.Mu.Counters.LookupHit += hits
-	e.Mu.Counters.LookupMisses += uint64(len(paths)) - hits
+	e.Mu.Counters.LookupMisses += misses
 }
 
 // placeLocked returns where the block of an entry is.
@@ -121,16 +152,20 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 }
 
 // absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes or a Finder may
-// have the block.
-func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions) Place {
+// have the block. ask is as in presencesOf.
+func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions, ask *[]string) Place {
 	if e.WritingLocked(o.As, dir, name) {
 		return Place{Presence: driver.Pending}
 	}
 	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}
-	l, s := e.elsewhere.SeekLocked(string(path))
-	if s == nil || !e.showsFarLocked(o.As, string(path), &l) {
+	p := string(path)
+	l, s := e.elsewhere.SeekLocked(p)
+	if s == nil || !e.showsFarLocked(o.As, p, &l) {
+		if ask != nil && e.askLocked(ask, p, s != nil) {
+			return Place{Presence: unknown}
+		}
 		return Place{}
 	}
 	if l.Mode&state.ModeType != state.ModeRegular {
@@ -140,6 +175,17 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 		return Place{Late: true}
 	}
 	return Place{Presence: driver.Hit, Tier: uint8(s.N + 1)}
+}
+
+// askLocked appends to ask what other nodes must be asked about a path that would be a miss, and reports whether there is
+// anything. found: they have something at the path, but it is not known whether the user may read it.
+func (e *lookups) askLocked(ask *[]string, path string, found bool) bool {
+	if e.Asker == nil || !found && !e.Asker.Unknown(path) {
+		return false
+	}
+	before := len(*ask)
+	*ask = e.elsewhere.AppendUnknownLocked(*ask, path)
+	return len(*ask) > before
 }
 
 // pathGroupLocked returns the group of a path, nil if the group has no account.
