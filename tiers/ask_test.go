@@ -245,6 +245,42 @@ func TestAskBlocked(t *testing.T) {
 	}
 }
 
+// TestAskCancelled: a question ends with the engine, and that of a prefetch with its ctx, too. They are misses then.
+func TestAskCancelled(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	a := c.nodes[0]
+	defer a.close(false)
+	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("content")))
+	c.tell()
+	began, got := make(chan struct{}, 1), make(chan string)
+	others.let(func(ctx context.Context) {
+		began <- struct{}{}
+		<-ctx.Done()
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-began
+		cancel()
+	}()
+	if f := b.prefetch(ctx, "g/x", "g/y"); f.letters() != "!!" || !errors.Is(f.results[0].Err, context.Canceled) {
+		t.Errorf("results %q, %v", f.letters(), f.results[0].Err)
+	}
+	if got := b.entries(); got != "" {
+		t.Errorf("entries %q", got)
+	}
+	others.wantAsks("g g/x g/y")
+	go func() { got <- b.reads("g/x") }()
+	select {
+	case <-began:
+	case got := <-got:
+		t.Fatalf("read %q, and asked nobody", got)
+	}
+	b.close(false)
+	if got := <-got; got != "ENOENT" {
+		t.Errorf("read %q", got)
+	}
+}
+
 // TestAskPresences: many names of all kinds take one question, about those of which the node knows nothing.
 func TestAskPresences(t *testing.T) {
 	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
@@ -312,4 +348,38 @@ func TestAskPresencesViewer(t *testing.T) {
 	want(".", "g/d/x")
 	others.wantAsks()
 	b.wantStates("2", "g/d/x")
+}
+
+// TestAskPrefetch: the whole way to a block is asked for at once. Of very many blocks those that come soon are asked for.
+func TestAskPrefetch(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	a := c.nodes[0]
+	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")), b.put(10, "own", nil))
+	c.tell()
+	others.wantAsks("own")
+	if s := b.prefetch(context.Background(), "g/d/x", "own", "g/d/none", "g/x.tmp", "g/tmp/x", "own/x", "g//", "g/d/y").letters(); s != "lm.....l" {
+		t.Errorf("results %q", s)
+	}
+	others.wantAsks("g g/d g/d/none g/d/x g/d/y")
+	names := numbered("g", 1100)
+	if s := b.prefetch(context.Background(), names...).letters(); s != strings.Repeat(".", len(names)) {
+		t.Errorf("results %q", s)
+	}
+	slices.Sort(names[:1024])
+	slices.Sort(names[1024:])
+	others.wantAsks(strings.Join(names[:1024], " "), strings.Join(names[1024:], " "))
+}
+
+// TestAskWhy: whether another node has a block is asked before something else is said.
+func TestAskWhy(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	must(t, c.nodes[0].mkdir("g"), c.nodes[0].put(10, "g/x", []byte("content")), b.put(10, "own", nil))
+	c.tell()
+	others.wantAsks("own")
+	b.wantVerdict("g/x", "present tier=peer")
+	b.wantVerdict("g/none", "never_stored")
+	b.wantVerdict("own", "present tier=memory")
+	others.wantAsks("g g/x", "g/none")
 }

@@ -241,7 +241,7 @@ func (e *Engine) Unlink(parent index.ID, name string, by Caller) error {
 }
 
 // Why returns why the block at a path below the mount is not there, or that it is.
-func (e *Engine) Why(path string) fate.Verdict { return e.core.verdicts.Why(path) }
+func (e *Engine) Why(path string) fate.Verdict { return e.core.verdicts.WhyAsked(path) }
 
 // WhyOf is Why for an entry that the kernel holds a reference to.
 func (e *Engine) WhyOf(id index.ID) fate.Verdict { return e.core.verdicts.WhyOf(id) }

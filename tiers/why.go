@@ -21,6 +21,16 @@ func (e *verdicts) Why(path string) fate.Verdict {
 	return e.whyLocked(path)
 }
 
+// WhyAsked is Why, but if this node does not know by itself whether other nodes have the block, it asks them first. It
+// blocks for half a second at most then, or until the engine closes.
+func (e *verdicts) WhyAsked(path string) fate.Verdict {
+	e.Mu.Lock()
+	unknown := e.elsewhere.AppendUnknownLocked(nil, path)
+	e.Mu.Unlock()
+	e.elsewhere.Ask(e.Ctx, unknown)
+	return e.Why(path)
+}
+
 // WhyOf is Why for an entry that the kernel holds a reference to.
 func (e *verdicts) WhyOf(id index.ID) fate.Verdict {
 	e.Mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -73,9 +74,13 @@ func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
 		told[i] = true
 		r.Done(i, res)
 	}
-	next := 0
+	next, asked := 0, 0
 	for next < len(r.Paths) && ctx.Err() == nil {
-		n := f.begin(next)
+		if next == asked {
+			asked = f.ask(ctx, next)
+			continue
+		}
+		n := f.begin(next, asked)
 		next += n
 		if n == 0 {
 			f.wait(ctx)
@@ -110,8 +115,33 @@ func (f *prefetch) idle() bool {
 // prefetchBatch bounds how many names one hold of the lock looks up.
 const prefetchBatch = 128
 
-// begin finds or starts to load some paths, from the n-th on, and returns their number: 0 if too much is under way.
-func (f *prefetch) begin(n int) int {
+// askAhead is how many paths other nodes are asked about at a time. A node knows the answers only for some seconds, so it
+// asks for those that it begins soon.
+const askAhead = 8 * prefetchBatch
+
+// ask asks other nodes about those of askAhead paths, from the n-th on, of which this node knows nothing. It returns the
+// number of the first path after them.
+func (f *prefetch) ask(ctx context.Context, n int) (end int) {
+	end = min(n+askAhead, len(f.r.Paths))
+	e := f.e
+	if e.Asker == nil {
+		return end
+	}
+	var unknown []string
+	for batch := range slices.Chunk(f.r.Paths[n:end], prefetchBatch) {
+		e.Mu.Lock()
+		for _, path := range batch {
+			unknown = e.elsewhere.AppendUnknownLocked(unknown, string(path))
+		}
+		e.Mu.Unlock()
+	}
+	e.elsewhere.Ask(ctx, unknown)
+	return end
+}
+
+// begin finds or starts to load some paths, from the n-th on and before the end-th, and returns their number: 0 if too
+// much is under way.
+func (f *prefetch) begin(n, end int) int {
 	f.mu.Lock()
 	keys, bytes := f.mu.keys, f.mu.bytes
 	f.mu.Unlock()
@@ -121,7 +151,7 @@ func (f *prefetch) begin(n int) int {
 	count := 0
 	e := f.e
 	e.Mu.Lock()
-	for ; count < len(found) && n+count < len(f.r.Paths); count++ {
+	for ; count < len(found) && n+count < end; count++ {
 		x := &found[count]
 		*x = e.loads.prefetchFindLocked(&f.r, n+count, keys == 0 || keys < PrefetchKeys && bytes < f.max)
 		if x.full {

@@ -49,6 +49,12 @@ func (r *Room) Connect(elsewhere Elsewhere, names Names, space Space, verdicts V
 
 // Elsewhere is what this room needs of package elsewhere.
 type Elsewhere interface {
+	// AppendUnknownLocked appends to ask those of a path and the directories above it of which this node knows nothing,
+	// if other nodes must be asked about them.
+	AppendUnknownLocked(ask []string, path string) []string
+	// Ask asks other nodes about paths, which may contain duplicates, and puts them in order. It does nothing if there
+	// are none; else it blocks for half a second at most, or until ctx ends. The caller holds no lock.
+	Ask(ctx context.Context, paths []string)
 	// ForgetOnlyLocked forgets an entry that stands only for a file or directory of other nodes, and does nothing with
 	// another entry.
 	ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone)
