@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -382,4 +386,56 @@ func TestAskWhy(t *testing.T) {
 	b.wantVerdict("g/none", "never_stored")
 	b.wantVerdict("own", "present tier=memory")
 	others.wantAsks("g g/x", "g/none")
+}
+
+// TestAskDirs: a directory of this node that others have, too, is listed with their names. It is neither removed nor
+// renamed nor replaced, and of one that no other has they are asked nothing but that.
+func TestAskDirs(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	defer c.close()
+	b.e.SetListWait(time.Minute)
+	a := c.nodes[0]
+	for _, dir := range []string{"g", "h", "alone", "empty", "tmp"} {
+		must(t, b.mkdir(dir))
+	}
+	must(t, a.mkdir("g"), a.mkdir("h"), a.put(10, "g/x", []byte("x")), a.put(10, "g/y", []byte("y")), b.put(10, "alone/x", nil))
+	c.tell()
+	list := func(dir, want string) {
+		t.Helper()
+		var names []string
+		for _, d := range b.e.Elsewhere(context.Background(), resolve(t, b.world, dir).ID) {
+			names = append(names, d.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("listed in %q: %q, want %q", dir, got, want)
+		}
+	}
+	others.wantAsks("alone/x")
+	list("alone", "")
+	list("tmp", "")
+	for _, row := range []struct {
+		from, to string
+		want     error
+	}{{"g", "new", unix.EXDEV}, {"alone", "h", unix.EXDEV}, {"alone", "new", nil}} {
+		others.lapse(false, "g", "h")
+		if err := b.rename(10, row.from, row.to, false); !errors.Is(err, row.want) || row.want == nil && err != nil {
+			t.Errorf("rename of %s to %s: %v", row.from, row.to, err)
+		}
+	}
+	must(t, b.rmdir("empty"))
+	others.wantAsks("alone", "new", "g", "alone h", "new", "alone", "empty")
+	if b.mu.Lock(); b.lists+b.loads > 0 {
+		t.Errorf("%d listings and %d loads", b.lists, b.loads)
+	}
+	b.mu.Unlock()
+
+	b.bury(driver.Grave{Path: "g/y", Seq: math.MaxUint64}) // of which the other has not heard
+	list("g", "x")
+	list("", "g h")
+	others.lapse(false, "g", "h")
+	if err := b.rmdir("g"); !errors.Is(err, block.ErrNotEmpty) {
+		t.Errorf("rmdir: %v", err)
+	}
+	must(t, b.rmdir("h"))
+	others.wantAsks("g", "g", "h")
 }

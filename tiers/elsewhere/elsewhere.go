@@ -56,13 +56,11 @@ func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent 
 	if e.Remote == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, e.Opts.ListWait)
+	defer cancel()
+	path, shared := e.sharedDir(ctx, dir)
 	e.Mu.Lock()
-	path, known := "", dir == index.Root
-	if !known && e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir) {
-		path = e.Mu.Ix.Path(dir)
-		_, known = e.Locate(path)
-	}
-	if !known || e.Mu.Closed {
+	if !shared || e.Mu.Closed {
 		e.Mu.Unlock()
 		return nil
 	}
@@ -71,15 +69,43 @@ func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent 
 		e.Work.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
 	}
 	e.Mu.Unlock()
-	timer := time.NewTimer(e.Opts.ListWait)
-	defer timer.Stop()
 	select {
 	case <-l.done:
 		return l.names
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return e.listedSoFar(path, l)
+}
+
+// sharedDir returns the path of a directory, and whether other nodes have it, too. It asks them if this node does not
+// know.
+func (e *elsewhere) sharedDir(ctx context.Context, dir index.ID) (path string, shared bool) {
+	if dir == index.Root {
+		return "", true
+	}
+	var unknown []string
+	e.Mu.Lock()
+	linked := e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir)
+	if linked {
+		path, unknown = e.Mu.Ix.Path(dir), e.UnknownDirsLocked(dir)
+	}
+	e.Mu.Unlock()
+	if !linked {
+		return "", false
+	}
+	e.Ask(ctx, unknown)
+	_, shared = e.Locate(path)
+	return path, shared
+}
+
+// listed returns what other nodes have under a name that one of them has listed. said is what that one says; it counts
+// if this node does not know of the name by itself, unless a grave voids it.
+func (e *elsewhere) listed(path string, said *driver.Located) (driver.Located, bool) {
+	l, ok := e.Locate(path)
+	if ok || e.Asker == nil || !e.Asker.Unknown(path) {
+		return l, ok
+	}
+	return e.right(*said, said.Seq >= e.Far.Buried(path))
 }
 
 // get returns the listing of a directory. first: the caller must make it.
@@ -126,12 +152,12 @@ func inOrder(names []state.Dirent) []state.Dirent {
 	return slices.CompactFunc(names, func(a, b state.Dirent) bool { return a.Name == b.Name })
 }
 
-// listedSoFar is soFar without the names that no node has any more.
+// listedSoFar is soFar without the names that no node has any more, as far as this node knows.
 func (e *elsewhere) listedSoFar(path string, l *listing) []state.Dirent {
 	prefix := prefixOf(path)
 	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d state.Dirent) bool {
 		_, ok := e.Locate(prefix + d.Name)
-		return !ok
+		return !ok && (e.Asker == nil || !e.Asker.Unknown(prefix+d.Name))
 	})
 }
 
@@ -143,17 +169,17 @@ func prefixOf(dir string) string {
 	return dir + "/"
 }
 
-// listElsewhere makes a listing. It leaves out names that the location index does not know:
+// listElsewhere makes a listing. It leaves out names that the location index should know and does not:
 // they were removed, or their holder has only just announced them.
 func (e *elsewhere) listElsewhere(path string, made *listing) {
 	ctx, cancel := context.WithTimeout(e.Ctx, listTime)
 	defer cancel()
 	prefix, told := prefixOf(path), 0
-	err := e.Far.List(ctx, path, func(name string, _ *driver.Located) bool {
+	err := e.Far.List(ctx, path, func(name string, said *driver.Located) bool {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}
-		if l, ok := e.Locate(prefix + name); ok {
+		if l, ok := e.listed(prefix+name, said); ok {
 			told++
 			made.mu.Lock()
 			made.names = append(made.names, state.Dirent{Mode: l.Mode, Name: name})
@@ -172,7 +198,8 @@ func (e *elsewhere) listElsewhere(path string, made *listing) {
 }
 
 // RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the
-// kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers.
+// kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers, or if other nodes
+// must be asked about it; then the kernel looks it up.
 func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
 	var g state.Gone
 	defer e.Finish(&g)

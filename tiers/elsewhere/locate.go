@@ -128,8 +128,10 @@ func (e *elsewhere) observeLocked(seq uint64) bool {
 }
 
 // Locate is Remote.Locate without the answers that cannot be right.
-func (e *elsewhere) Locate(path string) (driver.Located, bool) {
-	l, ok := e.Far.Locate(path)
+func (e *elsewhere) Locate(path string) (driver.Located, bool) { return e.right(e.Far.Locate(path)) }
+
+// right returns what the Remote has said unless it cannot be right.
+func (e *elsewhere) right(l driver.Located, ok bool) (driver.Located, bool) {
 	kind := l.Mode & state.ModeType
 	if !ok || kind != state.ModeDir && kind != state.ModeRegular || l.Size < 0 || !e.plausible(l.Seq) {
 		return driver.Located{}, false
@@ -349,6 +351,7 @@ func (e *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, 
 	e.OwnDirsLocked(id)
 	path := e.Mu.Ix.Path(id)
 	l, ok := e.Locate(path)
+	// It is not asked for: the look-up before has made an entry of what others had, and raised the numbers above its.
 	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
 		en.Seq = e.NextSeqLocked()
 	}
@@ -372,10 +375,11 @@ func (e *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name st
 	}
 	var g state.Gone
 	path := ""
+	var unknown []string
 	e.Mu.Lock()
 	id := e.FindLocked(parent, name)
 	if id != 0 && e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(id) == 0 { // else the caller finds out
-		path = e.Mu.Ix.Path(id)
+		path, unknown = e.Mu.Ix.Path(id), e.UnknownDirsLocked(id)
 	}
 	e.TellOutdatedLocked(&g)
 	e.Mu.Unlock()
@@ -383,14 +387,15 @@ func (e *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name st
 	if path == "" {
 		return nil
 	}
+	asking, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	e.Ask(asking, unknown)
 	if _, known := e.Locate(path); !known {
 		return nil
 	}
 	found := false
-	asking, cancel := context.WithTimeout(ctx, removeWait)
-	defer cancel()
-	err := e.Far.List(asking, path, func(name string, _ *driver.Located) bool {
-		_, found = e.Locate(path + "/" + name)
+	err := e.Far.List(asking, path, func(name string, said *driver.Located) bool {
+		_, found = e.listed(path+"/"+name, said)
 		return !found
 	})
 	switch {

@@ -52,9 +52,10 @@ const renameTries = 16
 // handles still land. If the file is the version of another process that still writes it, that process's close
 // commits it.
 //
-// Rename never asks other nodes, nor fetches from them. A block that only they have and a directory that they also
-// have cannot be renamed, nor can such a directory be replaced, nor a block that is only in a tier which cannot rename
-// it (no driver.Recorder). Rename fails with EXDEV then, and mv copies.
+// Rename fetches nothing from other nodes, and asks them only whether they have a directory of this node, if the Remote
+// is a driver.Asker that does not know. A block that only they have and a directory that they also have cannot be
+// renamed, nor can such a directory be replaced, nor a block that is only in a tier which cannot rename it (no
+// driver.Recorder). Rename fails with EXDEV then, and mv copies.
 //
 // It fails with ErrNotFound, ErrExist, ErrIsDir, ErrNotDir, ErrNotEmpty, ErrLoop, ErrReserved, ErrInvalid (also for
 // a size that is not the block size of a strict group), ErrNameTooLong, ErrPoisoned, ErrNoSpace, ErrQuota.
@@ -87,17 +88,23 @@ func (e *renames) Rename(ctx context.Context, o RenameOptions) error {
 }
 
 // bringUp brings a block of this node that is to get a plain name into memory, because plain files are only there.
-// The block stays there until unpin is called. bringUp also announces that the rename will take long.
+// The block stays there until unpin is called. bringUp also announces that the rename will take long, and has
+// movableLocked know which directories other nodes have.
 func (e *renames) bringUp(ctx context.Context, r *renaming) (unpin func(), err error) {
+	var unknown []string
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(r.id)
+	if en.Mode&state.ModeType == state.ModeDir {
+		unknown = e.elsewhere.UnknownDirsLocked(r.id, e.Mu.Ix.Lookup(r.NewParent, r.NewName))
+	}
 	populated := en.Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(r.id) > 0 // all records below it are written anew
 	plain := e.Mu.Ix.Valid(r.NewParent) && e.Mu.Ix.Linked(r.id) && e.kindOfLocked(r.to()) != draft.Block
 	hollow := plain && e.HollowLocked(r.id, en) && e.OwnTiers(en) != 0
 	e.Mu.Unlock()
-	if populated || hollow {
+	if populated || hollow || len(unknown) > 0 {
 		state.Announce(r.By.Waits)
 	}
+	e.elsewhere.Ask(ctx, unknown)
 	if !hollow {
 		return func() {}, nil
 	}

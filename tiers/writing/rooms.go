@@ -52,12 +52,14 @@ func (r *Room) Connect(elsewhere Elsewhere, lower Lower, names Names, space Spac
 
 // Elsewhere is what this room needs of package elsewhere.
 type Elsewhere interface {
+	Ask(ctx context.Context, paths []string)
 	FindLocked(parent index.ID, name string) index.ID
 	Locate(path string) (driver.Located, bool)
 	OwnDirsLocked(id index.ID)
 	PublishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *state.Gone)
 	StrayLocked(id index.ID, en *index.Entry)
 	TellOutdatedLocked(g *state.Gone)
+	UnknownDirsLocked(dirs ...index.ID) (ask []string)
 }
 
 // Lower is what this room needs of package lower.
