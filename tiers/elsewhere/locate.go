@@ -361,10 +361,14 @@ func (e *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, 
 }
 
 // OtherElsewhereLocked reports whether other nodes or Finders have another version than the entry en, or a copy that it
-// does not have.
+// does not have, or may have one as far as this node knows without asking.
 func (e *elsewhere) OtherElsewhereLocked(id index.ID, en *index.Entry) bool {
-	l, s := e.latestLocked(e.Mu.Ix.Path(id))
-	return s != nil && (en.Tiers&s.Bit == 0 || l.Seq != en.Seq)
+	path := e.Mu.Ix.Path(id)
+	l, s := e.latestLocked(path)
+	if s == nil {
+		return e.Asker != nil && e.Asker.Unknown(path)
+	}
+	return en.Tiers&s.Bit == 0 || l.Seq != en.Seq
 }
 
 // EmptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks
