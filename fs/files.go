@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -36,6 +37,7 @@ type files struct {
 	access   access
 	stale    staleThreads
 	ops      opCounters
+	waiters  sync.Pool // of *waiter, for look-ups: there are many, and few of them wait
 }
 
 // kernel is what answers to requests need of the kernel: see device.Conn.

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
@@ -82,6 +85,61 @@ func TestDetachPromoting(t *testing.T) {
 	if got := engine.Stats().PinnedBytes; got != 0 {
 		t.Errorf("%d bytes pinned", got)
 	}
+}
+
+// unsure is the tier of other nodes that must be asked about each name, and have none.
+type unsure struct {
+	driver.Remote // nil: the engine does not call the other methods
+	ask           func()
+}
+
+func (u *unsure) Locate(string) (driver.Located, bool)  { return driver.Located{}, false }
+func (u *unsure) Unknown(string) bool                   { return true }
+func (u *unsure) Ask(_ context.Context, paths []string) { u.ask() }
+func (u *unsure) Close(context.Context) error           { return nil }
+
+// TestLookupAsks: while a look-up waits for other nodes, another thread answers the next requests.
+func TestLookupAsks(t *testing.T) {
+	o := memoryIn(t)
+	o.SizeBytes = 64 << 20
+	memory, err := mem.Open(t.Context(), o)
+	if err != nil {
+		t.Skipf("no engine: %v", err)
+	}
+	asked, answered := make(chan struct{}), make(chan struct{})
+	others := &unsure{ask: func() {
+		close(asked)
+		select {
+		case <-answered:
+		case <-time.After(time.Minute):
+			t.Error("nobody answers the next request")
+		}
+	}}
+	mounts := &Mounts{}
+	engine, err := tiers.Open(t.Context(), tiers.Options{
+		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true,
+		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Secondaries: []tiers.SecondaryOptions{{Name: "peer", Tier: others, Cascade: tiers.CascadeOff}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	})
+	x := openSession(t)
+	attachHere(t, engine, mounts, x)
+	c := startClient(t)
+	c.begin("fails", filepath.Join(x.Dir, "block"))
+	<-asked
+	var st unix.Statfs_t
+	if err := unix.Statfs(x.Dir, &st); err != nil {
+		t.Error(err)
+	}
+	close(answered)
+	c.end("ok")
 }
 
 // TestDetachListing: an owner that lets go waits until a listing has ended, and the next one answers

@@ -22,7 +22,15 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 	if len(name) > block.MaxName {
 		return fuse.Status(syscall.ENAMETOOLONG)
 	}
-	a, err := f.engine.Lookup(index.ID(in.NodeId), name, f.reader(in.Pid))
+	w, _ := f.waiters.Get().(*waiter)
+	if w == nil {
+		w = &waiter{f: f}
+	}
+	w.unique = in.Unique
+	by := f.reader(in.Pid)
+	by.Waits = w
+	a, err := f.engine.Lookup(index.ID(in.NodeId), name, by)
+	f.waiters.Put(w)
 	if err == nil {
 		f.fillEntry(out, &a)
 		return fuse.OK
