@@ -84,7 +84,7 @@ func TestExistsOptions(t *testing.T) {
 // that the ranks are those of the batch's blocks.
 func TestExistsBatches(t *testing.T) {
 	blocks := map[string]tiers.Place{}
-	hashes := hashList(1000)
+	hashes := hashList(3000)
 	want := make([]byte, len(hashes))
 	for i, h := range hashes {
 		want[i] = "md."[i%3]
@@ -101,10 +101,10 @@ func TestExistsBatches(t *testing.T) {
 	if !strings.Contains(got, `"`+string(want)+`"`) {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if e.mu.names != 3000 || e.mu.largest != batch || e.mu.calls != 12 {
+	if e.mu.names != 9000 || e.mu.largest != batch || e.mu.calls != 9 {
 		t.Errorf("%d calls for %d names, of at most %d", e.mu.calls, e.mu.names, e.mu.largest)
 	}
-	if len(e.mu.hinted) != 999 || e.mu.hinted[0] != "r0/"+hashes[1] || e.mu.hinted[1] != "r1/"+hashes[1] {
+	if len(e.mu.hinted) != 3000 || e.mu.hinted[0] != "r0/"+hashes[1] || e.mu.hinted[1] != "r1/"+hashes[1] {
 		t.Errorf("hinted %d: %q", len(e.mu.hinted), e.mu.hinted[:2])
 	}
 	e.mu.names = 0
