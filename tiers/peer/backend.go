@@ -191,11 +191,11 @@ func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo
 	if t.node.buried(hash) > info.Seq {
 		return cluster.StoreOutcome{Status: cluster.StoreRefused, Err: block.ErrExist}
 	}
-	offer := hint{offer: true, holder: holder{from, location.Entry{
+	offer := hint{kind: offered, holder: holder{from, location.Entry{
 		Hash: hash, Seq: info.Seq, Size: info.Size, Mode: info.Mode, UID: info.UID, GID: info.GID, Memory: true,
 	}}}
 	t.hints.add(info.Path, offer, t.now())
-	defer t.hints.endOffer(info.Path, from.Name(), info.Seq)
+	defer func() { t.hints.endOffer(info.Path, from.Name(), info.Seq, t.now()) }()
 	h := tiers.Holding{
 		Path: info.Path, Seq: info.Seq, Size: info.Size, Sum: info.Sum, Mode: info.Mode, UID: info.UID, GID: info.GID,
 		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned,

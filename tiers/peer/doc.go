@@ -76,7 +76,7 @@
 //
 // Bytes being fetched: Options.MaxInFlightBytes, with hedges; a hedge does not begin without room.
 // Holders tried for a block: 8. Peers offered a block: the replicas and 3 more. Stores under way:
-// 4. Offers being taken: 8. Hints: 8192. Bad copies remembered: 4096. Names read in a listing:
+// 4. Offers being taken: 8. Hints of copies: 8192; of answers: 65,536, which are 16 MiB. Bad copies remembered: 4096. Names read in a listing:
 // 100,000 a peer, 8 peers at a time. Of a block only the key is kept, and only if the engine
 // watches it.
 //

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,126 +11,190 @@ import (
 const (
 	// hintTime is how long a peer that has taken a copy counts as a holder without an announcement.
 	hintTime = 10 * time.Second
-	// maxHints bounds the hints; beyond it an arbitrary one goes.
-	maxHints = 8192
+	// answerTime is how long the answer of another node counts, about a name that this node does not know.
+	answerTime = hintTime
+
+	// maxCopies and maxAnswers bound the hints; beyond them the oldest go. An answer takes some 250 bytes with its path
+	// (BenchmarkHints), all of them 16 MiB.
+	maxCopies  = 8192
+	maxAnswers = 65536
+	// maxAnswersOf bounds the answers about one path: as many as a store may want copies.
+	maxAnswersOf = maxReplicas
 )
 
-// hint is a holder that the index does not have yet: a peer that has just taken a copy, or one that
-// offers its own.
+// hintKind says where a hint comes from.
+type hintKind uint8
+
+const (
+	offered  hintKind = iota // the peer offers its own: stays until it is dropped
+	copied                   // the peer has just taken a copy
+	answered                 // another node answered that the peer has it, best first
+	listed                   // the peer, of this zone, told the name in a listing
+	farther                  // likewise, of another zone
+)
+
+// hint is a holder that the index does not have: yet, or because this node does not know the name.
 type hint struct {
 	holder
-	offer bool      // stays until it is dropped
-	until time.Time // end of other hints
+	kind  hintKind
+	until time.Time // end of hints that are not offers
 }
 
-// hintTable has the hints by path. Its lock is a leaf.
+// hintTable has the hints by path. Its lock is a leaf, and is held only for as long as the hints of one path need,
+// however many others there are.
 type hintTable struct {
 	count atomic.Int64
 	mu    struct {
 		sync.Mutex
-		byPath map[string][]hint
-		swept  time.Time // when lapsed hints were last removed
+		offers          map[string][]hint // bounded by maxTakes
+		copies, answers generations
+		offerCount      int
 	}
 }
 
 func newHintTable() *hintTable {
 	x := &hintTable{}
-	x.mu.byPath = make(map[string][]hint)
+	x.mu.offers = make(map[string][]hint)
+	x.mu.copies.limit, x.mu.answers.limit = maxCopies/2, maxAnswers/2
 	return x
 }
 
 func (x *hintTable) any() bool { return x.count.Load() > 0 }
 
-// add enters a hint and replaces an older one of that peer.
+// lock locks the table at a time. unlock follows.
+func (x *hintTable) lock(now time.Time) {
+	x.mu.Lock()
+	x.mu.copies.turn(now)
+	x.mu.answers.turn(now)
+}
+
+func (x *hintTable) unlock() {
+	x.count.Store(int64(x.mu.offerCount + x.mu.copies.count() + x.mu.answers.count()))
+	x.mu.Unlock()
+}
+
+// add enters an offer or a copy, and replaces an older one of that peer.
 func (x *hintTable) add(path string, h hint, now time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sweepLocked(now)
-	list := x.mu.byPath[path]
-	at := slices.IndexFunc(list, func(k hint) bool { return k.peer.Name() == h.peer.Name() && k.offer == h.offer })
+	x.lock(now)
+	defer x.unlock()
+	if h.kind != offered {
+		x.mu.copies.set(path, entered(x.mu.copies.get(path), h, now))
+		return
+	}
+	list := entered(x.mu.offers[path], h, now)
+	x.mu.offerCount += len(list) - len(x.mu.offers[path])
+	x.mu.offers[path] = list
+}
+
+// answer replaces the answers about a path by those of an owner: holders, best first.
+func (x *hintTable) answer(path string, holders []holder, now time.Time) {
+	list := make([]hint, 0, min(len(holders), maxAnswersOf))
+	for i := range holders[:cap(list)] {
+		list = append(list, hint{holders[i], answered, now.Add(answerTime)})
+	}
+	x.lock(now)
+	defer x.unlock()
+	x.mu.answers.set(path, list)
+}
+
+// list enters what a peer told in a listing after better answers. It does nothing if there are maxAnswersOf others.
+func (x *hintTable) list(path string, h hint, now time.Time) {
+	x.lock(now)
+	defer x.unlock()
+	if list := entered(x.mu.answers.get(path), h, now); len(list) <= maxAnswersOf {
+		x.mu.answers.set(path, list)
+	}
+}
+
+// entered returns a copy of list without what has lapsed, with h after the hints of its kind and of those before it.
+// What that peer told before goes, unless its version is later, or is the same and of a kind that says more.
+func entered(list []hint, h hint, now time.Time) []hint {
+	kept := make([]hint, 0, len(list)+1)
+	for _, k := range list {
+		switch {
+		case k.lapsed(now):
+			continue
+		case k.peer.Name() != h.peer.Name():
+			kept = append(kept, k)
+			continue
+		case k.Seq > h.Seq:
+			h = k
+		case k.Seq == h.Seq && k.kind < h.kind:
+			k.until = later(k.until, h.until)
+			h = k
+		}
+	}
+	at := slices.IndexFunc(kept, func(k hint) bool { return k.kind > h.kind })
 	if at < 0 {
-		x.mu.byPath[path] = append(list, h)
-		x.count.Add(1)
-	} else if list[at].Seq <= h.Seq {
-		list[at] = h
+		at = len(kept)
 	}
+	return slices.Insert(kept, at, h)
 }
 
-// sweepLocked removes lapsed hints now and then, and makes room for one more.
-func (x *hintTable) sweepLocked(now time.Time) {
-	if now.Sub(x.mu.swept) > hintTime {
-		x.mu.swept = now
-		for path := range x.mu.byPath {
-			x.keepLocked(path, func(h *hint) bool { return h.offer || h.until.After(now) })
+func (h *hint) lapsed(now time.Time) bool { return h.kind != offered && !h.until.After(now) }
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// get appends the hints of a path to buf: offers, then copies, then answers, the best first.
+func (x *hintTable) get(path string, now time.Time, buf []hint) []hint {
+	x.lock(now)
+	defer x.unlock()
+	for _, list := range [...][]hint{x.mu.offers[path], x.mu.copies.get(path), x.mu.answers.get(path)} {
+		for i := range list {
+			if !list[i].lapsed(now) {
+				buf = append(buf, list[i])
+			}
 		}
 	}
-	for path := range x.mu.byPath {
-		if x.count.Load() < maxHints {
-			return
-		}
-		x.keepLocked(path, func(h *hint) bool { return h.offer })
-	}
-}
-
-// keepLocked drops the hints of a path for which keep is false.
-func (x *hintTable) keepLocked(path string, keep func(h *hint) bool) {
-	list := x.mu.byPath[path]
-	kept := slices.DeleteFunc(list, func(h hint) bool { return !keep(&h) })
-	x.count.Add(int64(len(kept) - len(list)))
-	if len(kept) == 0 {
-		delete(x.mu.byPath, path)
-	} else {
-		x.mu.byPath[path] = kept
-	}
-}
-
-// get returns a copy of the hints of a path.
-func (x *hintTable) get(path string, now time.Time) []hint {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if len(x.mu.byPath[path]) == 0 {
-		return nil
-	}
-	x.keepLocked(path, func(h *hint) bool { return h.offer || h.until.After(now) })
-	return slices.Clone(x.mu.byPath[path])
+	return buf
 }
 
 // drop removes the hint, but not an offer, that a peer has that version.
-func (x *hintTable) drop(path, peer string, seq uint64) {
-	x.remove(path, func(h *hint) bool { return !h.offer && h.Seq == seq && h.peer.Name() == peer })
+func (x *hintTable) drop(path, peer string, seq uint64, now time.Time) {
+	x.remove(path, now, func(h *hint) bool { return h.kind != offered && h.Seq == seq && h.peer.Name() == peer })
 }
 
 // endOffer removes an offer.
-func (x *hintTable) endOffer(path, peer string, seq uint64) {
-	x.remove(path, func(h *hint) bool { return h.offer && h.Seq == seq && h.peer.Name() == peer })
+func (x *hintTable) endOffer(path, peer string, seq uint64, now time.Time) {
+	x.remove(path, now, func(h *hint) bool { return h.kind == offered && h.Seq == seq && h.peer.Name() == peer })
 }
 
 // bury removes hints that a grave makes void.
-func (x *hintTable) bury(path string, seq uint64) {
-	x.remove(path, func(h *hint) bool { return h.Seq < seq })
+func (x *hintTable) bury(path string, seq uint64, now time.Time) {
+	x.remove(path, now, func(h *hint) bool { return h.Seq < seq })
 }
 
-func (x *hintTable) remove(path string, gone func(h *hint) bool) {
+func (x *hintTable) remove(path string, now time.Time, gone func(h *hint) bool) {
 	if !x.any() {
 		return
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.keepLocked(path, func(h *hint) bool { return !gone(h) })
+	x.lock(now)
+	defer x.unlock()
+	x.mu.copies.remove(path, gone)
+	x.mu.answers.remove(path, gone)
+	old := x.mu.offers[path]
+	list := slices.DeleteFunc(old, func(h hint) bool { return gone(&h) })
+	x.mu.offerCount += len(list) - len(old)
+	if len(list) == 0 {
+		delete(x.mu.offers, path)
+	} else {
+		x.mu.offers[path] = list
+	}
 }
 
-// all returns a copy of all hints.
-func (x *hintTable) all(now time.Time) map[string][]hint {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	list := make(map[string][]hint, len(x.mu.byPath))
-	for path := range x.mu.byPath {
-		x.keepLocked(path, func(h *hint) bool { return h.offer || h.until.After(now) })
-		if hints := x.mu.byPath[path]; len(hints) > 0 {
-			list[path] = slices.Clone(hints)
-		}
-	}
-	return list
+// copied returns the paths that have copies.
+func (x *hintTable) copied(now time.Time) []string {
+	x.lock(now)
+	defer x.unlock()
+	g := &x.mu.copies
+	paths := make([]string, 0, len(g.young.byPath)+len(g.old.byPath))
+	paths = slices.AppendSeq(paths, maps.Keys(g.young.byPath))
+	return slices.AppendSeq(paths, maps.Keys(g.old.byPath))
 }
 
 const (

@@ -249,7 +249,7 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 		p.claimed = true
 	case errors.Is(err, rdma.ErrGone):
 		c.gone.Add(1)
-		t.hints.drop(p.path, h.peer.Name(), h.Seq)
+		t.hints.drop(p.path, h.peer.Name(), h.Seq, t.now())
 		t.gone.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now().Add(goneTime))
 	case errors.Is(err, errBadBytes):
 		p.corrupt = true

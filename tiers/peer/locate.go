@@ -30,22 +30,27 @@ func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
 	return slices.DeleteFunc(buf, func(h holder) bool { return h.Seq != seq })
 }
 
-// withHints puts holders that the index does not have yet before those of the index.
+// withHints puts holders that the index does not have before those of the index, in the order of the hints.
 func (t *Tier) withHints(path string, hash uint64, buf []holder) []holder {
-	grave := t.node.buried(hash)
-	for _, h := range t.hints.get(path, t.now()) {
-		known := slices.ContainsFunc(buf, func(k holder) bool {
-			return k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq
-		})
-		live := h.offer || t.node.peerBy(h.peer.Name()) != nil
+	grave, now := t.node.buried(hash), t.now()
+	var few [8]hint
+	put := 0 // that many hints are in buf
+	for _, h := range t.hints.get(path, now, few[:0]) {
+		same := func(k holder) bool { return k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq }
 		switch {
-		case known || !live || h.Seq < grave:
-			t.hints.drop(path, h.peer.Name(), h.Seq)
-		default:
-			buf = slices.Insert(buf, 0, h.holder)
+		case slices.ContainsFunc(buf[put:], same) || !t.stands(&h, grave):
+			t.hints.drop(path, h.peer.Name(), h.Seq, now)
+		case !slices.ContainsFunc(buf[:put], same):
+			buf = slices.Insert(buf, put, h.holder)
+			put++
 		}
 	}
 	return buf
+}
+
+// stands reports whether the peer of a hint is there, and the version is not void.
+func (t *Tier) stands(h *hint, grave uint64) bool {
+	return h.Seq >= grave && (h.kind == offered || t.node.peerBy(h.peer.Name()) != nil)
 }
 
 // Locate implements driver.Remote.

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -96,19 +97,19 @@ func reasonFor(failed []string) string {
 	return "no answer from " + strings.Join(failed, ", ")
 }
 
-// countBlocks counts the entries of the index and the hints that it lacks.
+// countBlocks counts the entries of the index and the copies that it lacks. Of blocks that this node does not know it
+// counts none.
 func (t *Tier) countBlocks() int64 {
 	for try := 0; ; try++ {
 		before := t.node.indexStats().Entries
 		n := before
-		for path, hints := range t.hints.all(t.now()) {
-			for _, h := range hints {
+		for _, path := range t.hints.copied(t.now()) {
+			for _, h := range t.hints.get(path, t.now(), nil) {
 				var buf [8]holder
-				known := false
-				for _, k := range t.node.locate(path, buf[:0]) {
-					known = known || k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq
-				}
-				if !known && !h.offer {
+				known := slices.ContainsFunc(t.node.locate(path, buf[:0]), func(k holder) bool {
+					return k.peer.Name() == h.peer.Name() && k.Seq >= h.Seq
+				})
+				if !known && h.kind == copied {
 					n++
 				}
 			}

@@ -317,7 +317,7 @@ func (s *storeJob) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 func (t *Tier) hintStored(c *copying, p member) {
 	now, a := t.now(), &c.tr.Attrs
 	t.gone.drop(badKey{c.hash, a.Seq, p.Name()})
-	t.hints.add(c.path, hint{until: now.Add(hintTime), holder: holder{p, location.Entry{
+	t.hints.add(c.path, hint{kind: copied, until: now.Add(hintTime), holder: holder{p, location.Entry{
 		Hash: c.hash, Seq: a.Seq, Size: c.tr.Size, Mode: modeRegular | a.Mode&0o7777, UID: a.UID, GID: a.GID, Memory: true,
 	}}}, now)
 }
@@ -348,7 +348,7 @@ func (s *storeJob) conclude(c *copying) {
 func (s *storeJob) end(c *copying) {
 	t := s.t
 	if t.storing.end(c.path, c.storing) {
-		t.hints.bury(c.path, c.tr.Attrs.Seq+1)
+		t.hints.bury(c.path, c.tr.Attrs.Seq+1, t.now())
 		*c.out = driver.Outcome{Key: c.tr.Key}
 		s.skip(c, block.ErrNotFound)
 	}

@@ -255,24 +255,6 @@ func TestStoreHint(t *testing.T) {
 	})
 }
 
-// TestHintBound shows that hints are bounded, and that offers stay.
-func TestHintBound(t *testing.T) {
-	x, p := newHintTable(), newStubNode().addPeer("a")
-	now := time.Now()
-	x.add("offer", hint{offer: true, holder: holder{p, entryOf("offer", 1)}}, now)
-	for i := range maxHints + 100 {
-		path := fmt.Sprint(i)
-		x.add(path, hint{until: now.Add(hintTime), holder: holder{p, entryOf(path, 1)}}, now)
-	}
-	if n := x.count.Load(); n > maxHints || n < maxHints/2 {
-		t.Errorf("%d hints", n)
-	}
-	later := now.Add(2 * hintTime)
-	if len(x.get("offer", later)) != 1 || len(x.all(later)) != 1 || x.count.Load() != 1 {
-		t.Errorf("%d hints when they have lapsed, want the offer", x.count.Load())
-	}
-}
-
 // TestRendezvous shows that blocks spread over peers in proportion to their weights within a few
 // percent, and that a peer that goes or comes moves only its own.
 func TestRendezvous(t *testing.T) {

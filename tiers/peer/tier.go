@@ -242,7 +242,7 @@ func (t *Tier) Bury(graves []driver.Grave) {
 // superseded applies a grave to the state of this tier.
 func (t *Tier) superseded(path string, seq uint64) {
 	t.storing.bury(path, seq)
-	t.hints.bury(path, seq)
+	t.hints.bury(path, seq, t.now())
 }
 
 // The type bits of st_mode.

@@ -145,7 +145,7 @@ func (t *Tier) settleLost(hash uint64) bool {
 	var gone []block.Key
 	w.mu.Lock()
 	kept := slices.DeleteFunc(w.mu.keys[hash], func(key block.Key) bool {
-		if t.hints.any() && len(t.hints.get(key.Path(), t.now())) > 0 {
+		if t.hints.any() && len(t.hints.get(key.Path(), t.now(), nil)) > 0 {
 			return false
 		}
 		gone = append(gone, key)

@@ -62,14 +62,14 @@ func TestWatchHint(t *testing.T) {
 		host := &testHost{make(chan block.Key, 16)}
 		tier.SetHost(host)
 		now := tier.now()
-		tier.hints.add("x", hint{until: now.Add(hintTime), holder: holder{a, entryOf("x", 1)}}, now)
+		tier.hints.add("x", hint{kind: copied, until: now.Add(hintTime), holder: holder{a, entryOf("x", 1)}}, now)
 		tier.Watch(keyOf("x"))
 		if announced {
 			eventually(t, "the loss held up", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[hintTimer]) == 1 })
 			n.put(a, entryOf("x", 1))
 		}
 		eventually(t, "the timer", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[hintTimer]) == 1 })
-		tier.hints.drop("x", "a", 1)
+		tier.hints.drop("x", "a", 1, now)
 		c.fire(t, hintTimer)
 		if announced {
 			eventually(t, "watched again", func() bool { return n.indexStats().Watched == 1 })
