@@ -87,9 +87,11 @@ var table = map[string]row{
 
 	"tiers": {5, []string{"tiers/block", "tiers/draft", "tiers/driver", "tiers/elsewhere", "tiers/event", "tiers/fate", "tiers/index", "tiers/lane", "tiers/lower", "tiers/names", "tiers/reuse", "tiers/space", "tiers/state", "tiers/writing"}},
 
+	"tiers/peer/pace": {0, nil},
+
 	"tiers/mem":      {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 	"tiers/disk":     {8, []string{"tiers/block", "tiers/driver", "tiers/invariant", "tiers/policy", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/disk/port", "tiers/disk/durable", "tiers/disk/ledger"}},
-	"tiers/peer":     {7, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
+	"tiers/peer":     {7, []string{"tiers", "tiers/block", "tiers/driver", "tiers/event", "tiers/index", "tiers/invariant", "tiers/policy", "tiers/peer/pace", "cluster", "cluster/feed", "cluster/location", "cluster/meta", "rdma"}},
 	"tiers/tiertest": {3, []string{"tiers/block", "tiers/driver", "tiers/invariant"}},
 
 	"tiers/tiertest/suite": {3, []string{"tiers/block", "tiers/driver"}},

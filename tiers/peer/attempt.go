@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 // cutReason says why an attempt was cut off.
@@ -20,6 +21,13 @@ const (
 	notCut     cutReason = iota
 	cutTimeout           // no block came for too long
 	cutHedge             // a second holder was faster
+)
+
+const (
+	// minSilence is the default of Options.Silence. silenceFactor multiplies the median of the
+	// recent fetches of that size.
+	minSilence    = 300 * time.Millisecond
+	silenceFactor = 4
 )
 
 // attempt is one request to one holder for a group of pieces, and the hedge that may run beside it.
@@ -43,7 +51,7 @@ type attempt struct {
 	peer   member
 	pieces []*piece
 	results
-	request *cutContext
+	request *pace.Cut
 	cut     cutReason
 	last    time.Time // when the request began, or the latest piece came or failed
 	moved   time.Time // when the request began, or the latest piece came
@@ -71,14 +79,14 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 	for _, p := range pieces {
 		bytes += p.tr.Size
 	}
-	took, err := t.room.acquire(ctx, bytes, func() (<-chan time.Time, func()) { return t.after(roomTimer, t.opts.Timeout) })
+	took, err := t.room.Acquire(ctx, bytes, func() (<-chan time.Time, func()) { return t.after(roomTimer, t.opts.Timeout) })
 	if err != nil {
 		for _, p := range pieces {
 			p.left = 0 // fetchAll gives up
 		}
 		return pieces
 	}
-	defer t.room.release(took)
+	defer t.room.Release(took)
 	a := &attempt{t: t, ctx: ctx, peer: pieces[0].holders[0].peer, pieces: pieces, stopLimit: func() {}, stopHedging: func() {}}
 	a.results = results{open: make([]bool, len(pieces)), count: len(pieces), settled: make([]bool, len(pieces))}
 	for i := range a.open {
@@ -96,8 +104,8 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 func (a *attempt) run() {
 	t := a.t
 	// The limit timer bounds the request; the deadline is for callees that look for one.
-	a.request = newCutContext(a.ctx, time.Now().Add(t.opts.Timeout*time.Duration(len(a.pieces)+1)))
-	defer a.request.cut(context.Canceled)
+	a.request = pace.NewCut(a.ctx, time.Now().Add(t.opts.Timeout*time.Duration(len(a.pieces)+1)))
+	defer a.request.Cut(context.Canceled)
 	events := make(chan fetched, len(a.pieces)) // room for all, so Done does not block
 	fetches := make([]*cluster.Fetch, len(a.pieces))
 	for i, p := range a.pieces {
@@ -157,13 +165,24 @@ func (a *attempt) silenceLimit() time.Duration {
 	return d
 }
 
+// silence returns the time in which a holder must send something of a block. It doubles with each
+// time that this holder did not, although it answers probes: the holder may be slow rather than
+// gone.
+func (t *Tier) silence(peer string, size int64) time.Duration {
+	d := t.opts.Silence
+	if slow, ok := t.speed.Quantile(size, 0.5); ok {
+		d = max(d, silenceFactor*slow)
+	}
+	return min(d<<t.silent.Count(peer, t.now()), t.opts.Timeout)
+}
+
 // outOfTime handles the limit timer.
 func (a *attempt) outOfTime() {
 	t, progress := a.t, a.progress.Load()
 	left := a.limitTime - t.now().Sub(a.last)
 	if progress == a.seen || left <= 0 {
 		if progress == a.seen {
-			t.silent.add(a.peer.Name(), a.last, t.now())
+			t.silent.Add(a.peer.Name(), a.last, t.now())
 		}
 		a.cutOff(cutTimeout)
 		return
@@ -194,7 +213,7 @@ func (a *attempt) planHedge() {
 	if at < 0 || a.hedge != nil || a.cut != notCut || t.opts.HedgeQuantile == 0 || len(a.pieces[at].holders) < 2 || a.pieces[at].asks {
 		return
 	}
-	if d, ok := t.speed.quantile(a.pieces[at].tr.Size, t.opts.HedgeQuantile); ok {
+	if d, ok := t.speed.Quantile(a.pieces[at].tr.Size, t.opts.HedgeQuantile); ok {
 		a.hedgeTime, a.stopHedging = t.after(hedgeTimer, d)
 	}
 }
@@ -217,8 +236,8 @@ func (a *attempt) answered(f *fetched) {
 	switch {
 	case f.err == nil:
 		a.moved = t.now()
-		t.speed.add(p.tr.Size, a.moved.Sub(a.last))
-		t.silent.clear(a.peer.Name())
+		t.speed.Add(p.tr.Size, a.moved.Sub(a.last))
+		t.silent.Clear(a.peer.Name())
 		t.counters.fetchedBytes.Add(uint64(p.tr.Size))
 		t.settle(p, f)
 		a.settled[f.at] = true
@@ -257,9 +276,9 @@ func (a *attempt) cutOff(why cutReason) {
 	a.stopHedging()
 	a.limit, a.hedgeTime = nil, nil
 	if why == cutTimeout {
-		a.request.cut(context.DeadlineExceeded)
+		a.request.Cut(context.DeadlineExceeded)
 	} else {
-		a.request.cut(context.Canceled)
+		a.request.Cut(context.Canceled)
 	}
 }
 
@@ -288,12 +307,12 @@ func (a *attempt) startHedge() {
 	second := slices.IndexFunc(p.holders[1:], func(h holder) bool { // not from another zone if the first is in this one
 		return h.peer.Usable() && (t.near(h.peer) || !t.near(p.holders[0].peer))
 	}) + 1
-	if second == 0 || !t.room.try(p.tr.Size) {
+	if second == 0 || !t.room.Try(p.tr.Size) {
 		return
 	}
 	file, err := memoryFile()
 	if err != nil {
-		t.room.release(p.tr.Size)
+		t.room.Release(p.tr.Size)
 		return
 	}
 	t.counters.hedges.Add(1)
@@ -361,7 +380,7 @@ func (a *attempt) closeHedge() {
 	h.cancel()
 	<-h.returned
 	h.file.Close()
-	a.t.room.release(a.pieces[h.at].tr.Size)
+	a.t.room.Release(a.pieces[h.at].tr.Size)
 	a.hedge = nil
 }
 

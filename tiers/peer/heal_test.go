@@ -119,7 +119,7 @@ func TestLoadRoom(t *testing.T) {
 	a := n.addPeer("a")
 	a.add(cluster.BlockInfo{Path: "g/x", Seq: 7}, payload(10, 1))
 	tier := openStub(t, n, testOptions(n), clock.clock())
-	if !tier.room.try(tier.room.limit) {
+	if !tier.room.Try(tier.opts.MaxInFlightBytes) {
 		t.Fatal("no room at first")
 	}
 	done, _ := begin(t, tier, want{path: "g/x", size: 10, seq: 7})
@@ -127,7 +127,7 @@ func TestLoadRoom(t *testing.T) {
 	if out := within(t, "load", done); !errors.Is(out[0].Err, block.ErrUnavailable) || a.fetchCalls.Load() != 0 {
 		t.Errorf("%v (%v), %d requests", out[0].Status, out[0].Err, a.fetchCalls.Load())
 	}
-	tier.room.release(tier.room.limit)
+	tier.room.Release(tier.opts.MaxInFlightBytes)
 	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != driver.Loaded {
 		t.Errorf("with room: %v (%v)", out[0].Status, out[0].Err)
 	}
@@ -216,31 +216,5 @@ func TestSegmentHost(t *testing.T) {
 	within(t, "look-up", lookups)
 	if !preferred() {
 		t.Error("not preferred after a failure")
-	}
-}
-
-// TestCutContextFunc shows that a function on a cutContext is called once at its end, and not after
-// stop.
-func TestCutContextFunc(t *testing.T) {
-	c := newCutContext(t.Context(), time.Now().Add(time.Hour))
-	called := make(chan int, 4)
-	stopped := c.AfterFunc(func() { called <- 0 })
-	c.AfterFunc(func() { called <- 1 })
-	child, cancel := context.WithCancel(c)
-	defer cancel()
-	if !stopped() || stopped() {
-		t.Error("stop: want true once")
-	}
-	c.cut(context.DeadlineExceeded)
-	if n := within(t, "the end", called); n != 1 {
-		t.Errorf("%d was called", n)
-	}
-	within(t, "the end of a child", child.Done())
-	if !errors.Is(child.Err(), context.DeadlineExceeded) {
-		t.Error(child.Err())
-	}
-	late := c.AfterFunc(func() { called <- 2 })
-	if n := within(t, "what comes late", called); n != 2 || late() {
-		t.Errorf("%d was called", n)
 	}
 }

@@ -26,6 +26,9 @@ func payload(n int, seed byte) []byte {
 	return data
 }
 
+// enoughSamples is how many fetches package pace needs to tell how long one takes.
+const enoughSamples = 20
+
 // want is one block of a load.
 type want struct {
 	path string
@@ -315,14 +318,14 @@ func TestLoadSlow(t *testing.T) {
 	if o := within(t, "load", done)[0]; o.Status != driver.Loaded {
 		t.Errorf("%v (%v)", o.Status, o.Err)
 	}
-	for range minSamples {
-		tier.speed.add(1<<20, 500*time.Millisecond)
-		tier.speed.add(1<<21, 20*time.Second)
+	for range enoughSamples {
+		tier.speed.Add(1<<20, 500*time.Millisecond)
+		tier.speed.Add(1<<21, 20*time.Second)
 	}
 	now := tier.now()
-	tier.silent.add("slow", now, now)
-	tier.silent.add("slow", now.Add(-time.Second), now.Add(time.Second)) // was under way with it
-	tier.silent.add("slow in the past", now, now.Add(-2*silenceLife))
+	tier.silent.Add("slow", now, now)
+	tier.silent.Add("slow", now.Add(-time.Second), now.Add(time.Second)) // was under way with it
+	tier.silent.Add("slow in the past", now, now.Add(-time.Minute))
 	for _, tc := range []struct {
 		peer string
 		size int64
@@ -347,8 +350,8 @@ func TestHedge(t *testing.T) {
 		o := testOptions(n)
 		o.HedgeQuantile = 0.95
 		tier := openStub(t, n, o, c.clock())
-		for range minSamples {
-			tier.speed.add(3000, 1)
+		for range enoughSamples {
+			tier.speed.Add(3000, 1)
 		}
 		for _, p := range []*farPeer{a, b} {
 			for _, path := range []string{"x", "y"} {
@@ -404,8 +407,8 @@ func TestHedge(t *testing.T) {
 		if d := tier.Stats().Detail.(*Detail); d.Hedges != 1 || d.HedgeWins != 0 {
 			t.Errorf("Stats: %+v", d)
 		}
-		if tier.room.mu.used != 0 {
-			t.Errorf("%d bytes of room not given back", tier.room.mu.used)
+		if !tier.room.Try(tier.opts.MaxInFlightBytes) {
+			t.Error("room not given back")
 		}
 	})
 	t.Run("first fails, second wins", func(t *testing.T) {
@@ -449,75 +452,6 @@ func TestHedge(t *testing.T) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
 	})
-}
-
-// TestHedgeNeeds shows what a hedge needs: enough samples, a usable second holder, and room.
-func TestHedgeNeeds(t *testing.T) {
-	var s speeds
-	for i := range minSamples - 1 {
-		s.add(1<<20, 1)
-		if _, ok := s.quantile(1<<20, 0.5); ok {
-			t.Fatalf("a quantile of %d samples", i+1)
-		}
-	}
-	s.add(1<<20+5, 1)
-	if d, ok := s.quantile(1<<20+9, 0.5); !ok || d != minHedge {
-		t.Errorf("quantile of short times: %v %v, want %v", d, ok, minHedge)
-	}
-	if _, ok := s.quantile(1<<21, 0.5); ok {
-		t.Error("another size class has samples")
-	}
-	for i := range speedSamples {
-		d := 3 * minHedge
-		if i >= speedSamples*9/10 {
-			d *= 1000
-		}
-		s.add(1<<20, d)
-	}
-	if d, _ := s.quantile(1<<20, 0.8); d != minHedge*3 {
-		t.Errorf("quantile 0.8: %v", d)
-	}
-	if d, _ := s.quantile(1<<20, 0.95); d != minHedge*3000 {
-		t.Errorf("quantile 0.95: %v", d)
-	}
-}
-
-// never is a timer that does not run out.
-func never() (<-chan time.Time, func()) { return nil, func() {} }
-
-// TestByteRoom shows that waiters for room are admitted in order, that a waiter can leave, and that
-// a request beyond the limit goes alone.
-func TestByteRoom(t *testing.T) {
-	r := newByteRoom(100)
-	ctx, cancel := context.WithCancel(context.Background())
-	n, err := r.acquire(ctx, 60, never)
-	if n != 60 || err != nil {
-		t.Fatal(n, err)
-	}
-	if r.try(50) || !r.try(40) {
-		t.Fatal("try: want 40 and no more")
-	}
-	r.release(40)
-	large, small := make(chan error, 1), make(chan int64, 1)
-	go func() { _, err := r.acquire(ctx, 1000, never); large <- err }()
-	eventually(t, "a waiter", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 1 })
-	go func() { n, _ := r.acquire(context.Background(), 10, never); small <- n }()
-	eventually(t, "two waiters", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.mu.waiting) == 2 })
-	if r.try(10) {
-		t.Error("try went before who waits")
-	}
-	cancel()
-	if err := within(t, "who left", large); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if n := within(t, "who came behind", small); n != 10 {
-		t.Error(n)
-	}
-	r.release(60)
-	r.release(10)
-	if n, err := r.acquire(context.Background(), 1000, never); n != 100 || err != nil {
-		t.Error(n, err)
-	}
 }
 
 // TestLoadClosed shows that Close with a context that is done ends a stalled load with ErrClosed.

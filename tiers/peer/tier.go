@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 // Tier has the blocks of other nodes. Its methods may be called in parallel.
@@ -33,9 +34,9 @@ type Tier struct {
 	storing  storingTable
 	watches  watchTable
 	older    *older
-	room     *byteRoom
-	speed    speeds
-	silent   silences
+	room     *pace.Room
+	speed    pace.Speeds
+	silent   pace.Silences
 	segment  *segment
 	takes    chan struct{} // capacity: how many offers are taken at a time
 	offers   chan struct{} // capacity: how many stores are under way at a time
@@ -93,7 +94,7 @@ func Open(o Options) (*Tier, error) {
 func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
-		hints: newHintTable(), bad: newBadTable(), gone: newBadTable(), declined: newBadTable(), room: newByteRoom(o.MaxInFlightBytes),
+		hints: newHintTable(), bad: newBadTable(), gone: newBadTable(), declined: newBadTable(), room: pace.NewRoom(o.MaxInFlightBytes),
 		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
 	t.older, t.segment = newOlder(t), newSegment(t)

@@ -1,4 +1,4 @@
-package peer
+package pace
 
 import (
 	"context"
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// cutContext is a context that ends with its parent, or when it is cut off with an error that the
+// Cut is a context that ends with its parent, or when it is cut off with an error that the
 // caller chooses. A stalled request ends with DeadlineExceeded, which the peer's breaker notes. An
 // unwanted request ends with Canceled.
-type cutContext struct {
+type Cut struct {
 	context.Context
 	deadline time.Time // its latest end
 	done     chan struct{}
@@ -21,20 +21,21 @@ type cutContext struct {
 	}
 }
 
-func newCutContext(parent context.Context, deadline time.Time) *cutContext {
-	c := &cutContext{Context: parent, deadline: deadline, done: make(chan struct{})}
+// NewCut returns a context below parent. deadline is for callees that look for one: nothing ends the context then.
+func NewCut(parent context.Context, deadline time.Time) *Cut {
+	c := &Cut{Context: parent, deadline: deadline, done: make(chan struct{})}
 	c.stop = context.AfterFunc(parent, func() { c.end(parent.Err()) })
 	return c
 }
 
 // Deadline implements context.Context.
-func (c *cutContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *Cut) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // Done implements context.Context.
-func (c *cutContext) Done() <-chan struct{} { return c.done }
+func (c *Cut) Done() <-chan struct{} { return c.done }
 
 // Err implements context.Context.
-func (c *cutContext) Err() error {
+func (c *Cut) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.err
@@ -43,7 +44,7 @@ func (c *cutContext) Err() error {
 // AfterFunc calls f in its own goroutine when the context ends, unless stop is called before; stop
 // returns whether it was. Package context looks for this method: without it, every context that
 // follows this one would have a waiting goroutine.
-func (c *cutContext) AfterFunc(f func()) (stop func() bool) {
+func (c *Cut) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err != nil {
@@ -63,13 +64,13 @@ func (c *cutContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// cut ends the context. Only the first end counts.
-func (c *cutContext) cut(err error) {
+// Cut ends the context. Only the first end counts.
+func (c *Cut) Cut(err error) {
 	c.stop()
 	c.end(err)
 }
 
-func (c *cutContext) end(err error) {
+func (c *Cut) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err == nil {
