@@ -19,7 +19,9 @@
 // # A load, step by step
 //
 //  1. Each block is located: the holders of the wanted version, best first. That needs only
-//     memory: the location index of the node, and the hints (below).
+//     memory: the location index of the node, and the hints (below). If they have no holder, and
+//     the node does not know the name (cluster.Node.Knows), other nodes are asked, once for all
+//     such blocks. They are also asked, once, when all holders that were known have failed.
 //  2. The blocks with the same first holder are fetched from it in one request, directly into
 //     their files, from all holders at once.
 //  3. When a holder begins to answer, its description of the block is compared with the wanted
@@ -72,17 +74,21 @@
 // at once. A hint replaces the index until the index has the block, the peer turns out not to have
 // it, the name is buried, or ten seconds have passed. A watched block with a hint is not lost.
 //
+// A node whose index is full does not know all names. What other nodes answer about the others is
+// a hint, too, and so is what they tell in a listing.
+//
 // # Bounds
 //
 // Bytes being fetched: Options.MaxInFlightBytes, with hedges; a hedge does not begin without room.
 // Holders tried for a block: 8. Peers offered a block: the replicas and 3 more. Stores under way:
-// 4. Offers being taken: 8. Hints of copies: 8192; of answers: 65,536, which are 16 MiB. Bad copies remembered: 4096. Names read in a listing:
-// 100,000 a peer, 8 peers at a time. Of a block only the key is kept, and only if the engine
-// watches it.
+// 4. Offers being taken: 8. Hints of copies: 8192; answers: 65,536, which take 16 MiB; answers
+// about one name: 16. Bad
+// copies remembered: 4096. Names read in a listing: 100,000 a peer, 8 peers at a time. Of a block
+// only the key is kept, and only if the engine watches it.
 //
 // # Lock order
 //
-//	the engine's lock  the engine calls Locate, Watch and Unwatch under it, so none of the
+//	the engine's lock  the engine calls Locate, Unknown, Watch and Unwatch under it, so none of the
 //	                   locks below is held when the engine is called
 //	watchTable.mu      held across calls of the location index
 //	all others         leaves
@@ -99,5 +105,9 @@
 //     have to be guessed from their bytes and the speed of the network.
 //   - The hedge copies its bytes once more in memory. Two requests that write to one file could
 //     not be distinguished.
+//   - Lookup does not ask other nodes: by its contract it answers from memory. Nor does a store: a
+//     peer that has the version says so when it is offered it.
+//   - A hint lapses after ten seconds and not when its holder changes: nobody tells this node of a
+//     name that it does not know. A load that finds it wrong asks again.
 //   - A hedge is of one block, the first open one: it delays the later blocks of the request.
 package peer

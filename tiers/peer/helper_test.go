@@ -104,6 +104,11 @@ type stubNode struct {
 	resyncs int
 	lost    *Lost
 	backend cluster.Backend
+
+	unknown map[uint64]bool                           // hashes that it does not know
+	owned   map[string][]holder                       // what other nodes answer
+	asked   []string                                  // about each path, in the order of the questions
+	asking  func(ctx context.Context, paths []string) // if not nil: called before the answers
 	left    bool
 	closed  bool
 }
@@ -203,6 +208,50 @@ func (n *stubNode) locate(path string, buf []holder) []holder {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.locateLocked(location.HashPath(path), buf)
+}
+
+// hide makes paths unknown to the node; owners then tell of the holders.
+func (n *stubNode) hide(path string, holders ...holder) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unknown == nil {
+		n.unknown, n.owned = map[uint64]bool{}, map[string][]holder{}
+	}
+	n.unknown[location.HashPath(path)] = true
+	n.owned[path] = holders
+}
+
+func (n *stubNode) knows(hash uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.unknown[hash]
+}
+
+func (n *stubNode) ask(ctx context.Context, paths []string, found func(path string, h holder)) {
+	n.mu.Lock()
+	n.asked = append(n.asked, paths...)
+	asking := n.asking
+	n.mu.Unlock()
+	if asking != nil {
+		asking(ctx, paths)
+	}
+	for _, path := range paths {
+		n.mu.Lock()
+		list := slices.Clone(n.owned[path])
+		n.mu.Unlock()
+		for _, h := range list {
+			found(path, h)
+		}
+	}
+}
+
+// askedFor returns the paths asked about since the last call.
+func (n *stubNode) askedFor() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	asked := n.asked
+	n.asked = nil
+	return asked
 }
 
 func (n *stubNode) buried(hash uint64) uint64 {
@@ -795,6 +844,8 @@ func (l *stubEvents) Read(ctx context.Context, seq uint64, buf []event.Event) (i
 
 // timers is a clock whose timers run out on command of the test.
 type timers struct {
+	moved atomic.Int64 // nanoseconds since the clock was made
+
 	mu   sync.Mutex
 	set  map[timerKind][]chan time.Time
 	long map[timerKind][]time.Duration // all that were ever set
@@ -805,7 +856,10 @@ func newTimers() *timers {
 	return &timers{set: map[timerKind][]chan time.Time{}, long: map[timerKind][]time.Duration{}, news: make(chan struct{})}
 }
 
-func (c *timers) clock() clock { return clock{stillClock().now, c.after} }
+func (c *timers) clock() clock {
+	at := time.Now()
+	return clock{func() time.Time { return at.Add(time.Duration(c.moved.Load())) }, c.after}
+}
 
 func (c *timers) after(what timerKind, d time.Duration) (<-chan time.Time, func()) {
 	timer := make(chan time.Time, 1)
@@ -827,16 +881,26 @@ func (c *timers) fire(t testing.TB, what timerKind) {
 	t.Helper()
 	for {
 		c.mu.Lock()
-		list, news := c.set[what], c.news
-		if len(list) > 0 {
-			list[0] <- time.Now()
-			c.set[what] = list[1:]
-			c.mu.Unlock()
+		news := c.news
+		c.mu.Unlock()
+		if c.tryFire(what) {
 			return
 		}
-		c.mu.Unlock()
 		within(t, "timer", news)
 	}
+}
+
+// tryFire makes a timer of that kind run out, if one is set.
+func (c *timers) tryFire(what timerKind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.set[what]
+	if len(list) == 0 {
+		return false
+	}
+	list[0] <- time.Now()
+	c.set[what] = list[1:]
+	return true
 }
 
 // testOptions are options of a tier over a stub. A busy machine does not use up its timeout.

@@ -164,6 +164,11 @@ func (x *hintTable) endOffer(path, peer string, seq uint64, now time.Time) {
 	x.remove(path, now, func(h *hint) bool { return h.kind == offered && h.Seq == seq && h.peer.Name() == peer })
 }
 
+// endAnswer removes the answer that a peer has that version.
+func (x *hintTable) endAnswer(path, peer string, seq uint64, now time.Time) {
+	x.remove(path, now, func(h *hint) bool { return h.kind >= answered && h.Seq == seq && h.peer.Name() == peer })
+}
+
 // bury removes hints that a grave makes void.
 func (x *hintTable) bury(path string, seq uint64, now time.Time) {
 	x.remove(path, now, func(h *hint) bool { return h.Seq < seq })

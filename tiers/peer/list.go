@@ -27,7 +27,7 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	peers := make(chan member)
-	var names = make(chan []cluster.Name)
+	names := make(chan told)
 	var asked, failed atomic.Int64
 	var lastErr atomic.Pointer[error]
 	var wg sync.WaitGroup
@@ -49,8 +49,8 @@ func (t *Tier) List(ctx context.Context, dir string, fn func(name string, l *dri
 	}()
 	stopped := false
 	for batch := range names {
-		for i := range batch {
-			if stopped || !t.tellName(dir, &batch[i], fn) {
+		for i := range batch.names {
+			if stopped || !t.tellName(dir, &batch, &batch.names[i], fn) {
 				stopped = true
 				cancel()
 				break
@@ -78,38 +78,49 @@ func (t *Tier) feedPeers(ctx context.Context, peers chan<- member) {
 	}
 }
 
+// told are names that a peer told.
+type told struct {
+	peer  member
+	kind  hintKind // that these names make
+	names []cluster.Name
+}
+
 // listOne asks one peer, and passes its names on.
-func (t *Tier) listOne(ctx context.Context, p member, dir string, names chan<- []cluster.Name) error {
+func (t *Tier) listOne(ctx context.Context, p member, dir string, names chan<- told) error {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timeout)
 	defer cancel()
-	var batch []cluster.Name
+	batch := told{peer: p, kind: farther}
+	if t.near(p) {
+		batch.kind = listed
+	}
 	flush := func() bool {
 		select {
 		case names <- batch:
-			batch = nil
+			batch.names = nil
 			return true
 		case <-ctx.Done():
 			return false
 		}
 	}
-	told := 0
+	count := 0
 	err := p.List(ctx, dir, func(n cluster.Name) bool {
-		if told == maxNames {
+		if count == maxNames {
 			t.log.Warn("peer has more names in a directory than are shown", peerField(p), pathField(dir))
 			return false
 		}
-		told++
-		batch = append(batch, n)
-		return len(batch) < namesBatch || flush()
+		count++
+		batch.names = append(batch.names, n)
+		return len(batch.names) < namesBatch || flush()
 	})
-	if len(batch) > 0 {
+	if len(batch.names) > 0 {
 		flush()
 	}
 	return err
 }
 
-// tellName reports one name of a peer, unless the name is invalid or void.
-func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *driver.Located) bool) bool {
+// tellName reports one name of a peer, unless the name is invalid or void. If this node does not know the name, the peer
+// becomes a holder for a while: else each look-up of a listed name would ask other nodes.
+func (t *Tier) tellName(dir string, from *told, n *cluster.Name, fn func(name string, l *driver.Located) bool) bool {
 	if block.CheckName(n.Name) != nil || dir == "" && n.Name == block.Reserved {
 		return true
 	}
@@ -117,8 +128,13 @@ func (t *Tier) tellName(dir string, n *cluster.Name, fn func(name string, l *dri
 	if dir != "" {
 		path = dir + "/" + n.Name
 	}
-	if n.Seq == 0 || n.Seq > location.LatestVersion(t.now()) || n.Seq < t.node.buried(location.HashPath(path)) {
+	now, hash := t.now(), location.HashPath(path)
+	if n.Seq == 0 || n.Seq > location.LatestVersion(now) || n.Seq < t.node.buried(hash) {
 		return true
+	}
+	e := location.Entry{Hash: hash, Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID}
+	if !t.node.knows(hash) && credible(&e, now) {
+		t.hints.list(path, hint{holder{from.peer, e}, from.kind, now.Add(answerTime)}, now)
 	}
 	return fn(n.Name, &driver.Located{Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID, Mtime: n.Mtime})
 }

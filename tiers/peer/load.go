@@ -40,6 +40,8 @@ type piece struct {
 	holders []holder      // not tried yet, best first; during an attempt the first is being tried
 	left    time.Duration // that the block may still wait
 	rest    time.Duration // the last one of comeBack
+	asked   bool          // other nodes were asked about it
+	tried   []member      // that did not give it
 
 	asks    bool // the first of holders is its keeper in this zone, which may not have it
 	claimed bool // this node is the one of its zone that fetches it
@@ -79,24 +81,31 @@ func (t *Tier) runLoad(job *driver.Job) {
 // fetchAll gets the pieces from their holders: those with the same first holder in one request, and
 // the ones that it did not give from the next holders. It returns when each piece has its outcome.
 func (t *Tier) fetchAll(ctx context.Context, pieces []*piece) {
-	groups, resting := t.grouped(ctx, pieces)
-	var wg sync.WaitGroup
-	for i, group := range groups {
-		fetch := func() { t.fetchAll(ctx, t.fetchGroup(ctx, group)) }
-		if i == len(groups)-1 && len(resting) == 0 {
-			fetch()
-			break
-		}
-		wg.Go(fetch) // the function waits for it below
+	groups, resting, unknown := t.grouped(ctx, pieces)
+	works := make([]func() []*piece, 0, len(groups)+2) // each returns the pieces that are still without their outcome
+	for _, group := range groups {
+		works = append(works, func() []*piece { return t.fetchGroup(ctx, group) })
 	}
 	if len(resting) > 0 {
-		t.fetchAll(ctx, t.comeBack(ctx, resting))
+		works = append(works, func() []*piece { return t.comeBack(ctx, resting) })
+	}
+	if len(unknown) > 0 {
+		works = append(works, func() []*piece { return t.askAbout(ctx, unknown) })
+	}
+	var wg sync.WaitGroup
+	for i, work := range works {
+		if i == len(works)-1 {
+			t.fetchAll(ctx, work())
+			break
+		}
+		wg.Go(func() { t.fetchAll(ctx, work()) }) // the function waits for it below
 	}
 	wg.Wait()
 }
 
-// grouped returns the pieces by their first holders, in requests, and those that are to rest. It gives up the others.
-func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece, resting []*piece) {
+// grouped returns the pieces by their first holders, in requests, those that are to rest, and those about which other
+// nodes are to be asked. It gives up the others.
+func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece, resting, unknown []*piece) {
 	type request struct {
 		peer string
 		asks bool // its answers are short: they do not wait behind blocks
@@ -104,11 +113,18 @@ func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece,
 	groupOf := make(map[request]int) // index in groups
 	for _, p := range pieces {
 		p.unavailable = p.unavailable || p.left <= 0
-		if len(p.holders) == 0 && p.later && p.left > 0 && ctx.Err() == nil {
+		switch {
+		case p.left <= 0 || ctx.Err() != nil:
+			t.giveUp(ctx, p)
+			continue
+		case len(p.holders) > 0:
+		case p.later:
 			resting = append(resting, p)
 			continue
-		}
-		if len(p.holders) == 0 || p.left <= 0 || ctx.Err() != nil {
+		case t.mayAsk(p):
+			unknown = append(unknown, p)
+			continue
+		default:
 			t.giveUp(ctx, p)
 			continue
 		}
@@ -121,7 +137,7 @@ func (t *Tier) grouped(ctx context.Context, pieces []*piece) (groups [][]*piece,
 		}
 		groups[at] = append(groups[at], p)
 	}
-	return groups, resting
+	return groups, resting, unknown
 }
 
 // giveUp settles a piece that no holder gave.
@@ -238,8 +254,12 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	p.holders = slices.DeleteFunc(p.holders, func(k holder) bool { return k.peer.Name() == h.peer.Name() })
 	c, asked := &t.counters, p.asks
 	p.asks = false
+	if !asked && !errors.Is(err, rdma.ErrLater) {
+		p.tried = append(p.tried, h.peer)
+	}
 	switch {
 	case errors.Is(err, errOtherVersion):
+		t.hints.endAnswer(p.path, h.peer.Name(), h.Seq, t.now()) // it has become wrong, or the load is
 	case errors.Is(err, rdma.ErrLater):
 		p.later = true
 		if t.near(h.peer) { // this zone has the block, or is about to

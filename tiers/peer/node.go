@@ -18,6 +18,8 @@ type node interface {
 	Append(records ...feed.Record)
 	Resync()
 	locate(path string, buf []holder) []holder
+	knows(hash uint64) bool
+	ask(ctx context.Context, paths []string, found func(path string, h holder)) // found is not called in parallel
 	buried(hash uint64) uint64
 	watch(hash uint64)
 	unwatch(hash uint64)
@@ -60,6 +62,12 @@ func (n realNode) locate(path string, buf []holder) []holder {
 		buf = append(buf, holder{l.Peer, l.Entry})
 	}
 	return buf
+}
+
+func (n realNode) knows(hash uint64) bool { return n.Knows(hash) }
+
+func (n realNode) ask(ctx context.Context, paths []string, found func(path string, h holder)) {
+	n.Ask(ctx, paths, func(path string, l cluster.Location) { found(path, holder{l.Peer, l.Entry}) })
 }
 
 func (n realNode) buried(hash uint64) uint64  { return n.Index().Buried(hash) }

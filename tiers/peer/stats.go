@@ -35,6 +35,9 @@ type Detail struct {
 	Resyncs   uint64 `json:"resyncs"`           // times that all blocks were announced again
 	Hints     int64  `json:"hints"`
 
+	Asked      uint64 `json:"asked_names"` // names that this node did not know, and asked other nodes about
+	AskedFound uint64 `json:"asked_found"` // of these: names of which another node told a holder
+
 	// PeerFailures has the failures of each peer that had any.
 	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
 }
@@ -57,6 +60,7 @@ func (t *Tier) Stats() driver.Stats {
 		Lent: c.lent.Load(), LentBytes: c.lentBytes.Load(),
 		Later: c.later.Load(), Rests: c.rests.Load(),
 		Published: c.published.Load(), Resyncs: c.resyncs.Load(), Hints: t.hints.count.Load(),
+		Asked: c.asked.Load(), AskedFound: c.askedFound.Load(),
 	}
 	s.Detail = d
 	if t.isClosed() {

@@ -75,6 +75,7 @@ type counters struct {
 	lent, lentBytes                          atomic.Uint64
 	later, rests                             atomic.Uint64
 	published, resyncs                       atomic.Uint64
+	asked, askedFound                        atomic.Uint64
 }
 
 // Open returns a tier over a node that is open and not started. It fails with all errors in the
@@ -173,7 +174,7 @@ func (t *Tier) isClosed() bool {
 	return t.mu.closed
 }
 
-// Lookup implements driver.Tier: it answers from the location index.
+// Lookup implements driver.Tier: it answers from the location index and the hints, and asks no other node.
 func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
 	if len(keys) != len(out) {
@@ -198,7 +199,7 @@ func (t *Tier) Lookup(ctx context.Context, keys []block.Key, out []driver.Presen
 // Touch implements driver.Tier. It does nothing: peers track the use of their blocks themselves.
 func (t *Tier) Touch([]block.Key) {}
 
-// Remove implements driver.Tier: it makes all known versions of the blocks void, on all nodes.
+// Remove implements driver.Tier: it makes all versions of the blocks that this node knows void, on all nodes.
 func (t *Tier) Remove(keys []block.Key) int {
 	if t.isClosed() {
 		return 0
