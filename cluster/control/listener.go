@@ -11,7 +11,7 @@ import (
 )
 
 // maxConns bounds the connections of the control channel. A peer needs one.
-const maxConns = 4096
+const maxConns = 1 << 14
 
 // listener bounds the connections of the control channel and keeps track of each. A call marks
 // a connection as a peer's, and Options.Closed hears of its end.

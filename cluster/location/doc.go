@@ -28,7 +28,7 @@
 //
 //	0       8       16                                      24
 //	+-------+-------+----------+---------+----------+--------+
-//	| hash  | seq   | size 40  | slot 12 | class 11 | memory 1 (bits)
+//	| hash  | seq   | size 38  | slot 14 | class 11 | memory 1 (bits)
 //	+-------+-------+----------+---------+----------+--------+
 //
 // hash is the key's hash, mixed with a seed of this index. A class is a number for a mode, a uid

@@ -26,7 +26,7 @@ type Index struct {
 	graves  graves
 	teller  teller
 	live    [MaxSlots / 64]atomic.Uint64 // one bit a slot
-	counts  [MaxSlots]atomic.Int64       // entries of each slot
+	counts  [MaxSlots]atomic.Int32       // entries of each slot: a Follower enters 16 million at most
 	refused atomic.Uint64
 	omitted atomic.Uint64
 	full    atomic.Bool  // an entry was omitted, and no table has shrunk since
@@ -449,5 +449,5 @@ func (x *Index) Count(slot Slot) int64 {
 	if slot >= MaxSlots {
 		return 0
 	}
-	return x.counts[slot].Load()
+	return int64(x.counts[slot].Load())
 }

@@ -21,14 +21,15 @@ func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixN
 // Slot is the number of a holder in this process: a node's feed, as long as it is followed.
 type Slot uint16
 
-// MaxSlots is how many holders an Index can distinguish; slots are below it.
-const MaxSlots = 4096
+// MaxSlots is how many holders an Index can distinguish; slots are below it. While a snapshot of a node comes, the node has
+// two.
+const MaxSlots = 1 << slotBits
 
 // EntryBytes is about the memory of an entry.
 const EntryBytes = 29
 
-// MaxSize is the largest size in bytes that an entry can have.
-const MaxSize = 1<<40 - 1
+// MaxSize is the largest size in bytes that an entry can have: 256 GiB.
+const MaxSize = 1<<sizeBits - 1
 
 // Entry is one block or directory as its holder describes it.
 type Entry struct {

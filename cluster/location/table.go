@@ -9,7 +9,7 @@ import (
 //
 //	hash  64 bits: the mixed hash (see Index.mix)
 //	seq   64 bits
-//	rest  size 40 | slot 12 | class 11 | memory 1, from the highest bit down
+//	rest  size 38 | slot 14 | class 11 | memory 1, from the highest bit down
 //
 // A class of 0 says that the place is empty.
 type packed struct {
@@ -18,7 +18,8 @@ type packed struct {
 
 const (
 	classBits = 11
-	slotBits  = 12
+	slotBits  = 14
+	sizeBits  = 64 - sizeShift
 
 	classShift = 1
 	slotShift  = classShift + classBits
