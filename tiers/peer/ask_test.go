@@ -11,6 +11,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -202,6 +203,13 @@ func TestAskAtLoad(t *testing.T) {
 	}
 	if l, _ := tier.Locate("g/replaced"); l.Seq != 8 {
 		t.Errorf("replaced by version %d, want 8", l.Seq)
+	}
+	a.fetch = answers(func(f *cluster.Fetch) {
+		give(f, &cluster.BlockInfo{Path: "g/wrong", Seq: 8, Size: 100, Mode: modeRegular, Sum: block.Sum(data)}, data)
+	})
+	tell("g/wrong", []holder{far(a, "g/wrong", 7)}, nil)
+	if out, _ := load(t, tier, want1("g/wrong", 7)); out[0].Status != driver.Absent || !tier.Unknown("g/wrong") {
+		t.Errorf("another version: %v (%v), unknown %v", out[0].Status, out[0].Err, tier.Unknown("g/wrong"))
 	}
 	c.fetch = answers(func(f *cluster.Fetch) { f.Done(nil, rdma.ErrUnavailable) })
 	tell("g/dead", []holder{far(c, "g/dead", 7)}, []holder{far(c, "g/dead", 7)})
