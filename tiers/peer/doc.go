@@ -12,6 +12,7 @@
 //	loans      lets a block that many nodes want at once spread; see there
 //	claims     who fetches a block that many nodes of this zone want at once; see zone.go
 //	Lost       brings losses of watched blocks from the location index to the engine
+//	notifier   decides which of them are losses, and tells the engine
 //
 // The package uses the engine through Engine, and the cluster through node and member. Tests
 // replace both by small ones, and also run over a real cluster.
@@ -75,14 +76,15 @@
 // it, the name is buried, or ten seconds have passed. A watched block with a hint is not lost.
 //
 // A node whose index is full does not know all names. What other nodes answer about the others is
-// a hint, too, and so is what they tell in a listing.
+// a hint, too, and so is what they tell in a listing. When the answer about a watched name has
+// lapsed, the notifier asks again.
 //
 // # Bounds
 //
 // Bytes being fetched: Options.MaxInFlightBytes, with hedges; a hedge does not begin without room.
 // Holders tried for a block: 8. Peers offered a block: the replicas and 3 more. Stores under way:
 // 4. Offers being taken: 8. Hints of copies: 8192; answers: 65,536, which take 16 MiB; answers
-// about one name: 16. Bad
+// about one name: 16. Watched names asked about in a second: 4096; waiting for that: 40,960. Bad
 // copies remembered: 4096. Names read in a listing: 100,000 a peer, 8 peers at a time. Of a block
 // only the key is kept, and only if the engine watches it.
 //

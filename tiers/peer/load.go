@@ -74,7 +74,9 @@ func (t *Tier) runLoad(job *driver.Job) {
 		t.viaKeeper(p)
 		pieces = append(pieces, p)
 	}
+	t.loading.add(pieces, 1)
 	t.fetchAll(t.ctx, pieces)
+	t.loading.add(pieces, -1)
 	job.Done(res)
 }
 

@@ -32,6 +32,7 @@ type Tier struct {
 	gone     *badTable // copies that were absent
 	declined *badTable // peers that take no copies
 	storing  storingTable
+	loading  loadTable
 	watches  watchTable
 	older    *older
 	room     *pace.Room
@@ -122,7 +123,7 @@ const (
 	roomTimer                   // a fetch has waited too long for room
 	busyTimer                   // it is time to offer again to peers that were busy
 	restTimer                   // it is time to ask again for a block that holders send to others
-	hintTimer                   // a hint that delays a loss has lapsed
+	hintTimer                   // it is time to look at watched keys whose loss is delayed
 )
 
 func after(_ timerKind, d time.Duration) (<-chan time.Time, func()) {

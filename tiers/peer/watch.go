@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -93,40 +92,6 @@ func (t *Tier) Unwatch(key block.Key) {
 	w.told.Unlock()
 }
 
-// runNotifier reports losses to the Host, until t.ctx ends. It is a goroutine of its own because
-// the index reports them during calls of the engine.
-//
-// A key with a hint is not lost: the index will have its holder soon. The index is asked again when
-// the hint has lapsed.
-func (t *Tier) runNotifier() {
-	var held map[uint64]struct{} // with hints
-	var lapse <-chan time.Time
-	stop := func() {}
-	defer func() { stop() }()
-	for {
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-t.watches.wake:
-			for _, hash := range t.watches.take() {
-				if t.settleLost(hash) {
-					continue
-				}
-				if held == nil {
-					held = make(map[uint64]struct{})
-					lapse, stop = t.after(hintTimer, hintTime)
-				}
-				held[hash] = struct{}{}
-			}
-		case <-lapse:
-			for hash := range held {
-				t.watchAgain(hash)
-			}
-			held, lapse = nil, nil
-		}
-	}
-}
-
 // take returns the hashes reported since the last call.
 func (w *watchTable) take() []uint64 {
 	w.told.Lock()
@@ -139,35 +104,15 @@ func (w *watchTable) take() []uint64 {
 	return hashes
 }
 
-// settleLost reports the keys of a hash to the Host. False: hints delay some.
-func (t *Tier) settleLost(hash uint64) bool {
-	w := &t.watches
-	var gone []block.Key
+// paths returns the paths of the keys of some hashes that are still watched.
+func (w *watchTable) paths(hashes []uint64) []string {
 	w.mu.Lock()
-	kept := slices.DeleteFunc(w.mu.keys[hash], func(key block.Key) bool {
-		if t.hints.any() && len(t.hints.get(key.Path(), t.now(), nil)) > 0 {
-			return false
+	defer w.mu.Unlock()
+	paths := make([]string, 0, len(hashes))
+	for _, hash := range hashes {
+		for _, key := range w.mu.keys[hash] {
+			paths = append(paths, key.Path())
 		}
-		gone = append(gone, key)
-		return true
-	})
-	if len(kept) == 0 {
-		delete(w.mu.keys, hash)
-	} else {
-		w.mu.keys[hash] = kept
 	}
-	w.mu.Unlock()
-	for _, key := range gone {
-		t.lost(key, block.ErrUnavailable)
-	}
-	return len(kept) == 0
-}
-
-// watchAgain asks the index once more.
-func (t *Tier) watchAgain(hash uint64) {
-	t.watches.mu.Lock()
-	defer t.watches.mu.Unlock()
-	if len(t.watches.mu.keys[hash]) > 0 {
-		t.node.watch(hash)
-	}
+	return paths
 }

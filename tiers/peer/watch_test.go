@@ -69,7 +69,7 @@ func TestWatchHint(t *testing.T) {
 			n.put(a, entryOf("x", 1))
 		}
 		eventually(t, "the timer", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[hintTimer]) == 1 })
-		tier.hints.drop("x", "a", 1, now)
+		c.moved.Add(int64(hintTime))
 		c.fire(t, hintTimer)
 		if announced {
 			eventually(t, "watched again", func() bool { return n.indexStats().Watched == 1 })
