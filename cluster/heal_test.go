@@ -42,29 +42,6 @@ func TestFarVersions(t *testing.T) {
 	}
 }
 
-// TestSubscribers shows that a few feeds of one name are served, and the oldest ends
-// beyond that.
-func TestSubscribers(t *testing.T) {
-	var s subscribers
-	var list []*subscriber
-	ended := make(chan int, 2*maxFeeds)
-	for i := range maxFeeds + 2 {
-		x := &subscriber{func() { ended <- i }}
-		list = append(list, x)
-		s.enter("a", x)
-	}
-	s.enter("b", &subscriber{func() { ended <- -1 }})
-	if len(ended) != 2 || <-ended != 0 || <-ended != 1 || s.count() != 2 {
-		t.Errorf("%d more ended, %d peers", len(ended), s.count())
-	}
-	for _, x := range list {
-		s.leave("a", x)
-	}
-	if s.count() != 1 {
-		t.Errorf("%d peers", s.count())
-	}
-}
-
 // TestTwins shows that two nodes by one name both have their feeds, and that a feed which
 // the peer ends does not count as a failure of it.
 func TestTwins(t *testing.T) {

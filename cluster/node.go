@@ -51,7 +51,7 @@ type Node struct {
 
 	slots     slotTable
 	leases    lease.Table
-	subs      subscribers
+	followers control.Followers
 	graveFile *grave.File
 	graves    grave.Exchange
 	storing   chan struct{} // has one element for each Store that is being served

@@ -3,8 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"slices"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -23,7 +21,6 @@ import (
 const (
 	maxStoring = 16   // Stores served at a time
 	listPage   = 1000 // names of a ListReply
-	maxFeeds   = 4    // Subscribes of one peer served at a time
 )
 
 // service answers the calls of peers.
@@ -46,59 +43,12 @@ func (n *Node) lacks(f meta.Feature) error {
 	return status.Errorf(codes.Unimplemented, "this node lacks %v", meta.FeatureNames(f))
 }
 
-// subscribers holds the calls that follow the feed. A peer has one call, plus calls of broken
-// connections that are not yet known to be dead. Two nodes with the same name are a mistake in
-// the configuration. Both keep their calls and do not cut each other off.
-type subscribers struct {
-	mu struct {
-		sync.Mutex
-		byName map[string][]*subscriber // oldest first, at most maxFeeds
-	}
-}
-
-type subscriber struct{ cancel context.CancelFunc }
-
-// enter adds a call of a peer. Beyond maxFeeds it ends the oldest call.
-func (t *subscribers) enter(name string, s *subscriber) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.mu.byName == nil {
-		t.mu.byName = map[string][]*subscriber{}
-	}
-	list := append(t.mu.byName[name], s)
-	if len(list) > maxFeeds {
-		list[0].cancel()
-		list = slices.Delete(list, 0, 1)
-	}
-	t.mu.byName[name] = list
-}
-
-func (t *subscribers) leave(name string, s *subscriber) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	list := slices.DeleteFunc(t.mu.byName[name], func(k *subscriber) bool { return k == s })
-	if len(list) == 0 {
-		delete(t.mu.byName, name)
-	} else {
-		t.mu.byName[name] = list
-	}
-}
-
-// count returns how many peers follow the feed.
-func (t *subscribers) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.mu.byName)
-}
-
 // Subscribe implements wire.ControlServer.
 func (v *service) Subscribe(req *wire.SubscribeRequest, stream wire.Control_SubscribeServer) error {
 	n := v.n
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	name, s := control.Caller(ctx), &subscriber{cancel}
-	n.subs.enter(name, s)
-	defer n.subs.leave(name, s)
+	defer n.followers.Enter(control.Caller(ctx), cancel)()
 	parts := feed.Parts(req.GetParts())
 	if len(parts) > 0 && !parts.Valid() {
 		return status.Errorf(codes.InvalidArgument, "parts of %d bytes", len(parts))

@@ -74,7 +74,7 @@ func (n *Node) Stats() Stats {
 	}
 	return Stats{
 		Gossip: n.gossip.Stats(), Index: n.index.Stats(), Share: n.scopes.Share(), Found: c.found.Load(),
-		Live: live, Known: len(peers), Serving: n.subs.count(), FeedLag: n.feed.Lag(), Leases: leases, Conns: n.server.Conns(),
+		Live: live, Known: len(peers), Serving: n.followers.Count(), FeedLag: n.feed.Lag(), Leases: leases, Conns: n.server.Conns(),
 		Strangers: c.Strangers.Load(), TooMany: c.TooMany.Load(), Unknown: c.Unknown.Load(), Malformed: c.Malformed.Load(),
 		Denied: c.Denied.Load(), BadMeta: c.badMeta.Load(), Refused: c.refused.Load(), FarVersion: c.farVersion.Load(),
 		GravesSent: c.gravesSent.Load(), GravesTaken: c.gravesTaken.Load(), Exchanges: c.exchanges.Load(),

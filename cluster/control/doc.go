@@ -2,10 +2,11 @@
 // decides which connections, calls and messages a node takes, and makes the connections to other
 // nodes. What the calls do is the service's part.
 //
-//	Server  serves the calls of peers
-//	Conn    one of its connections: a call finds it with ConnOf
-//	Dial    makes a connection to another node
-//	Error   the kind, of package rdma, of an error that a call brought; Status is the inverse
+//	Server     serves the calls of peers
+//	Conn       one of its connections: a call finds it with ConnOf
+//	Dial       makes a connection to another node
+//	Followers  the calls that follow the feed
+//	Error      the kind, of package rdma, of an error that a call brought; Status is the inverse
 //
 // # Before a message is decoded
 //
