@@ -268,7 +268,7 @@ func TestOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal("insecure:", err)
 	}
-	if host := hostOf(n.self.Control); host != "127.0.0.1" || hostOf(n.self.Bulk) != host {
+	if host := gossip.HostOf(n.self.Control); host != "127.0.0.1" || gossip.HostOf(n.self.Bulk) != host {
 		t.Errorf("advertised %s and %s", n.self.Control, n.self.Bulk)
 	}
 	n.Close()

@@ -176,7 +176,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	}
 	n.self = meta.Meta{
 		Protocol: t.protocol, MinProtocol: t.minProtocol, Features: features,
-		Control: advertised(control, g.Bind, at), Bulk: advertised(bulk, g.Bind, at), BulkProto: caps.Proto,
+		Control: gossip.AddrFor(control, g.Bind, at), Bulk: gossip.AddrFor(bulk, g.Bind, at), BulkProto: caps.Proto,
 		Zone: n.o.Zone, Version: strings.ToValidUTF8(n.o.Version[:min(len(n.o.Version), meta.MaxText)], ""), Settings: n.o.Settings,
 	}
 	if err := n.announce(n.o.Capacity()); err != nil {

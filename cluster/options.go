@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cluster/control"
+	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/meta"
 )
 
@@ -66,7 +67,7 @@ func (t tuning) withDefaults() tuning {
 func (o Options) withDefaults() (Options, error) {
 	bad := o.check()
 	if o.ControlBind == "" {
-		o.ControlBind = net.JoinHostPort(hostOf(o.Gossip.Bind), "0")
+		o.ControlBind = net.JoinHostPort(gossip.HostOf(o.Gossip.Bind), "0")
 	}
 	if o.CallTimeout == 0 {
 		o.CallTimeout = 5 * time.Second
@@ -145,9 +146,9 @@ func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error 
 		{"gossip", gossipAddr, "gossip keys", o.Gossip.Keyring != nil},
 		{"control", controlAddr, "TLS", o.TLS != nil},
 		// An address without a port belongs to a transport within the process.
-		{"bulk", bulkAddr, "TLS", o.Transport.Caps().Encrypted || hostOf(bulkAddr) == bulkAddr},
+		{"bulk", bulkAddr, "TLS", o.Transport.Caps().Encrypted || gossip.HostOf(bulkAddr) == bulkAddr},
 	} {
-		if !a.safe && !loopback(a.addr) {
+		if !a.safe && !gossip.Loopback(a.addr) {
 			bad = append(bad, fmt.Errorf("%s address %s is not loopback and has no %s (or set insecure)", a.what, a.addr, a.need))
 		}
 	}
@@ -155,33 +156,4 @@ func (o *Options) checkExposure(gossipAddr, controlAddr, bulkAddr string) error 
 		bad = append(bad, errors.New("fabric: other machines may reach it, and there is no TLS (or set insecure)"))
 	}
 	return errors.Join(bad...)
-}
-
-// loopback reports whether only this machine can reach an address.
-func loopback(addr string) bool {
-	host := hostOf(addr)
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// hostOf returns the host of an address host:port or host.
-func hostOf(addr string) string {
-	if host, _, err := net.SplitHostPort(addr); err == nil {
-		return host
-	}
-	return addr
-}
-
-// advertised returns the address that peers should use to reach something bound to addr. If
-// addr has the host of the gossip or a wildcard, the result has the host of the gossip.
-func advertised(addr, gossipBind, gossipAddr string) string {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	ip := net.ParseIP(host)
-	if host == "" || ip != nil && ip.IsUnspecified() || host == hostOf(gossipBind) {
-		host = hostOf(gossipAddr)
-	}
-	return net.JoinHostPort(host, port)
 }

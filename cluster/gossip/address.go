@@ -128,6 +128,36 @@ func checkHost(host string) error {
 	return nil
 }
 
+// Loopback reports whether only this machine can reach an address: host:port or host.
+func Loopback(addr string) bool {
+	host := HostOf(addr)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// HostOf returns the host of an address: host:port or host.
+func HostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+// AddrFor returns the address that other nodes should use to reach something bound to addr, on a
+// node whose gossip is bound to bind and reached at self. If addr has the host of bind or a
+// wildcard, the result has the host of self. An addr without a port stays as it is.
+func AddrFor(addr, bind, self string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	ip := net.ParseIP(host)
+	if host == "" || ip != nil && ip.IsUnspecified() || host == HostOf(bind) {
+		host = HostOf(self)
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // resolve returns the addresses of a host, sorted, IPv4 first.
 func (l lookup) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {

@@ -59,6 +59,29 @@ func TestSplitAddr(t *testing.T) {
 	}
 }
 
+// TestAddrFor shows which addresses get the host of the gossip, and which only this machine reaches.
+func TestAddrFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		addr, bind, want string
+		local            bool // addr
+	}{
+		{"0.0.0.0:5", "0.0.0.0:1", "10.0.0.9:5", false},
+		{":5", "host:1", "10.0.0.9:5", false},
+		{"[::]:5", "host:1", "10.0.0.9:5", false},
+		{"host:5", "host:1", "10.0.0.9:5", false},
+		{"10.0.0.1:5", "0.0.0.0:1", "10.0.0.1:5", false},
+		{"127.0.0.1:5", "0.0.0.0:1", "127.0.0.1:5", true},
+		{"[::1]:5", "0.0.0.0:1", "[::1]:5", true},
+		{"localhost:5", "localhost:1", "10.0.0.9:5", true},
+		{"name", "name", "name", false},
+	} {
+		if got, local := AddrFor(c.addr, c.bind, "10.0.0.9:1"), Loopback(c.addr); got != c.want || local != c.local {
+			t.Errorf("%s, gossip at %s: %s, loopback %v; want %s, %v", c.addr, c.bind, got, local, c.want, c.local)
+		}
+	}
+}
+
 func interfaces(addrs ...string) func() ([]ifaceAddr, error) {
 	return func() ([]ifaceAddr, error) {
 		var all []ifaceAddr
