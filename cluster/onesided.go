@@ -9,23 +9,14 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/message"
+	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// slowestFabric is the lowest expected speed of a fabric, in bytes a second. It sets the time
-// in which a block has to come. If the link counts its bytes, any byte of any read within that
-// time is enough.
-const slowestFabric = 64 << 20
-
-// looks is how many times within that time the link is checked for progress.
-const looks = 4
-
-// Reasons for a failed read by the link, besides the errors of package rdma. The caller gets
-// them as rdma.ErrUnavailable.
+// Reasons for a failed read by the link, besides the errors of packages rdma and remote. The
+// caller gets them as rdma.ErrUnavailable.
 var (
-	errStalled    = errors.New("nothing came")
-	errExpired    = errors.New("the lease expired before the bytes were there")
 	errWrongBytes = errors.New("the bytes disagree with their checksum")
 	errNoRegion   = errors.New("the peer cannot register the block")
 	errTooMany    = errors.New("the peer has no lease left")
@@ -44,20 +35,11 @@ type oneSided struct {
 	l   *link
 	ctx context.Context // the caller's
 
-	// Set when the leases have come.
-	reads   context.Context // ends when nothing comes, or when the leases end
-	limit   time.Duration   // the time in which something has to come
-	hurried bool            // the caller left too little time: a timeout then says nothing about the link
-	expires time.Time       // latest end of the leases
-	end     func(why error) // of reads
+	reads *remote.Reader // set when the leases have come
 
 	mu struct {
 		sync.Mutex
 		unread []unread
-		timer  *time.Timer // of look
-		moved  int64       // bytes that had come by the link at the last look
-		since  time.Time   // when something last came, as far as is known
-		latest time.Time   // when reads end even if bytes come; zero: when ctx ends
 	}
 }
 
@@ -79,10 +61,9 @@ func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetc
 		}
 		return r.mu.unread
 	}
-	r.expires = begun.Add(time.Duration(reply.GetLifetime()))
-	stop := r.begin(reply)
+	r.begin(reply, begun.Add(time.Duration(reply.GetLifetime())))
 	release := eachLease(reply, func(i int, lease *wire.LeaseResult) { r.one(&all[i], lease) })
-	stop()
+	r.reads.Close()
 	p.release(s, release)
 	return r.mu.unread
 }
@@ -91,7 +72,7 @@ func (p *Peer) readLink(ctx context.Context, s *session, l *link, blocks []*Fetc
 // has the other half. A missing answer says nothing about the link: the control channel or a
 // device of the peer may be slow.
 func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
-	limit, hurried := r.share(r.p.n.o.CallTimeout / 2)
+	limit, hurried := remote.Share(r.ctx, r.p.n.o.CallTimeout/2)
 	ctx, cancel := context.WithTimeout(r.ctx, limit)
 	defer cancel()
 	reply, err := r.p.lease(ctx, r.s, all, true)
@@ -103,7 +84,7 @@ func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 	switch {
 	case r.ctx.Err() != nil: // the caller gave up
 	case late:
-		err = fmt.Errorf("%w: no answer: %w", rdma.ErrUnavailable, errStalled)
+		err = fmt.Errorf("%w: no answer: %w", rdma.ErrUnavailable, remote.ErrStalled)
 		if !hurried {
 			r.p.outcome(r.p.control, err)
 		}
@@ -115,80 +96,16 @@ func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 	return reply, err
 }
 
-// share returns d, but at most half of the caller's remaining time. hurried says that this
-// half is less than d.
-func (r *oneSided) share(d time.Duration) (limit time.Duration, hurried bool) {
-	if deadline, ok := r.ctx.Deadline(); ok {
-		if half := time.Until(deadline) / 2; half < d {
-			return half, true
-		}
-	}
-	return d, false
-}
-
-// begin makes the context of the reads. It ends when nothing has come for too long, or when
-// the leases end.
-func (r *oneSided) begin(reply *wire.LeaseReply) (stop func()) {
+// begin makes the Reader of the leases, which end at expires.
+func (r *oneSided) begin(reply *wire.LeaseReply, expires time.Time) {
 	var largest int64
 	for _, lease := range reply.GetResults() {
 		largest = max(largest, min(lease.GetRegionSize(), location.MaxSize))
 	}
-	atOnce := float64(largest) * float64(min(len(reply.GetResults()), maxReads))
-	r.limit, r.hurried = r.share(r.p.n.o.tuning.stall + time.Duration(atOnce/slowestFabric*float64(time.Second)))
-	leased, endLeased := context.WithDeadlineCause(r.ctx, r.expires, errExpired)
-	reads, end := context.WithCancelCause(leased)
-	r.reads, r.end = reads, end
-	r.mu.Lock()
-	r.mu.moved, _ = r.l.Moved()
-	r.mu.since = time.Now()
-	if deadline, ok := r.ctx.Deadline(); ok && r.p.n.o.Path != PathRDMA {
-		r.mu.latest = time.Now().Add(time.Until(deadline) / 2) // the transport gets the rest
-	}
-	r.mu.timer = time.AfterFunc(r.limit/looks, r.look) // has no effect once reads has ended
-	r.mu.Unlock()
-	return func() {
-		end(nil)
-		endLeased()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.mu.timer.Stop()
-	}
-}
-
-// look ends the reads if nothing has come for limit. Other reads share the link. As long as
-// any bytes come by it, all reads wait.
-func (r *oneSided) look() {
-	moved, told := r.l.Moved()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.reads.Err() != nil {
-		return
-	}
-	now := time.Now()
-	if told && moved != r.mu.moved {
-		r.mu.moved, r.mu.since = moved, now
-	}
-	left := r.limit - now.Sub(r.mu.since)
-	if left <= 0 {
-		r.end(errStalled)
-		return
-	}
-	if !r.mu.latest.IsZero() && !now.Before(r.mu.latest) {
-		r.hurried = true
-		r.end(errStalled)
-		return
-	}
-	r.mu.timer.Reset(min(left, r.limit/looks))
-}
-
-// came records that a block has come, so the reads may wait for the next one.
-func (r *oneSided) came() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.since = time.Now()
-	if next := r.mu.since.Add(r.limit); !r.mu.latest.IsZero() && next.After(r.mu.latest) {
-		r.mu.latest = next
-	}
+	r.reads = r.l.Reader(r.ctx, remote.Limits{
+		Stall: r.p.n.o.tuning.stall, Bytes: largest * int64(min(len(reply.GetResults()), maxReads)),
+		Expires: expires, Only: r.p.n.o.Path == PathRDMA,
+	})
 }
 
 // one reads a block and settles it.
@@ -222,7 +139,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 		}
 		r.leave(g, errWrongBytes)
 	case err == nil:
-		r.came()
+		r.reads.Came()
 		r.done(g, nil)
 	case errors.Is(err, rdma.ErrUnsafe):
 		r.failed(kind, err)
@@ -255,25 +172,14 @@ func (r *oneSided) granted(g *fetching, lease *wire.LeaseResult) bool {
 // nothing is known to be wrong.
 func (r *oneSided) read(lease *wire.LeaseResult, size int64, dst rdma.Dest) (kind string, err error) {
 	region := rdma.RemoteRegion{Key: lease.GetRegionKey(), Size: lease.GetRegionSize()}
-	err = r.l.Read(r.reads, region, 0, size, dst)
-	switch cause := context.Cause(r.reads); {
-	case errors.Is(err, rdma.ErrUnsafe):
-		return readFailed, r.s.unlive(err)
-	case r.ctx.Err() != nil && err != nil:
-		return readFailed, r.ctx.Err()
-	case err == nil && time.Now().Before(r.expires):
-		return "", nil
-	case err == nil, errors.Is(cause, errExpired): // the peer may have reused the memory
-		return readFailed, fmt.Errorf("%w: %w", rdma.ErrUnavailable, errExpired)
-	case errors.Is(cause, errStalled):
-		if r.hurried {
-			return "", fmt.Errorf("%w: %w for %v, all the time there was", rdma.ErrUnavailable, errStalled, r.limit)
-		}
-		return linkStalled, fmt.Errorf("%w: %w for %v", rdma.ErrUnavailable, errStalled, r.limit)
-	case errors.Is(err, rdma.ErrGone): // the region is gone, not the block
-		return readFailed, fmt.Errorf("%w: leased, but: %v", rdma.ErrUnavailable, err)
+	err = r.s.unlive(r.reads.Read(region, size, dst))
+	switch stalled := errors.Is(err, remote.ErrStalled); {
+	case stalled && r.reads.Hurried():
+		return "", err
+	case stalled:
+		return linkStalled, err
 	}
-	return readFailed, r.s.unlive(err)
+	return readFailed, err
 }
 
 // failed ends the link, unless the caller has given up or its time is over. With an empty

@@ -163,7 +163,7 @@ func TestLeaseExpires(t *testing.T) {
 		if err != nil || !bytes.Equal(got, data) || a.Stats().Lent != before+1 {
 			t.Errorf("late %v: %v", late, err)
 		}
-		if m := p.Member(); m.Path != pathTCP || !strings.Contains(m.PathReason, errExpired.Error()) {
+		if m := p.Member(); m.Path != pathTCP || !strings.Contains(m.PathReason, remote.ErrExpired.Error()) {
 			t.Errorf("late %v: %+v", late, m)
 		}
 		eventually(t, "the link is made anew", func() bool { p.fabric.Kick(); return p.Member().Path == pathRDMA })

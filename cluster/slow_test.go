@@ -3,12 +3,10 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
 )
 
@@ -55,54 +53,5 @@ func TestSlowLink(t *testing.T) {
 			t.Errorf("%v: member %+v", path, m)
 		}
 		returned(t, a)
-	}
-}
-
-// TestLook shows when reads are ended though no block has come.
-func TestLook(t *testing.T) {
-	const limit = time.Hour
-	for _, tc := range []struct {
-		name    string
-		moves   bool          // bytes come
-		quiet   time.Duration // for which nothing came before
-		left    time.Duration // until the other way is to be tried; 0: there is none
-		ended   bool
-		hurried bool // it says nothing of the link
-	}{
-		{"nothing comes", false, limit, 0, true, false},
-		{"nothing comes, and there is time", false, limit, limit, true, false},
-		{"nothing comes, and there is no time", false, limit, -1, true, false},
-		{"nothing came lately", false, limit / 2, limit, false, false},
-		{"nothing came lately, and there is no time", false, limit / 2, -1, true, true},
-		{"bytes come", true, limit, 0, false, false},
-		{"bytes come, and there is time", true, limit, limit, false, false},
-		{"bytes come, and there is no time", true, limit, -1, true, true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var moved int64
-			f := &testFabric{moved: func() int64 { return moved }}
-			r := &oneSided{l: &link{Memory: remote.NewMemory(&testLink{f: f}, nil)}, limit: limit}
-			r.reads, r.end = context.WithCancelCause(t.Context())
-			r.mu.timer = time.AfterFunc(limit, r.look)
-			defer r.mu.timer.Stop()
-			r.mu.since = time.Now().Add(-tc.quiet)
-			if tc.left != 0 {
-				r.mu.latest = time.Now().Add(tc.left)
-			}
-			if tc.moves {
-				moved = 1
-			}
-			r.look()
-			if ended := errors.Is(context.Cause(r.reads), errStalled); ended != tc.ended || r.hurried != tc.hurried {
-				t.Errorf("ended %v, hurried %v", ended, r.hurried)
-			}
-			if r.came(); time.Until(r.mu.latest) < limit/2 && !r.mu.latest.IsZero() {
-				t.Errorf("a block came, but the next one has only until %v", r.mu.latest)
-			}
-			r.mu.since = r.mu.since.Add(-limit)
-			if r.look(); context.Cause(r.reads) == nil {
-				t.Error("not ended though nothing has come since")
-			}
-		})
 	}
 }

@@ -3,6 +3,7 @@
 //
 //	Fabric  this node's end: it registers memory, and connects to the fabrics of peers
 //	Memory  the memory of one peer
+//	Reader  reads blocks of a Memory that are leased, and decides how long to wait for them
 //
 // A Fabric has a probe region of random bytes, registered as long as it is open. Its Description names
 // the address, and the key and the checksum of the probe. Connect reads the probe of the peer, and
