@@ -7,20 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/cluster/message"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/owner"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 )
-
-// maxFound is how many holders of a block an owner tells.
-const maxFound = 8
 
 // openScopes makes what decides which part of the peers' feeds this node follows.
 func (n *Node) openScopes() {
@@ -89,7 +82,7 @@ func (n *Node) Ask(ctx context.Context, paths []string, found func(path string, 
 	})
 }
 
-// find asks one owner.
+// find asks one owner. It returns the live holders, without this node.
 func (n *Node) find(ctx context.Context, name string, paths []string) (found []owner.Holders[Location], unsure []uint32, err error) {
 	p := n.peer(name)
 	if p == nil {
@@ -105,35 +98,17 @@ func (n *Node) find(ctx context.Context, name string, paths []string) (found []o
 			return control.Error(ctx, err)
 		}
 		unsure = reply.GetUnsure()
-		found, err = n.holders(reply, paths)
+		latest := location.LatestVersion(time.Now())
+		found, err = owner.Found(reply, paths, func(name string, e location.Entry) (Location, bool) {
+			p := n.peer(name)
+			if p == nil || e.Seq > latest {
+				return Location{}, false
+			}
+			return Location{Peer: p, Entry: e, rank: n.rank(p, &location.Holder{Entry: e})}, true
+		})
 		return err
 	})
 	return found, unsure, err
-}
-
-// holders returns the live holders in a reply, without this node.
-func (n *Node) holders(reply *wire.FindReply, paths []string) (found []owner.Holders[Location], err error) {
-	latest := location.LatestVersion(time.Now())
-	for _, w := range reply.GetFound() {
-		if int(w.GetPath()) >= len(paths) || int(w.GetNode()) >= len(reply.GetNodes()) {
-			return nil, fmt.Errorf("%w: holder %d of path %d", rdma.ErrProtocol, w.GetNode(), w.GetPath())
-		}
-		e, err := message.FoundFromWire(w, paths[w.GetPath()])
-		if err != nil {
-			return nil, err
-		}
-		p := n.peer(reply.GetNodes()[w.GetNode()])
-		if p == nil || e.Seq > latest {
-			continue
-		}
-		l := Location{Peer: p, Entry: e, rank: n.rank(p, &location.Holder{Entry: e})}
-		if last := len(found) - 1; last >= 0 && found[last].Path == w.GetPath() {
-			found[last].List = append(found[last].List, l)
-		} else {
-			found = append(found, owner.Holders[Location]{Path: w.GetPath(), List: []Location{l}})
-		}
-	}
-	return found, nil
 }
 
 // Find implements wire.ControlServer.
@@ -146,41 +121,18 @@ func (v *service) Find(_ context.Context, req *wire.FindRequest) (*wire.FindRepl
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetPaths()) > control.MaxStat {
-		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(req.GetPaths()), control.MaxStat)
+	paths, err := pathsOf(req.GetPaths())
+	if err != nil {
+		return nil, err
 	}
-	paths := make([]string, len(req.GetPaths()))
-	for i, p := range req.GetPaths() {
-		paths[i] = string(p)
-	}
-	reply, numbers := &wire.FindReply{}, map[string]uint32{}
-	number := func(name string) uint32 {
-		k, ok := numbers[name]
-		if !ok {
-			k = uint32(len(reply.Nodes))
-			numbers[name], reply.Nodes = k, append(reply.Nodes, name)
+	var list []Location
+	reply := n.scopes.Answer(paths, b.Stat(paths), func(path string, buf []owner.Holder) []owner.Holder {
+		list = n.Locate(path, list[:0])
+		for i := range list {
+			buf = append(buf, owner.Holder{Node: list[i].Peer.name, Entry: list[i].Entry})
 		}
-		return k
-	}
-	var buf []Location
-	for i, own := range b.Stat(paths) {
-		hash := location.HashPath(paths[i])
-		if !n.scopes.Knows(hash) {
-			reply.Unsure = append(reply.Unsure, uint32(i))
-			continue
-		}
-		buf = n.Locate(paths[i], buf[:0])
-		if own != nil && (len(buf) == 0 || own.Seq >= buf[0].Seq) {
-			e := location.Entry{Seq: own.Seq, Size: own.Size, Mode: own.Mode, UID: own.UID, GID: own.GID, Memory: true}
-			reply.Found = append(reply.Found, message.FoundToWire(&e, uint32(i), number(n.o.Gossip.Name)))
-			buf = slices.DeleteFunc(buf, func(l Location) bool { return l.Seq < own.Seq })
-		} else if len(buf) == 0 && !n.scopes.Sure(hash) {
-			reply.Unsure = append(reply.Unsure, uint32(i))
-		}
-		for _, l := range buf[:min(len(buf), maxFound)] {
-			reply.Found = append(reply.Found, message.FoundToWire(&l.Entry, uint32(i), number(l.Peer.name)))
-		}
-	}
+		return buf
+	})
 	n.counters.found.Add(uint64(len(paths) - len(reply.Unsure)))
 	return reply, nil
 }

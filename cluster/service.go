@@ -146,18 +146,27 @@ func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) er
 	return nil
 }
 
+// pathsOf returns the paths of a Stat or Find.
+func pathsOf(list [][]byte) ([]string, error) {
+	if len(list) > control.MaxStat {
+		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(list), control.MaxStat)
+	}
+	paths := make([]string, len(list))
+	for i, p := range list {
+		paths[i] = string(p)
+	}
+	return paths, nil
+}
+
 // Stat implements wire.ControlServer.
 func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatReply, error) {
 	b, err := v.ready()
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetPaths()) > control.MaxStat {
-		return nil, status.Errorf(codes.InvalidArgument, "%d paths, %d is the limit", len(req.GetPaths()), control.MaxStat)
-	}
-	paths := make([]string, len(req.GetPaths()))
-	for i, p := range req.GetPaths() {
-		paths[i] = string(p)
+	paths, err := pathsOf(req.GetPaths())
+	if err != nil {
+		return nil, err
 	}
 	reply := &wire.StatReply{}
 	for _, info := range b.Stat(paths) {
