@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/message"
@@ -66,13 +66,11 @@ func offersOf(blocks []BlockInfo) int {
 }
 
 func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
-	outcomes := make([]StoreOutcome, len(blocks))
 	if s := p.live(); s != nil && s.features&meta.FeatureStore == 0 {
-		for i := range outcomes {
-			outcomes[i] = StoreOutcome{StoreRefused, fmt.Errorf("%s takes no copies: %w", p.name, block.ErrReadOnly)}
-		}
-		return outcomes
+		err := fmt.Errorf("%s takes no copies: %w", p.name, block.ErrReadOnly)
+		return slices.Repeat([]StoreOutcome{{Status: StoreRefused, Err: err}}, len(blocks))
 	}
+	var outcomes []StoreOutcome
 	req := &wire.StoreRequest{}
 	for i := range blocks {
 		req.Offers = append(req.Offers, message.ToWire(&blocks[i], true))
@@ -82,42 +80,18 @@ func (p *Peer) store(ctx context.Context, blocks []BlockInfo) []StoreOutcome {
 		if err != nil {
 			return control.Error(ctx, err)
 		}
-		if len(reply.GetResults()) != len(blocks) {
-			return fmt.Errorf("%w: %d answers to %d offers", rdma.ErrProtocol, len(reply.GetResults()), len(blocks))
-		}
-		for i, r := range reply.GetResults() {
-			if r.GetStatus() < wire.StoreStatus_STORE_FAILED || r.GetStatus() > wire.StoreStatus_STORE_REFUSED {
-				return fmt.Errorf("%w: store status %d", rdma.ErrProtocol, r.GetStatus())
-			}
-			outcomes[i] = outcomeFromWire(r)
-		}
-		return nil
+		outcomes, err = message.OutcomesFromWire(reply, len(blocks))
+		return err
 	})
 	if err != nil {
-		for i := range outcomes {
-			outcomes[i] = StoreOutcome{StoreFailed, fmt.Errorf("%w: %w", block.ErrUnavailable, err)}
-		}
+		return slices.Repeat([]StoreOutcome{{Err: fmt.Errorf("%w: %w", block.ErrUnavailable, err)}}, len(blocks))
 	}
 	return outcomes
 }
 
-func outcomeFromWire(r *wire.StoreResult) StoreOutcome {
-	o := StoreOutcome{Status: StoreStatus(r.GetStatus()), Err: message.KindFromWire(r.GetKind())}
-	good := o.Status == StoreDone || o.Status == StoreHad
-	if good {
-		o.Err = nil
-	} else if o.Err == nil {
-		o.Err = block.ErrUnavailable
-	}
-	return o
-}
-
-// errStop ends a List early when the caller needs no more names.
-var errStop = errors.New("enough")
-
 // List calls fn for each name that the peer holds in a directory, until fn returns false.
 func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
-	err := p.call(ctx, meta.FeatureList, func(ctx context.Context, s *session) error {
+	return p.call(ctx, meta.FeatureList, func(ctx context.Context, s *session) error {
 		ctx, cancel := context.WithTimeout(ctx, control.MaxCallTime) // the peer refuses longer deadlines
 		defer cancel()
 		stream, err := s.control.List(ctx, &wire.ListRequest{Dir: []byte(dir)})
@@ -132,37 +106,11 @@ func (p *Peer) List(ctx context.Context, dir string, fn func(Name) bool) error {
 			if err != nil {
 				return control.Error(ctx, err)
 			}
-			if err := eachName(dir, reply, fn); err != nil {
+			if more, err := message.EachName(dir, reply, fn); err != nil || !more {
 				return err
 			}
 		}
 	})
-	if errors.Is(err, errStop) {
-		return nil
-	}
-	return err
-}
-
-// eachName calls fn for the names of one page. It fails with errStop if fn returns false.
-func eachName(dir string, reply *wire.ListReply, fn func(Name) bool) error {
-	for _, w := range reply.GetNames() {
-		name := string(w.GetName())
-		path := name
-		if dir != "" {
-			path = dir + "/" + name
-		}
-		if _, err := block.ParseKey(path); err != nil || strings.Contains(name, "/") {
-			return fmt.Errorf("%w: name %.100q in a directory", rdma.ErrProtocol, name)
-		}
-		info, err := message.FromWire(w.GetInfo(), path)
-		if err != nil {
-			return err
-		}
-		if !fn(Name{Name: name, BlockInfo: info}) {
-			return errStop
-		}
-	}
-	return nil
 }
 
 // Stat asks what the peer holds of each path. An entry of the result is nil if the peer holds
@@ -177,7 +125,15 @@ func (p *Peer) Stat(ctx context.Context, paths []string) ([]*BlockInfo, error) {
 			}
 			req.Paths = append(req.Paths, []byte(path))
 		}
-		part, err := p.stat(ctx, paths[:len(req.Paths)], req)
+		var part []*BlockInfo
+		err := p.call(ctx, 0, func(ctx context.Context, s *session) error {
+			reply, err := s.control.Stat(ctx, req)
+			if err != nil {
+				return control.Error(ctx, err)
+			}
+			part, err = message.StatFromWire(reply, paths[:len(req.Paths)])
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -185,32 +141,4 @@ func (p *Peer) Stat(ctx context.Context, paths []string) ([]*BlockInfo, error) {
 		paths = paths[len(req.Paths):]
 	}
 	return list, nil
-}
-
-func (p *Peer) stat(ctx context.Context, paths []string, req *wire.StatRequest) ([]*BlockInfo, error) {
-	list := make([]*BlockInfo, len(paths))
-	err := p.call(ctx, 0, func(ctx context.Context, s *session) error {
-		reply, err := s.control.Stat(ctx, req)
-		if err != nil {
-			return control.Error(ctx, err)
-		}
-		if len(reply.GetResults()) != len(paths) {
-			return fmt.Errorf("%w: %d answers to %d paths", rdma.ErrProtocol, len(reply.GetResults()), len(paths))
-		}
-		for i, r := range reply.GetResults() {
-			if r.GetInfo() == nil {
-				continue
-			}
-			if err := message.CheckPath(r.GetInfo(), paths[i]); err != nil {
-				return err
-			}
-			info, err := message.FromWire(r.GetInfo(), paths[i])
-			if err != nil {
-				return err
-			}
-			list[i] = &info
-		}
-		return nil
-	})
-	return list, err
 }

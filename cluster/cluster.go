@@ -125,27 +125,21 @@ type BlockInfo = message.BlockInfo
 type DirInfo = message.DirInfo
 
 // Name is one entry of a directory at a peer.
-type Name struct {
-	Name string // one component
-	BlockInfo
-}
+type Name = message.Name
 
 // StoreStatus is the result of one offer.
-type StoreStatus uint8
+type StoreStatus = message.StoreStatus
 
 // The outcomes of an offer.
 const (
-	StoreFailed  StoreStatus = iota // Err says why
-	StoreDone                       // the peer has it now, by this offer
-	StoreHad                        // the peer already had it
-	StoreRefused                    // no room, read-only, or a later version is known
+	StoreFailed  = message.StoreFailed  // Err says why
+	StoreDone    = message.StoreDone    // the peer has it now, by this offer
+	StoreHad     = message.StoreHad     // the peer already had it
+	StoreRefused = message.StoreRefused // no room, read-only, or a later version is known
 )
 
 // StoreOutcome is the answer to one offer.
-type StoreOutcome struct {
-	Status StoreStatus
-	Err    error // StoreFailed and StoreRefused: one of the kinds of package block
-}
+type StoreOutcome = message.StoreOutcome
 
 // Member describes a node, as this node knows it.
 type Member struct {

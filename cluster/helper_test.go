@@ -184,7 +184,7 @@ func (b *fakeBackend) List(_ context.Context, dir, after string, limit int) (nam
 	for path, f := range b.blocks {
 		d, name := filepath.Split(path)
 		if strings.TrimSuffix(d, "/") == dir && name > after {
-			names = append(names, Name{name, f.info})
+			names = append(names, Name{Name: name, BlockInfo: f.info})
 		}
 	}
 	slices.SortFunc(names, func(x, y Name) int { return strings.Compare(x.Name, y.Name) })
@@ -218,7 +218,7 @@ func (b *fakeBackend) Store(ctx context.Context, from *Peer, offers []BlockInfo)
 	for i := range offers {
 		data, info, err := fetchOne(b.t, ctx, from, BlockRef{Path: offers[i].Path, Seq: offers[i].Seq})
 		if err != nil {
-			outcomes[i] = StoreOutcome{StoreFailed, block.ErrUnavailable}
+			outcomes[i] = StoreOutcome{Status: StoreFailed, Err: block.ErrUnavailable}
 			continue
 		}
 		b.put(info.Path, info.Seq, data)

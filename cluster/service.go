@@ -14,7 +14,6 @@ import (
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // Limits of the calls.
@@ -132,13 +131,7 @@ func (v *service) List(req *wire.ListRequest, stream wire.Control_ListServer) er
 		if len(names) == 0 {
 			return nil
 		}
-		reply := &wire.ListReply{}
-		for i := range names {
-			info := message.ToWire(&names[i].BlockInfo, true)
-			info.Path, info.Dirs = nil, nil // the caller knows them
-			reply.Names = append(reply.Names, &wire.Name{Name: []byte(names[i].Name), Info: info})
-		}
-		if err := stream.Send(reply); err != nil {
+		if err := stream.Send(message.NamesToWire(names)); err != nil {
 			return err
 		}
 		after = names[len(names)-1].Name
@@ -168,15 +161,7 @@ func (v *service) Stat(_ context.Context, req *wire.StatRequest) (*wire.StatRepl
 	if err != nil {
 		return nil, err
 	}
-	reply := &wire.StatReply{}
-	for _, info := range b.Stat(paths) {
-		r := &wire.StatResult{}
-		if info != nil {
-			r.Info = message.ToWire(info, false)
-		}
-		reply.Results = append(reply.Results, r)
-	}
-	return reply, nil
+	return message.StatToWire(b.Stat(paths)), nil
 }
 
 // Store implements wire.ControlServer.
@@ -192,17 +177,9 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 	if len(req.GetOffers()) > control.MaxOffers {
 		return nil, status.Errorf(codes.InvalidArgument, "%d offers, %d is the limit", len(req.GetOffers()), control.MaxOffers)
 	}
-	offers := make([]BlockInfo, 0, len(req.GetOffers()))
-	for _, w := range req.GetOffers() {
-		path := string(w.GetPath())
-		if _, err := block.ParseKey(path); err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "path %.100q: %v", path, err)
-		}
-		info, err := message.FromWire(w, path)
-		if err != nil {
-			return nil, status.Error(codes.InvalidArgument, err.Error())
-		}
-		offers = append(offers, info)
+	offers, err := message.OffersFromWire(req.GetOffers())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	from := n.peer(control.Caller(ctx))
 	if from == nil {
@@ -221,7 +198,7 @@ func (v *service) Store(ctx context.Context, req *wire.StoreRequest) (*wire.Stor
 		if o.Status == StoreDone {
 			n.counters.stored.Add(1)
 		}
-		reply.Results = append(reply.Results, &wire.StoreResult{Status: wire.StoreStatus(o.Status), Kind: message.KindToWire(o.Err)})
+		reply.Results = append(reply.Results, message.OutcomeToWire(o))
 	}
 	return reply, nil
 }

@@ -1,6 +1,6 @@
-// Package message has the descriptions of blocks that nodes give each other: as other packages use
-// them, and to and from the messages of package wire. What comes from a peer is checked here for its
-// size and its sense.
+// Package message has the descriptions of blocks that nodes give each other, and the answers to
+// calls: as other packages use them, and to and from the messages of package wire. What comes from a
+// peer is checked here for its size and its sense.
 package message
 
 import (
