@@ -77,7 +77,7 @@ func (r *oneSided) lease(all []fetching) (*wire.LeaseReply, error) {
 	defer cancel()
 	reply, err := r.p.lease(ctx, r.s, all, true)
 	if d := reply.GetLifetime(); err == nil && d <= 0 {
-		r.p.release(r.s, leasesOf(reply))
+		r.p.release(r.s, message.ReleaseOf(reply))
 		err = fmt.Errorf("%w: leases for %d ns", rdma.ErrProtocol, d)
 	}
 	late := err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) // at the peer or here
@@ -118,7 +118,7 @@ func (r *oneSided) one(g *fetching, lease *wire.LeaseResult) {
 	if !r.granted(g, lease) {
 		return
 	}
-	info, err := checkLease(lease, &g.f.BlockRef)
+	info, err := message.CheckLease(lease, &g.f.BlockRef)
 	if err != nil {
 		r.failed(leaseFailed, err)
 		r.leave(g, err)
@@ -163,7 +163,7 @@ func (r *oneSided) granted(g *fetching, lease *wire.LeaseResult) bool {
 		r.failed("", errNoRegion) // the peer may be short of memory, or its fabric has ended
 		r.leave(g, fmt.Errorf("%w: %w", rdma.ErrBusy, errNoRegion))
 	default:
-		return true // checkLease refuses a status that only a newer peer knows
+		return true // CheckLease refuses a status that only a newer peer knows
 	}
 	return false
 }

@@ -41,7 +41,7 @@ func (p *Peer) lease(ctx context.Context, s *session, all []fetching, byFabric b
 		return nil, err
 	}
 	if len(reply.GetResults()) != len(all) {
-		p.release(s, leasesOf(reply))
+		p.release(s, message.ReleaseOf(reply))
 		return nil, fmt.Errorf("%w: %d answers to %d blocks", rdma.ErrProtocol, len(reply.GetResults()), len(all))
 	}
 	return reply, nil
@@ -60,30 +60,7 @@ func eachLease(reply *wire.LeaseReply, fn func(i int, r *wire.LeaseResult)) *wir
 		})
 	}
 	wg.Wait()
-	return leasesOf(reply)
-}
-
-// leasesOf returns the request that releases the leases of an answer.
-func leasesOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
-	req := &wire.ReleaseRequest{}
-	for _, r := range reply.GetResults() {
-		if r.GetStatus() == wire.LeaseStatus_LEASE_GRANTED {
-			req.Leases = append(req.Leases, r.GetLease())
-		}
-	}
-	return req
-}
-
-// checkLease decodes a granted lease. It fails with rdma.ErrProtocol if the lease is for
-// another block.
-func checkLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
-	switch {
-	case r.GetStatus() != wire.LeaseStatus_LEASE_GRANTED:
-		return BlockInfo{}, fmt.Errorf("%w: lease status %d", rdma.ErrProtocol, r.GetStatus())
-	case r.GetInfo() == nil || len(r.GetRegionKey()) > rdma.MaxKey:
-		return BlockInfo{}, fmt.Errorf("%w: lease without block info or region", rdma.ErrProtocol)
-	}
-	return message.CheckAnswer(r.GetInfo(), r.GetRegionSize(), ref)
+	return message.ReleaseOf(reply)
 }
 
 // read fetches by leases over the transport. It serves peers and transports without fetches by
@@ -113,7 +90,7 @@ func (p *Peer) readOne(ctx context.Context, s *session, g *fetching, r *wire.Lea
 	if err := message.LeaseError(r.GetStatus()); err != nil {
 		return err
 	}
-	dst, err := g.accept(checkLease(r, &g.f.BlockRef))
+	dst, err := g.accept(message.CheckLease(r, &g.f.BlockRef))
 	if err != nil || g.info.Size == 0 {
 		return err
 	}

@@ -108,6 +108,29 @@ func LeaseError(s wire.LeaseStatus) error {
 	return nil
 }
 
+// CheckLease decodes a granted lease. It fails with rdma.ErrProtocol if the lease is for
+// another block.
+func CheckLease(r *wire.LeaseResult, ref *BlockRef) (BlockInfo, error) {
+	switch {
+	case r.GetStatus() != wire.LeaseStatus_LEASE_GRANTED:
+		return BlockInfo{}, fmt.Errorf("%w: lease status %d", rdma.ErrProtocol, r.GetStatus())
+	case r.GetInfo() == nil || len(r.GetRegionKey()) > rdma.MaxKey:
+		return BlockInfo{}, fmt.Errorf("%w: lease without block info or region", rdma.ErrProtocol)
+	}
+	return CheckAnswer(r.GetInfo(), r.GetRegionSize(), ref)
+}
+
+// ReleaseOf returns the request that releases the leases of an answer.
+func ReleaseOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
+	req := &wire.ReleaseRequest{}
+	for _, r := range reply.GetResults() {
+		if r.GetStatus() == wire.LeaseStatus_LEASE_GRANTED {
+			req.Leases = append(req.Leases, r.GetLease())
+		}
+	}
+	return req
+}
+
 // Header returns the header that the holder sends on the bulk channel. If the directories do
 // not fit, it leaves out the innermost ones; the receiver creates those as it creates any
 // directory.
