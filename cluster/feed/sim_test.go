@@ -30,8 +30,9 @@ const (
 
 // simScale is one row of the table.
 type simScale struct {
-	nodes, blocks int // blocks of each node
-	subscribers   int // nodes with a whole index; the last joins when the others are done
+	nodes, blocks int  // blocks of each node
+	subscribers   int  // nodes with an index; the last joins when the others are done
+	owned         bool // each subscriber follows only the shards that it owns: three of all nodes own each
 }
 
 // simResult is the measurement of one run. Times are of the bubble's clock, except CPU.
@@ -52,6 +53,7 @@ type simResult struct {
 // TestSimulation runs a small cluster through a join, steady traffic, and a loss.
 func TestSimulation(t *testing.T) {
 	simulate(t, simScale{nodes: 10, blocks: 2000, subscribers: 10})
+	simulate(t, simScale{nodes: 10, blocks: 2000, subscribers: 10, owned: true})
 }
 
 // TestSimulationTable makes the columns of the table of the package comment for up to KVFS_SIM nodes. 1,000 take some
@@ -62,7 +64,10 @@ func TestSimulationTable(t *testing.T) {
 		t.Skip("KVFS_SIM is not a number of nodes")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(30))
-	for _, s := range []simScale{{10, 100_000, 10}, {100, 100_000, 3}, {nodes, 100_000, 1}} {
+	for _, s := range []simScale{
+		{10, 100_000, 10, false}, {100, 100_000, 3, false}, {nodes, 100_000, 1, false},
+		{10, 100_000, 10, true}, {100, 100_000, 3, true}, {nodes, 100_000, 1, true},
+	} {
 		if s.nodes > nodes || s.subscribers == 1 && nodes <= 100 {
 			continue
 		}
@@ -75,7 +80,7 @@ func simulate(t *testing.T, s simScale) {
 	var r simResult
 	synctest.Test(t, func(t *testing.T) { r = newSimulation(t, s).run() })
 	n := uint64(s.nodes)
-	t.Logf("%d nodes of %d blocks, %d subscribers", s.nodes, s.blocks, s.subscribers)
+	t.Logf("%d nodes of %d blocks, %d subscribers, owned shards only: %v", s.nodes, s.blocks, s.subscribers, s.owned)
 	t.Logf("  join  %8.1f ms, %7.1f MB, %5.1f B/record, CPU %.2f s", r.join.Seconds()*1e3, float64(r.joinBytes)/1e6, float64(r.joinBytes)/float64(r.entries), r.joinCPU.Seconds())
 	t.Logf("  loss  hidden by %.2f ms CPU, dropped by %.2f ms CPU", r.hideCPU.Seconds()*1e3, r.dropCPU.Seconds()*1e3)
 	t.Logf("  digests of one node %d bytes, CPU %.2f ms", r.digestBytes, r.digestCPU.Seconds()*1e3)
@@ -126,8 +131,9 @@ func (l *simLink) pass(at time.Time, bytes int) time.Time {
 	return l.mu.free
 }
 
-// simSubscriber is a node with a whole index.
+// simSubscriber is a node with an index.
 type simSubscriber struct {
+	scope     Parts // nil: of everything
 	index     *location.Index
 	slots     *slotPool
 	in        simLink
@@ -188,11 +194,19 @@ func (p *simPublisher) snapshot(_ context.Context, fn func(*Record) error) error
 	return nil
 }
 
-// held returns how many blocks the node holds.
-func (p *simPublisher) held() int64 {
+// held returns how many blocks the node holds, in a scope.
+func (p *simPublisher) held(scope Parts) (count int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return int64(p.mu.high - p.mu.low)
+	if scope == nil {
+		return int64(p.mu.high - p.mu.low)
+	}
+	for j := p.mu.low; j < p.mu.high; j++ {
+		if scope.Holds(p.block(j).Hash) {
+			count++
+		}
+	}
+	return count
 }
 
 // inFlight is a batch on its way.
@@ -205,13 +219,21 @@ type inFlight struct {
 func (m *simulation) join(ctx context.Context, wait *sync.WaitGroup) *simSubscriber {
 	s := &simSubscriber{index: location.New(location.Options{}), complete: make(chan time.Time, 1)}
 	s.slots = newSlotPool(m.t, s.index, 2*m.nodes)
+	if m.owned { // as many shards as package owner gives it
+		s.scope = NewParts(MaxParts)
+		for shard := range MaxParts {
+			if m.rnd.IntN(m.nodes) < 3 {
+				s.scope.Add(shard)
+			}
+		}
+	}
 	s.left.Store(int64(m.nodes))
 	for _, p := range m.publishers {
 		f := NewFollower(s.index, s.slots, nil, nil)
 		s.followers = append(s.followers, f)
 		pipe := make(chan inFlight, 1)
 		wait.Go(func() { // ends with ctx
-			err := p.log.Serve(ctx, Position{}, p.snapshot, func(b *Batch) error { return s.send(ctx, p, b, pipe) })
+			err := p.log.ServeParts(ctx, Position{}, nil, s.scope, p.snapshot, func(b *Batch) error { return s.send(ctx, p, b, pipe) })
 			if !errors.Is(err, context.Canceled) {
 				m.t.Errorf("node %d: Serve: %v", p.node, err)
 			}
@@ -322,7 +344,7 @@ func (m *simulation) measureDigests(s *simSubscriber, r *simResult) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	shards, bytes, err := sums.Compare(len(own), own.Shards())
+	shards, bytes, err := sums.Within(s.scope).Compare(len(own), own.Shards())
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -358,7 +380,7 @@ func (m *simulation) measureTraffic(ctx context.Context, r *simResult) {
 	r.feedBytes = (after.Bytes - before.Bytes) / each
 	r.batches = (after.Batches - before.Batches) / each
 	r.wire = r.feedBytes + r.batches*simOverhead
-	if got, want := after.Records-before.Records, (after.Appended-before.Appended)*uint64(m.subscribers); got != want {
+	if got, want := after.Records-before.Records, (after.Appended-before.Appended)*uint64(m.subscribers); got != want && !m.owned {
 		m.t.Errorf("%d records were sent, not %d", got, want)
 	}
 	if after.Overtaken > 0 {
@@ -372,10 +394,13 @@ func (m *simulation) check() {
 	for n, s := range m.readers {
 		for i, p := range m.publishers {
 			slots := s.followers[i].Slots()
-			if len(slots) != 1 || s.index.Count(slots[0]) != p.held() {
-				m.t.Fatalf("subscriber %d: node %d: %d entries of %d", n, i, s.index.Count(slots[0]), p.held())
+			if want := p.held(s.scope); len(slots) != 1 || s.index.Count(slots[0]) != want {
+				m.t.Fatalf("subscriber %d: node %d: %d entries of %d", n, i, s.index.Count(slots[0]), want)
 			}
-			for _, j := range []uint64{p.mu.low, p.mu.low + uint64(m.rnd.IntN(int(p.held()))), p.mu.high - 1} {
+			for _, j := range []uint64{p.mu.low, p.mu.low + uint64(m.rnd.IntN(int(p.held(nil)))), p.mu.high - 1} {
+				if s.scope != nil && !s.scope.Holds(p.block(j).Hash) {
+					continue
+				}
 				if want, got := p.block(j), s.index.Lookup(p.block(j).Hash, nil); len(got) != 1 || got[0].Seq != want.Seq {
 					m.t.Fatalf("subscriber %d: node %d: block %d is found as %+v", n, i, j, got)
 				}
@@ -397,7 +422,7 @@ func (m *simulation) measureLoss(s *simSubscriber, r *simResult) {
 	cpu = cpuTime()
 	lost.Drop()
 	r.dropCPU = cpuTime() - cpu
-	if got, want := s.index.Stats().Entries, r.entries-p.held(); got != want {
+	if got, want := s.index.Stats().Entries, r.entries-p.held(s.scope); got != want {
 		m.t.Errorf("%d entries after a loss, want %d", got, want)
 	}
 }

@@ -14,12 +14,16 @@ const patienceRounds = 12
 // TestPartitions cuts the network in two, in both directions or in one, while both sides write, replace and remove,
 // and heals it, again and again. After each round all nodes have the changes that one side alone made. Where both
 // sides wrote, all nodes have the version of one of them.
-func TestPartitions(t *testing.T) {
-	n := rounds(t, 15, 5)
+func TestPartitions(t *testing.T) { partition(t, harness.ClusterOptions{}, rounds(t, 15, 5)) }
+
+// TestPartitionsOwned does that with nodes that know only a share of what the others have.
+func TestPartitionsOwned(t *testing.T) { partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 2)) }
+
+func partition(t *testing.T, opts harness.ClusterOptions, n int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	p := &partitions{
-		world: newWorld(t, harness.ClusterOptions{}), random: rand.New(rand.NewPCG(seed, 0)), want: map[string]uint64{},
+		world: newWorld(t, opts), random: rand.New(rand.NewPCG(seed, 0)), want: map[string]uint64{},
 	}
 	for round := range n {
 		p.round(round)
@@ -38,7 +42,7 @@ type partitions struct {
 
 func (p *partitions) round(round int) {
 	p.t.Helper()
-	alone := p.Nodes[p.random.IntN(3)]
+	alone := p.Nodes[p.random.IntN(len(p.Nodes))]
 	var rest []*harness.Node
 	for _, n := range p.Nodes {
 		if n != alone {
@@ -59,7 +63,7 @@ func (p *partitions) round(round int) {
 		alone.WaitState(rest[0], "failed")
 		rest[0].WaitState(alone, "failed")
 	}
-	other := rest[p.random.IntN(2)]
+	other := rest[p.random.IntN(len(rest))]
 	p.change(alone, round)
 	p.change(other, round)
 	both := block("both-%d", round)

@@ -11,13 +11,17 @@ import (
 
 // TestRestarts kills and stops nodes in turn while all of them write, read and remove.
 // What is read is right, also while nodes are down, and in the end all agree.
-func TestRestarts(t *testing.T) {
-	n := rounds(t, 9, 3)
-	w := newWorld(t, harness.ClusterOptions{
-		Options: harness.Options{Disk: "256MiB"},
-		Flags:   func(int) []string { return []string{"--replicas", "1"} },
-	})
-	l := &load{world: w, stop: make(chan struct{}), down: make([]atomic.Int64, len(w.Nodes))}
+func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 9, 3)) }
+
+// TestRestartsOwned does that with nodes that know only a share of what the others have.
+func TestRestartsOwned(t *testing.T) { restarts(t, owned(harness.ClusterOptions{}), rounds(t, 6, 2)) }
+
+func restarts(t *testing.T, opts harness.ClusterOptions, n int) {
+	opts.Options, opts.Flags = harness.Options{Disk: "256MiB"}, withFlags(opts.Flags, "--replicas", "1")
+	w := newWorld(t, opts)
+	l := &load{
+		world: w, stop: make(chan struct{}), down: make([]atomic.Int64, len(w.Nodes)), lock: make([]sync.RWMutex, len(w.Nodes)),
+	}
 	for i := range w.Nodes {
 		l.workers.Go(func() { l.work(i) }) // Ends with stop.
 	}
@@ -46,7 +50,7 @@ type load struct {
 	// down is odd while a node is going down, down or starting: then its operations
 	// may fail, and those of which it was so at one of their ends.
 	down []atomic.Int64
-	lock [3]sync.RWMutex // held for reading by operations on a node, for writing while its Daemon changes
+	lock []sync.RWMutex // held for reading by operations on a node, for writing while its Daemon changes
 }
 
 // restart takes a node down in the middle of its operations and brings it back.

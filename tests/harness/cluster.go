@@ -28,6 +28,7 @@ type ClusterOptions struct {
 	Secure      bool          // gossip key and certificates; else --insecure
 	PeerTimeout time.Duration // zero means 2 s
 	PeerSilence time.Duration // zero means that of kvfs; a peer on a busy machine is silent for longer
+	Owned       bool          // each node knows a share of what the others have, so WaitQuiet does not compare numbers of blocks
 	Options     Options       // of every daemon
 	Flags       func(node int) []string
 	Binary      func(node int) string // path of its kvfs; "" or nil: the one of all tests

@@ -168,7 +168,7 @@ func (c *Cluster) WaitJoined() {
 // other node as that node holds.
 func (c *Cluster) WaitQuiet() {
 	c.tb.Helper()
-	c.poll(func() string { return c.disagreement(true) })
+	c.poll(func() string { return c.disagreement(!c.opts.Owned) })
 }
 
 // disagreement returns the first thing on which the running nodes do not agree yet, or "".
