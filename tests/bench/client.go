@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,8 @@ import (
 // microseconds nor takes the processor away during a long one. The methods do not allocate. One
 // thread at a time uses a client.
 type client struct {
-	buf []byte
+	buf     []byte
+	written time.Time // when create was about to close the file
 }
 
 func newClient(size int) (*client, error) {
@@ -57,6 +59,7 @@ func (c *client) create(path *byte, size int) error {
 	}
 	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd),
 		uintptr(unsafe.Pointer(&c.buf[0])), uintptr(size))
+	c.written = time.Now()
 	if err := closeFd(fd); err != nil {
 		return err
 	}

@@ -25,6 +25,9 @@ type work struct {
 	// queue, if not nil, gives all threads their next index, so that no thread ends a pass long
 	// before the others. Set once, too.
 	queue *atomic.Int64
+	// times, if not nil, gets the time of each operation, and commits the part of it from before the close of a written
+	// file, until they are full: newTimes. Only for one thread.
+	times, commits []time.Duration
 	// next is where each thread continues in the next pass, so that short passes still cover all
 	// indexes.
 	next []int
@@ -136,7 +139,14 @@ func (p *pool) loop(ctx context.Context, w *work, t int, d time.Duration) (tally
 			return out, fmt.Errorf("block %d: %w", i, err)
 		}
 		out.ops++
-		out.elapsed = time.Since(begin)
+		now := time.Since(begin)
+		if len(w.times) < cap(w.times) {
+			w.times = append(w.times, now-out.elapsed)
+		}
+		if len(w.commits) < cap(w.commits) {
+			w.commits = append(w.commits, begin.Add(now).Sub(c.written))
+		}
+		out.elapsed = now
 	}
 	if out.ops > 0 { // a queue may leave a thread without work
 		out.perSec = float64(out.ops) / out.elapsed.Seconds()

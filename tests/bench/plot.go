@@ -30,11 +30,11 @@ type plot struct {
 	order       []string             // of lines
 }
 
-// plotOf collects the rows of a topic with one thread. It returns nil if there are fewer than two sizes.
+// plotOf collects the rates of a topic with one thread. It returns nil if there are fewer than two sizes.
 func plotOf(rows []row, topic, title string) *plot {
 	p := &plot{title: title, lines: map[string][]float64{}}
 	for _, r := range rows {
-		if r.Topic != topic || r.Threads != 1 {
+		if r.Topic != topic || r.Threads != 1 || r.Unit != "GB/s" {
 			continue
 		}
 		if p.unit = r.Unit; !slices.Contains(p.sizes, r.BlockBytes) {

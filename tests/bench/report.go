@@ -12,8 +12,8 @@ import (
 // report collects tables for people and the same figures for programs.
 type report struct {
 	machine []string
-	quick   bool              // no verdicts: the figures are no measurement
-	tables  map[string]*table // by topic
+	quick   bool                // no verdicts: the figures are no measurement
+	tables  map[string][]*table // by topic
 	rows    []row
 }
 
@@ -34,23 +34,28 @@ type row struct {
 }
 
 func newReport(quick bool) *report {
-	return &report{quick: quick, tables: map[string]*table{}}
+	return &report{quick: quick, tables: map[string][]*table{}}
 }
 
-// table returns the table of a topic. The first call makes it, with head and note.
+// table returns the table of a topic with that title. The first call makes it, with head and note.
 func (r *report) table(topic, title, note string, head ...string) *table {
-	if r.tables[topic] == nil {
-		r.tables[topic] = &table{title: title, note: note, head: head}
+	for _, t := range r.tables[topic] {
+		if t.title == title {
+			return t
+		}
 	}
-	return r.tables[topic]
+	t := &table{title: title, note: note, head: head}
+	r.tables[topic] = append(r.tables[topic], t)
+	return t
 }
 
 // skip says why a topic was not measured, instead of its table.
 func (r *report) skip(topic, why string) {
+	r.tables[topic] = nil
 	r.table(topic, "Not measured: "+topic, "", "why").add("skipped: " + why)
 }
 
-func (r *report) add(row row) { r.rows = append(r.rows, row) }
+func (r *report) add(rows ...row) { r.rows = append(r.rows, rows...) }
 
 // judge adds a goal to the row and returns the word for the table.
 func (r *report) judge(row *row, goal float64, met bool) string {
@@ -70,7 +75,7 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintln(w, line)
 	}
 	for _, topic := range topics() {
-		if t := r.tables[topic]; t != nil {
+		for _, t := range r.tables[topic] {
 			fmt.Fprintln(w)
 			t.print(w)
 		}

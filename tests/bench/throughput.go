@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 )
 
 // series holds one figure a round for each target, by its name.
@@ -45,6 +46,7 @@ func (b *bench) contest(ctx context.Context, prepare func(*target) *work,
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.name, err)
 		}
+		works[t.name].times, works[t.name].commits = works[t.name].times[:0], works[t.name].commits[:0]
 	}
 	for round := range b.config.rounds {
 		for i := range b.targets {
@@ -113,14 +115,33 @@ func (b *bench) measureSize(ctx context.Context, size int) error {
 
 func (b *bench) reads(ctx context.Context, size int, sets blockSets) error {
 	table := b.throughputTable("read", "Hot reads", "(open, one read, close)")
+	return b.throughput(ctx, table, "read", size, func(t *target, threads int) *work {
+		return newWork(threads, sets[t.name].count, sets[t.name].read)
+	}, nothingToSettle)
+}
+
+// throughput reports rates with each number of threads. With one thread it also reports the times of single operations.
+func (b *bench) throughput(ctx context.Context, table *table, topic string, size int, prepare func(t *target, threads int) *work,
+	settle func(*target) error) error {
 	for _, threads := range b.config.threads {
+		works := map[string]*work{}
 		figures, err := b.contest(ctx, func(t *target) *work {
-			return newWork(threads, sets[t.name].count, sets[t.name].read)
-		}, nothingToSettle)
+			w := prepare(t, threads)
+			w.times, works[t.name] = newTimes(threads), w
+			return w
+		}, settle)
 		if err != nil {
 			return err
 		}
-		b.throughputRow(table, "read", size, threads, figures)
+		b.throughputRow(table, topic, size, threads, figures)
+		if threads > 1 {
+			continue
+		}
+		b.timesRow(topic, table.title+": time of one", "us", size, func(t *target) []time.Duration { return works[t.name].times })
+		if topic == "fresh" {
+			b.timesRow(topic, table.title+": time of close and rename", "us of close and rename", size,
+				func(t *target) []time.Duration { return works[t.name].commits })
+		}
 	}
 	return nil
 }
@@ -128,14 +149,11 @@ func (b *bench) reads(ctx context.Context, size int, sets blockSets) error {
 func (b *bench) writes(ctx context.Context, size int, sets blockSets) error {
 	table := b.throughputTable("write", "Writes over existing names",
 		"(open a temporary file, one write, close, rename over the block)")
-	for _, threads := range b.config.threads {
-		figures, err := b.contest(ctx, func(t *target) *work {
-			return newWork(threads, sets[t.name].count, sets[t.name].store)
-		}, nothingToSettle)
-		if err != nil {
-			return err
-		}
-		b.throughputRow(table, "write", size, threads, figures)
+	err := b.throughput(ctx, table, "write", size, func(t *target, threads int) *work {
+		return newWork(threads, sets[t.name].count, sets[t.name].store)
+	}, nothingToSettle)
+	if err != nil {
+		return err
 	}
 	for _, s := range sets { // What was written must read back.
 		if err := b.pool.once(ctx, newWork(1, s.count, s.readVerified)); err != nil {
@@ -158,16 +176,13 @@ func (b *bench) freshWrites(ctx context.Context, size int, sets blockSets) error
 		}
 		fresh[t.name] = s
 	}
-	for _, threads := range b.config.threads {
-		figures, err := b.contest(ctx, func(t *target) *work {
-			w := newWork(threads, fresh[t.name].count, fresh[t.name].store)
-			w.once = true
-			return w
-		}, func(t *target) error { return fresh[t.name].clear() })
-		if err != nil {
-			return err
-		}
-		b.throughputRow(table, "fresh", size, threads, figures)
+	err := b.throughput(ctx, table, "fresh", size, func(t *target, threads int) *work {
+		w := newWork(threads, fresh[t.name].count, fresh[t.name].store)
+		w.once, w.commits = true, newTimes(threads)
+		return w
+	}, func(t *target) error { return fresh[t.name].clear() })
+	if err != nil {
+		return err
 	}
 	for _, s := range fresh {
 		if err := os.Remove(s.dir); err != nil {

@@ -13,7 +13,7 @@ func TestTTFTTopic(t *testing.T) {
 		t.Skip("-short: make bench-quick runs the topic")
 	}
 	b, out := runTopic(t, "ttft")
-	if table := b.report.tables["ttft"]; table.title != "Time to first token" {
+	if table := b.report.tables["ttft"][0]; table.title != "Time to first token" {
 		t.Skip(table.rows[0][0])
 	}
 	for _, name := range []string{ttftComputed, ttftShm, ttftMemory, ttftDisk, ttftPeer} {
