@@ -19,15 +19,23 @@ import (
 
 const pageBytes = 4 * kib
 
+// coldDepths are the numbers of readers, and of fio's requests in flight.
+func coldDepths() []int { return []int{1, 2, coldReaders} }
+
 // coldGoal is the goal for cold reads as a share of fio's read bandwidth; 0: no goal.
-func coldGoal(size int) float64 {
-	switch size {
-	case 64 * kib:
-		return 0.70
-	case mib, 4 * mib, 16 * mib:
-		return 0.95
+func coldGoal(size, readers int) float64 {
+	goals := map[int]map[int]float64{
+		64 * kib: {1: 0.70, 2: 0.80, 8: 0.80},
+		mib:      {1: 0.80, 2: 0.95, 8: 0.95},
+		4 * mib:  {1: 0.95, 2: 1, 8: 0.95},
+		16 * mib: {8: 0.95},
 	}
-	return 0
+	return goals[size][readers]
+}
+
+// coldCPUGoal is the goal for processor seconds of the daemon for each GB, with coldReaders; 0: no goal.
+func coldCPUGoal(size int) float64 {
+	return map[int]float64{64 * kib: 0.8, mib: 0.2, 4 * mib: 0.1}[size]
 }
 
 // coldDiskGoal is the same compared with plain files on the disk.
@@ -45,12 +53,11 @@ func (d *diskBench) cold(ctx context.Context) error {
 		return err
 	}
 	total = max(total, slices.Max(d.config.sizes))
-	diskTitle := "plain " + fsType(d.config.diskDir)
-	table := d.report.table("cold", "Cold reads",
-		fmt.Sprintf("(open, one read, close; %d threads, each block once, in random order, page cache dropped; "+
-			"%s of blocks%s; processor time of the daemon for each MiB promoted)", coldReaders, sizeText(total), note),
-		"block", "fio GB/s", "kvfs GB/s", "min-max", "to fio", "goal", "",
-		diskTitle+" GB/s", "to it", "goal", "", "us/MiB")
+	toFio := d.report.table("cold", "Cold reads", fmt.Sprintf("(open, one read, close; each block once, in random order, page cache dropped; "+
+		"%s of blocks, with 1 and 2 readers a quarter of them%s; fio has as many requests in flight)", sizeText(total), note),
+		"block", "readers", "fio GB/s", "kvfs GB/s", "min-max", "to fio", "goal", "")
+	toPlain := d.report.table("cold", fmt.Sprintf("Cold reads by %d readers, beside plain files", coldReaders), "(and processor time of the daemon)",
+		"block", fsType(d.config.diskDir)+" GB/s", "kvfs GB/s", "to it", "goal", "", "daemon s/GB", "goal", "")
 	layout := filepath.Join(d.rawDir, "cold")
 	if d.fio.missing == "" {
 		d.say("cold: lay out fio's file")
@@ -59,56 +66,81 @@ func (d *diskBench) cold(ctx context.Context) error {
 		}
 	}
 	for _, size := range d.config.sizes {
-		if err := d.coldSize(ctx, table, size, total, layout); err != nil {
+		s := &coldSets{diskBench: d, toFio: toFio, toPlain: toPlain, size: size, count: total / size}
+		if err := s.measure(ctx, layout); err != nil {
 			return fmt.Errorf("%s: %w", sizeText(size), err)
 		}
 	}
 	return nil
 }
 
-func (d *diskBench) coldSize(ctx context.Context, table *table, size, total int, layout string) (err error) {
-	count := total / size
-	d.say("cold: %d blocks of %s", count, sizeText(size))
-	m, err := d.mount(ctx, "kvfs-disk", total*5/4+256*mib, 2*total+diskSlack, total*5/4+64*mib)
+// measure stores the blocks and reads them with each number of readers.
+func (s *coldSets) measure(ctx context.Context, layout string) (err error) {
+	s.say("cold: %d blocks of %s", s.count, sizeText(s.size))
+	total := s.count * s.size
+	s.kvfs, err = s.mount(ctx, "kvfs-disk", total*5/4+256*mib, 2*total+diskSlack, total*5/4+64*mib)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.close()) }()
-	s := &coldSets{diskBench: d, kvfs: m, size: size, count: count}
+	defer func() { err = errors.Join(err, s.kvfs.close()) }()
+	s.depthReaders, s.part = coldReaders, s.count
 	if err := s.store(ctx); err != nil {
 		return err
 	}
-	contenders := []contender{
-		{kvfsName, s.kvfsPass},
-		{diskName, func(ctx context.Context, round int) (float64, error) {
-			return s.pass(ctx, s.onDisk, s.onDisk.read, round)
-		}},
+	for _, readers := range coldDepths() {
+		if err := s.depth(ctx, readers, layout); err != nil {
+			return fmt.Errorf("%d readers: %w", readers, err)
+		}
 	}
-	if d.fio.missing == "" {
+	return errors.Join(s.onDisk.remove(), s.syncDisk())
+}
+
+// depth measures and reports one number of readers. Few readers are slow: they read a quarter of the blocks.
+func (s *coldSets) depth(ctx context.Context, readers int, layout string) error {
+	s.depthReaders, s.part, s.daemonTime, s.times = readers, s.count, 0, nil
+	contenders := []contender{{kvfsName, s.kvfsPass}}
+	if readers == coldReaders {
+		contenders = append(contenders, contender{diskName, func(ctx context.Context, round int) (float64, error) {
+			return s.pass(ctx, s.onDisk, s.onDisk.read, round)
+		}})
+	} else {
+		s.part = max(1, s.count/4)
+	}
+	if s.fio.missing == "" {
 		contenders = append(contenders, contender{fioName, func(ctx context.Context, _ int) (float64, error) {
-			if err := d.dropPageCache(layout); err != nil {
+			if err := s.dropPageCache(layout); err != nil {
 				return 0, err
 			}
-			return d.fio.run(ctx, fioJob{file: layout, pattern: "randread", blockBytes: size, totalBytes: count * size})
+			return s.fio.run(ctx, fioJob{file: layout, pattern: "randread", blockBytes: s.size, totalBytes: s.part * s.size, depth: readers})
 		}})
 	}
-	perSec, err := d.rotate(ctx, contenders)
+	perSec, err := s.rotate(ctx, contenders)
 	if err != nil {
 		return err
 	}
-	d.coldRow(table, size, perSec, s.cpuPerMiB())
-	return errors.Join(s.onDisk.remove(), d.syncDisk())
+	s.fioRow(perSec)
+	if readers == 1 {
+		s.report.add(tailsOf(s.times).rows(row{Topic: "cold", Target: kvfsName, BlockBytes: s.size, Threads: 1}, "us")...)
+	}
+	if readers == coldReaders {
+		s.plainRow(perSec)
+	}
+	return nil
 }
 
 // coldSets are the same blocks in kvfs and in plain files.
 type coldSets struct {
 	*diskBench
-	kvfs         *tierMount
-	inKVFS       *blockSet
-	onDisk       *blockSet
-	size, count  int
-	daemonTime   time.Duration // in all timed passes
-	promotedMiBs float64
+	toFio, toPlain *table
+	size, count    int
+	kvfs           *tierMount
+	inKVFS, onDisk *blockSet
+
+	// Of the depth under way.
+	depthReaders int
+	part         int             // how many of the blocks a pass reads
+	daemonTime   time.Duration   // in all timed passes
+	times        []time.Duration // of each read through the mount, with one reader
 }
 
 // store writes the blocks, waits until the disk tier has them and reads each of them back cold
@@ -156,7 +188,7 @@ func (s *coldSets) store(ctx context.Context) error {
 	return err
 }
 
-// pass reads all blocks in random order with an empty page cache.
+// pass reads blocks in random order with an empty page cache.
 func (s *coldSets) pass(ctx context.Context, set *blockSet, op func(*client, int) error, round int) (float64, error) {
 	var files []string
 	if set == s.onDisk { // in kvfs the cached pages are the blocks in memory
@@ -167,13 +199,16 @@ func (s *coldSets) pass(ctx context.Context, set *blockSet, op func(*client, int
 	if err := s.dropPageCache(files...); err != nil {
 		return 0, err
 	}
-	order := rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)
+	order := rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)[:s.part]
+	w := sequence(s.depthReaders, order, op)
+	w.times = newTimes(w.threads)
 	before, counted := bytesFromDisk()
-	result, err := s.readers.run(ctx, sequence(coldReaders, order, op), time.Hour)
+	result, err := s.readers.run(ctx, w, time.Hour)
 	if err != nil {
 		return 0, err
 	}
-	total := set.count * set.size
+	s.times = append(s.times, w.times...)
+	total := s.part * set.size
 	after, _ := bytesFromDisk()
 	if got := after - before; set == s.onDisk && counted && got < total/10*9 {
 		return 0, fmt.Errorf("only %d of %d bytes came from the disk: not a cold read", got, total)
@@ -213,7 +248,6 @@ func (s *coldSets) kvfsPass(ctx context.Context, round int) (float64, error) {
 		}
 		after, err := s.kvfs.server.cpu()
 		s.daemonTime += after - before
-		s.promotedMiBs += float64(s.count*s.size) / mib
 		return rate, err
 	})
 }
@@ -243,46 +277,46 @@ func (s *coldSets) promoting(ctx context.Context, pass func() (float64, error)) 
 		return 0, err
 	}
 	// One in a hundred may have been busy when its memory was to be freed.
-	if promoted := int(after.Promoted - before.Promoted); promoted < s.count-s.count/100 {
-		return 0, fmt.Errorf("only %d of %d blocks read were promoted from the disk tier: not a cold read", promoted, s.count)
+	if promoted := int(after.Promoted - before.Promoted); promoted < s.part-s.part/100 {
+		return 0, fmt.Errorf("only %d of %d blocks read were promoted from the disk tier: not a cold read", promoted, s.part)
 	}
 	return rate, nil
 }
 
-// cpuPerMiB returns microseconds of processor time.
-func (s *coldSets) cpuPerMiB() float64 {
-	return float64(s.daemonTime.Microseconds()) / s.promotedMiBs
+// row is the rates of one side.
+func (s *coldSets) row(name string, perSec series) row {
+	r := row{Topic: "cold", Target: name, BlockBytes: s.size, Threads: s.depthReaders, Unit: "GB/s", Samples: gigabytes(perSec[name])}
+	r.Value = median(r.Samples)
+	return r
 }
 
-func (d *diskBench) coldRow(table *table, size int, perSec series, cpu float64) {
-	add := func(name string, other string, goal float64) (row, []string) {
-		r := row{Topic: "cold", Target: name, BlockBytes: size, Threads: coldReaders, Unit: "GB/s",
-			Samples: gigabytes(perSec[name])}
-		r.Value = median(r.Samples)
-		var cells []string
-		if other != "" {
-			cells = d.versus(&r, perSec, other, goal)
-		}
-		d.report.add(r)
-		return r, cells
+// fioRow compares with fio.
+func (s *coldSets) fioRow(perSec series) {
+	r, goal := s.row(kvfsName, perSec), coldGoal(s.size, s.depthReaders)
+	base, verdict := "no fio", s.fio.skipped(goal)
+	if s.fio.missing == "" {
+		other := s.row(fioName, perSec)
+		s.report.add(other)
+		base, verdict = fmt.Sprintf("%.2f", other.Value), s.versus(&r, perSec, fioName, goal)
 	}
-	cells := []string{sizeText(size)}
-	if d.fio.missing == "" {
-		base, _ := add(fioName, "", 0)
-		r, verdict := add(kvfsName, fioName, coldGoal(size))
-		cells = append(cells, fmt.Sprintf("%.2f", base.Value), fmt.Sprintf("%.2f", r.Value), spread(r.Samples))
-		cells = append(cells, verdict...)
-	} else {
-		kvfs := gigabytes(perSec[kvfsName])
-		cells = append(cells, "no fio", fmt.Sprintf("%.2f", median(kvfs)), spread(kvfs))
-		cells = append(cells, d.fio.skipped(coldGoal(size))...)
+	s.report.add(r)
+	cells := []string{sizeText(s.size), fmt.Sprint(s.depthReaders), base, fmt.Sprintf("%.2f", r.Value), spread(r.Samples)}
+	s.toFio.add(append(cells, verdict...)...)
+}
+
+// plainRow compares with plain files, and judges the processor time.
+func (s *coldSets) plainRow(perSec series) {
+	disk, r := s.row(diskName, perSec), s.row(kvfsName, perSec)
+	verdict := s.versus(&r, perSec, diskName, coldDiskGoal(s.size))
+	cpu := row{Topic: "cold", Target: kvfsName, BlockBytes: s.size, Threads: s.depthReaders,
+		Unit: "processor seconds of the daemon for each GB", Value: s.daemonTime.Seconds() * 1e9 / float64(s.part*s.size*s.config.rounds)}
+	cells := append([]string{sizeText(s.size), fmt.Sprintf("%.2f", disk.Value), fmt.Sprintf("%.2f", r.Value)}, verdict...)
+	cells = append(cells, fmt.Sprintf("%.2f", cpu.Value), "", "")
+	if goal := coldCPUGoal(s.size); goal > 0 {
+		cells[len(cells)-2], cells[len(cells)-1] = fmt.Sprintf("%.2f", goal), s.report.judge(&cpu, goal, cpu.Value <= goal)
 	}
-	disk, _ := add(diskName, "", 0)
-	_, verdict := add(kvfsName, diskName, coldDiskGoal(size))
-	cells = append(append(cells, fmt.Sprintf("%.2f", disk.Value)), verdict...)
-	d.report.add(row{Topic: "cold", Target: kvfsName, BlockBytes: size, Threads: coldReaders, Value: cpu,
-		Unit: "us of the daemon's processor time for each MiB promoted"})
-	table.add(append(cells, fmt.Sprintf("%.0f", cpu))...)
+	s.report.add(disk, r, cpu)
+	s.toPlain.add(cells...)
 }
 
 // open opens block i and closes it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,6 +28,7 @@ type fioJob struct {
 	pattern    string // as of --rw
 	blockBytes int
 	totalBytes int
+	depth      int // requests in flight; 0: as coldReaders
 	flags      []string
 }
 
@@ -85,7 +87,7 @@ func (j fioJob) args() []string {
 	return append([]string{
 		"--name=bench", "--filename=" + j.file, "--rw=" + j.pattern,
 		fmt.Sprintf("--bs=%d", j.blockBytes), fmt.Sprintf("--size=%d", j.totalBytes),
-		"--ioengine=io_uring", "--direct=1", "--iodepth=8", "--randrepeat=0",
+		"--ioengine=io_uring", "--direct=1", fmt.Sprintf("--iodepth=%d", cmp.Or(j.depth, coldReaders)), "--randrepeat=0",
 		"--output-format=json",
 	}, j.flags...)
 }
