@@ -38,9 +38,9 @@ func findIperf(ctx context.Context) *iperf {
 	return &iperf{path: path, version: firstLine(string(version))}
 }
 
-// run returns the bytes a second that node 1 receives from node 0. An empty congestion means the
-// host's.
-func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, congestion string) (rate float64, err error) {
+// run returns the bytes a second that node 1 receives from node 0, and how many processors both ends use for that. An
+// empty congestion means the host's.
+func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, congestion string) (rate, cpu float64, err error) {
 	inside := func(i int, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + n.Path(i), f.path}, args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -48,7 +48,7 @@ func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, con
 	}
 	server := inside(0, "--server", "--bind", n.Addr(0))
 	if err := server.Start(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { // it goes on until it is stopped
 		server.Process.Kill()
@@ -65,34 +65,38 @@ func (f *iperf) run(ctx context.Context, n *netns.Net, streams, seconds int, con
 		client.Stdout = &out
 		runErr := client.Run()
 		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
+			return 0, 0, context.Cause(ctx)
 		}
-		if rate, err = iperfRate(out.Bytes()); err == nil {
-			return rate, nil
+		if rate, cpu, err = iperfRate(out.Bytes()); err == nil {
+			return rate, cpu, nil
 		}
 		err = errors.Join(err, runErr)
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
-	return 0, err
+	return 0, 0, err
 }
 
-// iperfRate returns the bytes a second received from the document of --json.
-func iperfRate(text []byte) (float64, error) {
+// iperfRate returns the bytes a second received, and the processors of both ends, from the document of --json.
+func iperfRate(text []byte) (rate, cpu float64, err error) {
 	var doc struct {
 		Error string `json:"error"`
 		End   struct {
 			Received struct {
 				BitsPerSecond float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
+			CPU struct {
+				Host   float64 `json:"host_total"`
+				Remote float64 `json:"remote_total"`
+			} `json:"cpu_utilization_percent"`
 		} `json:"end"`
 	}
 	if err := json.Unmarshal(text, &doc); err != nil {
-		return 0, fmt.Errorf("iperf3: %w", err)
+		return 0, 0, fmt.Errorf("iperf3: %w", err)
 	}
 	if doc.Error != "" || doc.End.Received.BitsPerSecond == 0 {
-		return 0, fmt.Errorf("iperf3: no figure: %s", strings.TrimSpace(doc.Error))
+		return 0, 0, fmt.Errorf("iperf3: no figure: %s", strings.TrimSpace(doc.Error))
 	}
-	return doc.End.Received.BitsPerSecond / 8, nil
+	return doc.End.Received.BitsPerSecond / 8, (doc.End.CPU.Host + doc.End.CPU.Remote) / 100, nil
 }

@@ -118,6 +118,7 @@ type peers struct {
 	*peerBench
 	net   *netns.Net
 	nodes []*target
+	spent time.Duration // see promote
 }
 
 // peerOptions say how to start peers.

@@ -16,6 +16,10 @@ const (
 	peerMaxBytes = 16 * mib
 	// peerGoal is the goal for 8 readers of 4 MiB as a share of iperf3's rate.
 	peerGoal = 0.90
+	// peerCPUGoal is the goal for processor seconds of both daemons for each GB of cpuCell, tlsCPUGoal how many times
+	// that without TLS it may be with TLS.
+	peerCPUGoal = 0.40
+	tlsCPUGoal  = 1.4
 )
 
 func peerSizes() []int { return []int{mib, 4 * mib, 16 * mib} }
@@ -64,15 +68,50 @@ func (p *peerBench) promotions(ctx context.Context) error {
 			"both nodes, the wire and the readers share this machine's processors; iperf3 in the same direction, the "+
 			"same rounds and with the same congestion control, without TLS: the better of 1 and 4 streams)",
 		"connection", "block", "readers", "iperf3 GB/s", "and read GB/s", "promoted GB/s", "min-max", "to iperf3", "goal", "")
-	for _, mode := range p.modes() {
-		if err := p.promotionMode(ctx, table, mode); err != nil {
+	cpuTable := p.report.table("peer", "Processor time of a promotion of "+cpuCell().name()+" readers",
+		"(both daemons; iperf3: both ends, without TLS)", "connection", "daemons s/GB", "iperf3 s/GB", "to cubic without TLS", "goal", "")
+	var plain float64
+	for i, mode := range p.modes() {
+		perGB, perSec, err := p.promotionMode(ctx, table, mode)
+		if err != nil {
 			return fmt.Errorf("%s: %w", mode.name, err)
 		}
+		if i == 0 {
+			plain = perGB
+		}
+		p.cpuRow(cpuTable, mode, perGB, plain, perSec)
 	}
 	return nil
 }
 
-func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMode) (err error) {
+// cpuCell is the row whose processor time is reported.
+func cpuCell() peerCell { return peerCell{4 * mib, peerReaders} }
+
+func (p *peerBench) cpuRow(table *table, mode peerMode, perGB, plain float64, perSec series) {
+	cell := cpuCell()
+	r := row{Topic: "peer", Target: cell.name(), BlockBytes: cell.size, Threads: cell.readers, Value: perGB,
+		Unit: "processor seconds of both daemons for each GB, " + mode.name}
+	verdict := []string{"", ""}
+	switch {
+	case mode.secure:
+		verdict = []string{fmt.Sprintf("%.1f times", tlsCPUGoal), p.report.judge(&r, tlsCPUGoal, perGB <= tlsCPUGoal*plain)}
+	case mode.congestion == "cubic":
+		verdict = []string{fmt.Sprintf("%.2f s/GB", peerCPUGoal), p.report.judge(&r, peerCPUGoal, perGB <= peerCPUGoal)}
+	}
+	p.report.add(r)
+	base := "no iperf3"
+	if p.iperf.missing == "" {
+		b := row{Topic: "peer", Target: baseLine(perSec), Unit: "processor seconds of both ends for each GB, " + mode.name}
+		b.Samples = perSec[iperfCPU(b.Target)]
+		b.Value = median(b.Samples)
+		p.report.add(b)
+		base = fmt.Sprintf("%.2f", b.Value)
+	}
+	table.add(append([]string{mode.name, fmt.Sprintf("%.2f", perGB), base, fmt.Sprintf("%.2f", perGB/plain)}, verdict...)...)
+}
+
+// promotionMode returns also the processor seconds for each GB of cpuCell, and the figures of iperf3.
+func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMode) (perGB float64, perSec series, err error) {
 	p.say("peer: %s", mode.name)
 	total := 0
 	for _, size := range peerSizes() {
@@ -81,18 +120,18 @@ func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMo
 	c, err := p.join(ctx, peerOptions{nodes: 2, memoryBytes: total*5/4 + 256*mib, congestion: mode.congestion, secure: mode.secure})
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	sets := map[int]*blockSet{} // On the reader, by size.
 	for _, size := range peerSizes() {
 		if sets[size], err = c.lay(ctx, size, p.config.count(size)); err != nil {
-			return err
+			return 0, nil, err
 		}
 	}
-	perSec := series{}
+	perSec = series{}
 	for round := range p.config.rounds {
 		if err := c.iperfRound(ctx, perSec, mode); err != nil {
-			return err
+			return 0, nil, err
 		}
 		cells := peerCells()
 		for i := range cells {
@@ -101,16 +140,19 @@ func (p *peerBench) promotionMode(ctx context.Context, table *table, mode peerMo
 			for title, op := range map[string]func(*client, int) error{cell.name(): set.open, cell.withRead(): set.readMarked} {
 				rate, err := c.promote(ctx, set, cell.readers, round, op)
 				if err != nil {
-					return fmt.Errorf("%s: %w", title, err)
+					return 0, nil, fmt.Errorf("%s: %w", title, err)
 				}
 				perSec[title] = append(perSec[title], rate)
+				if title == cpuCell().name() {
+					perGB += c.spent.Seconds() * 1e9 / float64(set.count*set.size*p.config.rounds)
+				}
 			}
 		}
 	}
 	for _, cell := range peerCells() {
 		p.promotionRow(table, mode, cell, perSec)
 	}
-	return nil
+	return perGB, perSec, nil
 }
 
 // lay writes blocks on node 0 and returns them as node 1 sees them. Node 1 has read each once,
@@ -145,8 +187,22 @@ func (c *peers) lay(ctx context.Context, size, count int) (*blockSet, error) {
 	return to, err
 }
 
+// shuffled are the indexes of a set, in another order each round.
+func shuffled(set *blockSet, round int) []int {
+	return rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)
+}
+
+// cpu returns the processor time that the daemons have used.
+func (c *peers) cpu() (sum time.Duration, err error) {
+	for _, n := range c.nodes {
+		used, cpuErr := n.server.cpu()
+		sum, err = sum+used, errors.Join(err, cpuErr)
+	}
+	return sum, err
+}
+
 // promote empties the memory of node 1 and reads all blocks there. It fails if they were not all
-// fetched.
+// fetched. Then spent is the processor time of the daemons for that.
 func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, op func(*client, int) error) (float64, error) {
 	if err := errors.Join(c.drop(ctx, c.nodes[1]), c.nodes[0].settle(ctx)); err != nil {
 		return 0, err
@@ -154,11 +210,22 @@ func (c *peers) promote(ctx context.Context, set *blockSet, readers, round int, 
 	if err := pretouch(set.count*set.size*5/4 + 256*mib); err != nil {
 		return 0, err
 	}
-	order := rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)
-	result, err := c.readers.run(ctx, sequence(readers, order, op), time.Hour)
+	before, err := c.cpu()
 	if err != nil {
 		return 0, err
 	}
+	result, err := c.readers.run(ctx, sequence(readers, shuffled(set, round), op), time.Hour)
+	if err == nil { // the last RELEASE counts too
+		err = errors.Join(c.nodes[1].settle(ctx), c.nodes[0].settle(ctx))
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := c.cpu()
+	if err != nil {
+		return 0, err
+	}
+	c.spent = after - before
 	s, err := readStatus(c.nodes[1])
 	if err != nil {
 		return 0, err
@@ -185,6 +252,9 @@ func pretouch(bytes int) error {
 
 func iperfTitle(streams int) string { return fmt.Sprintf("%s %d", iperfName, streams) }
 
+// iperfCPU names the processor seconds of both ends for each GB.
+func iperfCPU(title string) string { return title + " s/GB" }
+
 // iperfRound measures the baseline once.
 func (c *peers) iperfRound(ctx context.Context, perSec series, mode peerMode) error {
 	if c.iperf.missing != "" {
@@ -195,11 +265,12 @@ func (c *peers) iperfRound(ctx context.Context, perSec series, mode peerMode) er
 		seconds = 1
 	}
 	for _, streams := range iperfStreams() {
-		rate, err := c.iperf.run(ctx, c.net, streams, seconds, mode.congestion)
+		rate, cpu, err := c.iperf.run(ctx, c.net, streams, seconds, mode.congestion)
 		if err != nil {
 			return err
 		}
-		perSec[iperfTitle(streams)] = append(perSec[iperfTitle(streams)], rate)
+		title := iperfTitle(streams)
+		perSec[title], perSec[iperfCPU(title)] = append(perSec[title], rate), append(perSec[iperfCPU(title)], cpu*1e9/rate)
 	}
 	return nil
 }

@@ -95,38 +95,53 @@ type rivalConn struct {
 
 // startRival starts a store that listens on a Unix socket alone. stop ends it.
 func (b *bench) startRival(ctx context.Context, w wire, valueBytes int) (*rival, error) {
-	path, err := exec.LookPath(w.program)
-	if err != nil {
-		return nil, fmt.Errorf("%w (Debian, Ubuntu: apt-get install %s)", err, w.program)
-	}
 	dir, err := b.mountPoint(w.program)
 	if err != nil {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "socket")
-	r := &rival{wire: w, conns: map[*client]*rivalConn{}}
-	r.cmd = exec.Command(path, w.args(socket, b.config.memoryMiB)...)
-	r.cmd.Dir, r.cmd.Env = dir, plainEnv()
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := r.cmd.Start(); err != nil {
+	r, err := w.start(dir, nil, w.args(socket, b.config.memoryMiB))
+	if err != nil {
 		return nil, err
 	}
-	for _, c := range b.pool.clients {
-		conn, err := w.connect(ctx, socket, valueBytes)
+	return r, r.connectAll(ctx, &unix.SockaddrUnix{Name: socket}, b.pool.clients, valueBytes)
+}
+
+// start starts the store in a directory that stop removes. The words of before, if any, are before its command.
+func (w wire) start(dir string, before, args []string) (*rival, error) {
+	path, err := exec.LookPath(w.program)
+	if err != nil {
+		return nil, fmt.Errorf("%w (Debian, Ubuntu: apt-get install %s)", err, w.program)
+	}
+	argv := slices.Concat(before, []string{path}, args)
+	r := &rival{wire: w, conns: map[*client]*rivalConn{}, cmd: exec.Command(argv[0], argv[1:]...)}
+	r.cmd.Dir, r.cmd.Env = dir, plainEnv()
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return r, r.cmd.Start()
+}
+
+// connectAll makes a connection for each client. It stops the store if that fails.
+func (r *rival) connectAll(ctx context.Context, addr unix.Sockaddr, clients []*client, valueBytes int) error {
+	for _, c := range clients {
+		conn, err := r.connect(ctx, addr, valueBytes)
 		if err != nil {
-			return nil, errors.Join(err, r.stop())
+			return errors.Join(err, r.stop())
 		}
 		r.conns[c] = conn
 	}
-	return r, nil
+	return nil
 }
 
 // rivalLimit is how long a store may take until it listens, and for each part of an answer: then the call fails.
 const rivalLimit = 30 * time.Second
 
 // connect tries until the store listens.
-func (w wire) connect(ctx context.Context, socket string, valueBytes int) (*rivalConn, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func (w wire) connect(ctx context.Context, addr unix.Sockaddr, valueBytes int) (*rivalConn, error) {
+	socket := tcpSocket
+	if _, ok := addr.(*unix.SockaddrUnix); ok {
+		socket = func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) }
+	}
+	fd, err := socket()
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +152,7 @@ func (w wire) connect(ctx context.Context, socket string, valueBytes int) (*riva
 		}
 	}
 	for begin := time.Now(); ; {
-		err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
+		err := unix.Connect(fd, addr)
 		if err == nil {
 			return &rivalConn{wire: w, fd: fd, buf: make([]byte, valueBytes+kib)}, nil
 		}

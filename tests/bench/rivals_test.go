@@ -7,6 +7,8 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestRivalWires: values travel whole in both protocols, also if an answer comes in pieces, and an absent value is an error.
@@ -35,7 +37,7 @@ func TestRivalWires(t *testing.T) {
 			}
 			served := make(chan error, 1)
 			go func() { served <- serveScript(l, script) }()
-			c, err := w.connect(context.Background(), path, len(value))
+			c, err := w.connect(context.Background(), &unix.SockaddrUnix{Name: path}, len(value))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -47,7 +47,7 @@ func microsText(us float64) string {
 	return fmt.Sprintf("%.0f", us)
 }
 
-// rows are the figures for programs, the p99 at p99Row. Each is like r. Unit is "us" or says also of what.
+// rows are the figures for programs, the p50 at p50Row and the p99 at p99Row. Each is like r. Unit is "us" or says also of what.
 func (t tails) rows(r row, unit string) []row {
 	rows := []row{r, r, r, r}
 	for i, name := range []string{"mean", "p50", "p99", "max"} {
@@ -56,7 +56,7 @@ func (t tails) rows(r row, unit string) []row {
 	return rows
 }
 
-const p99Row = 2
+const p50Row, p99Row = 1, 2
 
 // timesRow reports the times of one operation on kvfs and on a tmpfs, with huge pages if there is one.
 func (b *bench) timesRow(topic, title, unit string, size int, times func(*target) []time.Duration) {
