@@ -65,7 +65,9 @@ deadcode: ## list functions of the product that only tests call
 fuzz: ## run each fuzz target for FUZZTIME (5s)
 	@.ci/fuzz
 
-bench: bench-deps ## measure kvfs next to tmpfs, a disk and others; ARGS='-only ttft' measures a part
+# Without ARGS a run measures everything, and replaces the tables and plots of docs/performance.md.
+bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/performance.md -plots docs
+bench: bench-deps ## measure kvfs next to tmpfs, a disk and others into docs/performance.md; ARGS='-only ttft' only prints a part
 	go run $(LINK) ./tests/bench $(ARGS)
 
 bench-quick: bench-deps ## the same in a minute, to see that it works

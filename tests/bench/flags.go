@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -51,6 +52,7 @@ type config struct {
 	recover    int
 	jsonPath   string
 	plotDir    string
+	docsPath   string
 	limit      time.Duration
 	maxThreads int
 }
@@ -78,10 +80,14 @@ func parseFlags(args []string) (*config, error) {
 	f.IntVar(&c.recover, "recover", 1_000_000, "blocks of 4 KiB for recovery, about 7 KiB of memory "+
 		"and 9 KiB of disk each; tiny blocks for the index of object")
 	f.StringVar(&c.plotDir, "plots", "", "draw hot reads and writes by block size as SVG in `directory`")
+	f.StringVar(&c.docsPath, "docs", "", "put the tables of what was measured into the page `file`, if all went well")
 	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
 	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")
 	if err := f.Parse(args); err != nil {
 		return nil, err
+	}
+	if c.quick && c.docsPath != "" {
+		return nil, errors.New("-docs: a -quick run measures nothing that a page could tell")
 	}
 	if c.quick {
 		quicken(f, c, sizes, memory, diskBytes)
@@ -154,11 +160,17 @@ func (c *config) finish(sizes, threads, memory, diskBytes string) error {
 	return nil
 }
 
+// measuredTopics are those of -only; all without it.
+func (c *config) measuredTopics() []string {
+	if len(c.only) == 0 {
+		return topics()
+	}
+	return c.only
+}
+
 // wants reports whether any of the topics is to be measured.
 func (c *config) wants(names ...string) bool {
-	return len(c.only) == 0 || slices.ContainsFunc(names, func(n string) bool {
-		return slices.Contains(c.only, n)
-	})
+	return slices.ContainsFunc(names, func(n string) bool { return slices.Contains(c.measuredTopics(), n) })
 }
 
 // count is how many blocks of a size are read and rewritten in turn: 256 MiB or more, so that they

@@ -11,6 +11,10 @@
 //	go run ./tests/bench            # everything, some minutes, about 8 GiB of memory
 //	go run ./tests/bench -quick     # smoke test, seconds
 //	go run ./tests/bench -only read,ops -sizes 64KiB
+//	go run ./tests/bench -only cold -docs docs/performance.md
+//
+// With -docs a run that went well puts its tables into a page, between the lines <!-- bench: TOPIC --> and <!-- end --> of
+// each topic that it measured. The rest of the page stays as it is.
 //
 // The topics of -only: read, write (a rewrite by rename, as vLLM does), fresh (the
 // same with new names), open, stat, ops (FUSE requests for each of them), cpu
@@ -111,6 +115,11 @@ func main() {
 }
 
 func run(c *config) error {
+	if c.docsPath != "" {
+		if err := checkPage(c.docsPath, c.measuredTopics()); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, cancel) // the second ^C ends the program at once
 	defer cancel()
@@ -132,6 +141,9 @@ func run(c *config) error {
 		err = b.measure(ctx)
 	}
 	b.report.print(os.Stdout)
+	if c.docsPath != "" && err == nil {
+		err = writePage(c.docsPath, c.measured(time.Now()), b.report)
+	}
 	if c.plotDir != "" {
 		err = errors.Join(err, writePlots(c.plotDir, b.report.rows))
 	}

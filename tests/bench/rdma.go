@@ -235,7 +235,7 @@ func (p *peerBench) fabrics(ctx context.Context) (err error) {
 			"blocks: each to a new file in memory, with its checksum, as the peer tier does it; bytes: to the same file again, without one; "+
 			"every byte of every block was compared before and after the passes; iperf3: the better of 1 and 4 streams)",
 			held.Shape, pair.congestion),
-		"what", "size", "depth", "iperf3 GB/s", "tcp GB/s", "min-max", "fabric GB/s", "min-max", "to iperf3", "to tcp", "goal", "", "CPU s/GB tcp", "fabric")
+		"what", "size", "depth", "iperf3 GB/s", "tcp GB/s", "", "fabric GB/s", "", "to iperf3", "to tcp", "goal", "", "CPU s/GB of tcp, fabric", "")
 	for _, cell := range p.rdmaCells() {
 		p.rdmaRow(table, cell, perSec, costs)
 	}

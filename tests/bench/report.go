@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -14,6 +15,7 @@ type report struct {
 	machine []string
 	quick   bool                // no verdicts: the figures are no measurement
 	tables  map[string][]*table // by topic
+	skipped map[string]bool
 	rows    []row
 }
 
@@ -34,7 +36,7 @@ type row struct {
 }
 
 func newReport(quick bool) *report {
-	return &report{quick: quick, tables: map[string][]*table{}}
+	return &report{quick: quick, tables: map[string][]*table{}, skipped: map[string]bool{}}
 }
 
 // table returns the table of a topic with that title. The first call makes it, with head and note.
@@ -51,7 +53,7 @@ func (r *report) table(topic, title, note string, head ...string) *table {
 
 // skip says why a topic was not measured, instead of its table.
 func (r *report) skip(topic, why string) {
-	r.tables[topic] = nil
+	r.tables[topic], r.skipped[topic] = nil, true
 	r.table(topic, "Not measured: "+topic, "", "why").add("skipped: " + why)
 }
 
@@ -75,11 +77,28 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintln(w, line)
 	}
 	for _, topic := range topics() {
-		for _, t := range r.tables[topic] {
+		r.printTables(w, topic)
+	}
+}
+
+// printTables prints those that have rows, each after an empty line.
+func (r *report) printTables(w io.Writer, topic string) {
+	for _, t := range r.tables[topic] {
+		if len(t.rows) > 0 {
 			fmt.Fprintln(w)
 			t.print(w)
 		}
 	}
+}
+
+// block returns the printed tables of a topic; "" if it was not measured.
+func (r *report) block(topic string) string {
+	if r.skipped[topic] {
+		return ""
+	}
+	var out strings.Builder
+	r.printTables(&out, topic)
+	return out.String()
 }
 
 func (r *report) writeJSON(path string) error {
@@ -93,7 +112,7 @@ func (r *report) writeJSON(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// table prints as Markdown whose source is aligned as well.
+// table prints as Markdown whose source is aligned as well. A column without a head is printed in the one before.
 type table struct {
 	title, note string
 	head        []string
@@ -102,24 +121,45 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
+// joined returns head and rows without the columns that have no head.
+func (t *table) joined() [][]string {
+	var lines [][]string
+	for _, cells := range append([][]string{t.head}, t.rows...) {
+		var line []string
+		for i, cell := range cells {
+			switch last := len(line) - 1; {
+			case t.head[i] != "" || last < 0:
+				line = append(line, cell)
+			case cell != "" && line[last] != "":
+				line[last] += ", " + cell
+			default:
+				line[last] += cell
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 func (t *table) print(w io.Writer) {
 	fmt.Fprintf(w, "**%s**", t.title)
 	if t.note != "" {
 		fmt.Fprintf(w, " %s", t.note)
 	}
 	fmt.Fprint(w, "\n\n")
-	widths := make([]int, len(t.head))
-	for _, cells := range append([][]string{t.head}, t.rows...) {
+	lines := t.joined()
+	widths := make([]int, len(lines[0]))
+	for _, cells := range lines {
 		for i, cell := range cells {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 3)
 		}
 	}
-	rule := make([]string, len(t.head))
+	rule := make([]string, len(widths))
 	for i := range rule {
 		rule[i] = strings.Repeat("-", widths[i]-1) + ":"
 	}
 	rule[0] = strings.Repeat("-", widths[0])
-	for _, cells := range append([][]string{t.head, rule}, t.rows...) {
+	for _, cells := range slices.Insert(lines, 1, rule) {
 		var line strings.Builder
 		for i, cell := range cells {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))

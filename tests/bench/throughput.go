@@ -198,7 +198,7 @@ func (b *bench) throughputTable(topic, title, note string) *table {
 		head = append(head, t.title()+" GB/s")
 		switch {
 		case t.name == shmName:
-			head = append(head, "max/min")
+			head[len(head)-1] += " (max/min)"
 		case !slices.Contains(references(), t.name):
 			head = append(head, "to the best")
 		}
@@ -221,7 +221,7 @@ func (b *bench) throughputRow(table *table, topic string, size, threads int, per
 		cells = append(cells, fmt.Sprintf("%.2f", r.Value))
 		switch {
 		case t.name == shmName: // its spread shows how calm the machine was
-			cells = append(cells, fmt.Sprintf("%.2f", slices.Max(r.Samples)/slices.Min(r.Samples)))
+			cells[len(cells)-1] += fmt.Sprintf(" (%.2f)", slices.Max(r.Samples)/slices.Min(r.Samples))
 		case !slices.Contains(references(), t.name):
 			cells = append(cells, fmt.Sprintf("%.2f", r.Ratio))
 		}

@@ -68,9 +68,9 @@ func TestTimesRow(t *testing.T) {
 		size    int
 		want    string // the row, without spaces
 	}{
-		{[]string{shmName, hugeName, kvfsName}, 4 * mib, "|4MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00|2.0|missed|"},
-		{[]string{shmName, hugeName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00|||"},
-		{[]string{shmName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|0.0|0.0/0.0/0.0|30000.00|||"},
+		{[]string{shmName, hugeName, kvfsName}, 4 * mib, "|4MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00|2.0,missed|"},
+		{[]string{shmName, hugeName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00||"},
+		{[]string{shmName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|0.0|0.0/0.0/0.0|30000.00||"},
 		{[]string{shmName}, mib, ""},
 	} {
 		b := &bench{report: newReport(false)}

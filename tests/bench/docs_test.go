@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// newPage writes a page into a new directory.
+func newPage(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A run replaces the blocks of what it measured. Prose, other blocks, and blocks of what was skipped stay byte for byte. A
+// second run gives the same page.
+func TestPage(t *testing.T) {
+	const before = "# Title\n\nProse, <!-- end --> in a line.\r\n<!-- bench: read -->\nold\n<!-- end -->\nmore\t \n\n" +
+		"<!-- bench: cold -->\n<!-- end -->\n<!-- bench: fresh -->\nfigures\n<!-- end -->\n<!-- bench: heap -->\nothers\n<!-- end -->\nlast"
+	file := newPage(t, before)
+	r := newReport(false)
+	r.table("read", "Reads", "", "block", "goal", "").add("1", "2", "met")
+	r.table("read", "Times", "(n)", "block").add("3")
+	r.table("read", "None", "", "block")
+	r.table("cold", "Cold", "", "block").add("4")
+	r.table("fresh", "Half", "", "block").add("5")
+	r.skip("fresh", "no reason")
+	want := strings.Replace(before, "old\n", "\nM.\n\n**Reads**\n\n| block |   goal |\n| ----- | -----: |\n| 1     | 2, met |\n\n"+
+		"**Times** (n)\n\n| block |\n| ----- |\n| 3     |\n\n", 1)
+	want = strings.Replace(want, "<!-- bench: cold -->\n", "<!-- bench: cold -->\n\nM.\n\n**Cold**\n\n| block |\n| ----- |\n| 4     |\n\n", 1)
+	for range 2 {
+		if err := writePage(file, "M.", r); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || string(got) != want {
+			t.Errorf("%v, got\n%s\nwant\n%s", err, got, want)
+		}
+	}
+	left, err := os.ReadDir(filepath.Dir(file))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A page that a run could not fill fails before the run, which names the topic, and stays as it is.
+func TestPageFaults(t *testing.T) {
+	for _, c := range []struct{ page, want string }{
+		{"", "no block of topic read: add the lines <!-- bench: read --> and <!-- end -->"},
+		{" <!-- bench: read -->\n<!-- end -->\n", "line 2: an end of no topic"},
+		{"<!-- bench: read -->\n", "topic read has no end"},
+		{"<!-- bench: read -->\n<!-- bench: cold -->\n<!-- end -->\n", "line 2: topic cold begins before the end of topic read"},
+		{"<!-- bench: read -->\n<!-- end -->\n<!-- bench: read -->\n<!-- end -->\n", "line 3: topic read is there twice"},
+		{"<!-- bench: reads -->\n<!-- end -->\n", "line 1: no topic is named reads"},
+	} {
+		file := newPage(t, c.page)
+		config, err := parseFlags([]string{"-docs", file, "-only", "read"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(config); err == nil || err.Error() != file+": "+c.want {
+			t.Errorf("%q: got %v, want %s", c.page, err, c.want)
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != c.page {
+			t.Errorf("%v, %q became %q", err, c.page, got)
+		}
+	}
+	if _, err := parseFlags([]string{"-docs", "x", "-quick"}); err == nil {
+		t.Error("-quick: got no error")
+	}
+}
+
+// The page of the tree has a block for each topic.
+func TestPerformancePage(t *testing.T) {
+	if err := checkPage("../../docs/performance.md", topics()); err != nil {
+		t.Error(err)
+	}
+}
