@@ -75,11 +75,11 @@ func parseFlags(args []string) (*config, error) {
 	f.BoolVar(&c.verbose, "v", false, "show what the daemons print")
 	memory := f.String("memory-size", "3GiB", "memory of kvfs for all topics but heap")
 	f.IntVar(&c.entries, "entries", 100_000, "directory entries for readdir")
-	f.IntVar(&c.blocks, "blocks", 1_000_000, "blocks of 4 KiB for heap, about 7 KiB of memory each")
+	f.IntVar(&c.blocks, "blocks", 10_000_000, "blocks of 4 KiB for heap, in steps from 1000 on, as far as there is memory: about 7 KiB each")
 	diskBytes := f.String("disk-bytes", "1GiB", "blocks of each size for cold and drain, in all")
 	f.IntVar(&c.recover, "recover", 1_000_000, "blocks of 4 KiB for recovery, about 7 KiB of memory "+
 		"and 9 KiB of disk each; tiny blocks for the index of object")
-	f.StringVar(&c.plotDir, "plots", "", "draw hot reads and writes by block size as SVG in `directory`")
+	f.StringVar(&c.plotDir, "plots", "", "draw what was measured as SVG in `directory`")
 	f.StringVar(&c.docsPath, "docs", "", "put the tables of what was measured into the page `file`, if all went well")
 	f.StringVar(&c.jsonPath, "json", "", "write all figures to `file` too")
 	f.DurationVar(&c.limit, "timeout", time.Hour, "stop, and kill hanging daemons, after this time")

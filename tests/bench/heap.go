@@ -12,73 +12,118 @@ import (
 const (
 	heapBlockBytes = 4 * kib
 	heapGroups     = 1000
-	heapGoalBytes  = 400 // of the daemon's heap for each block
+	heapGoalBytes  = 400       // of the daemon's heap for each block
+	heapSure       = 1_000_000 // blocks from which on the cost of one is judged
 	scrapes        = 9
 	scrapeGoal     = 50 // ms
+
+	heapUnit  = "heap for each block"
+	readyUnit = "ready again after SIGKILL"
 )
 
-// heap stores many small blocks in a fresh kvfs and measures the heap for each. Then it kills the
-// daemon and measures how the next one adopts the blocks.
+// heap stores small blocks, ten times as many in each step, in a fresh kvfs, and measures the heap for each. Then it kills
+// the daemon and measures how the next one adopts the blocks.
 func (b *bench) heap(ctx context.Context) error {
 	t := b.target(kvfsName)
 	if err := t.server.stop(); err != nil {
 		return err
 	}
-	count := affordable(b.config.blocks)
-	var err error
-	if t.server, err = b.kvfs("kvfs", 256+count*heapBlockBytes/4*5/mib); err != nil {
-		return err
+	steps, note := heapSteps(b.config.blocks, memInfo("MemAvailable"))
+	table := b.report.table("heap", "Many blocks of "+sizeText(heapBlockBytes),
+		fmt.Sprintf("(in %d directories; heap: all of the daemon's, also what it has without blocks; memory: of the machine, also the blocks and the "+
+			"kernel's inodes%s)", heapGroups, note),
+		"blocks", "heap a block, bytes", "goal", "", "memory a block, bytes", "stored a second", "all metrics read, ms", "goal", "",
+		"ready after SIGKILL, s", "all listed after, s", "adopted %")
+	for i, count := range steps {
+		if err := b.heapStep(ctx, t, table, count, i == len(steps)-1); err != nil {
+			return fmt.Errorf("%d blocks: %w", count, err)
+		}
 	}
-	if err := b.start(ctx, t.server); err != nil {
-		return err
+	return nil
+}
+
+// heapSteps are the powers of ten from 1,000 on, and most, as far as memory is available, and a note about the others:
+// a block has 4 KiB of bytes, and about 3 KiB are for the kernel's inodes and names, of kvfs and of its tmpfs.
+func heapSteps(most, available int) (steps []int, note string) {
+	const reserve, each = 1 * gib, 7 * kib
+	for count := 1000; ; count *= 10 {
+		count = min(count, most)
+		if need := reserve + count*each; need > available && len(steps) > 0 {
+			note += fmt.Sprintf("; not %d, which need %.1f GiB of memory: %.1f are available", count, float64(need)/gib, float64(available)/gib)
+		} else {
+			steps = append(steps, count)
+		}
+		if count == most {
+			return steps, note
+		}
 	}
-	table := b.report.table("heap", fmt.Sprintf("%d blocks of %s", count, sizeText(heapBlockBytes)),
-		reducedNote(count, b.config.blocks), "what", "value", "goal", "")
-	add := func(what string, value float64, unit string) {
-		b.report.add(row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes,
-			Value: value, Unit: what + ", " + unit})
-		table.add(what, fmt.Sprintf("%.4g %s", value, unit), "", "")
+}
+
+// heapStep measures one number of blocks. The metrics are read in the last step alone.
+func (b *bench) heapStep(ctx context.Context, t *target, table *table, count int, last bool) error {
+	b.say("heap: %d blocks", count)
+	err := t.server.stop()
+	if err == nil {
+		t.server, err = b.kvfs("kvfs", 256+count*heapBlockBytes/4*5/mib)
 	}
-	empty := b.heapBytes(t)
-	available := memInfo("MemAvailable")
-	names, err := b.storeSmall(ctx, t, count, add)
+	if err == nil {
+		err = b.start(ctx, t.server)
+	}
 	if err != nil {
 		return err
 	}
-	b.heapRow(table, empty, b.heapBytes(t), count)
-	if count >= 100_000 { // fewer are lost in other changes of the heap
-		add("memory of the machine for each block",
-			float64(available-memInfo("MemAvailable"))/float64(count), "bytes")
+	cells := []string{fmt.Sprint(count)}
+	add := func(what string, value float64, unit string, goal float64) {
+		r := row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes, Blocks: count, Value: value, Unit: what + ", " + unit}
+		text := fmt.Sprintf("%.4g", value)
+		if value >= 1000 {
+			text = fmt.Sprintf("%.0f", value)
+		}
+		cells = append(cells, text)
+		switch {
+		case goal > 0 && count >= heapSure: // with fewer the heap without blocks counts
+			cells = append(cells, fmt.Sprint(goal), b.report.judge(&r, goal, value <= goal))
+		case goal > 0:
+			cells = append(cells, "", "")
+		}
+		b.report.add(r)
 	}
-	if err := b.scrape(ctx, t, table); err != nil {
+	available := memInfo("MemAvailable")
+	names, perSec, err := b.storeSmall(ctx, t, count)
+	if err != nil {
 		return err
 	}
-	return b.adoption(ctx, t, names, count, add)
-}
-
-// affordable is how many of the wanted blocks fit into memory: 4 KiB for the bytes and about 3 KiB
-// for the kernel's inodes and names, of kvfs and of its tmpfs.
-func affordable(wanted int) int {
-	const reserve, each = 1 * gib, 7 * kib
-	return min(wanted, max(1000, (memInfo("MemAvailable")-reserve)/each))
-}
-
-func reducedNote(count, wanted int) string {
-	if count == wanted {
-		return ""
+	add(heapUnit, b.heapBytes(t)/float64(count), "bytes", heapGoalBytes)
+	if count >= heapSure { // the memory of fewer is lost in other changes
+		add("memory of the machine for each block", float64(available-memInfo("MemAvailable"))/float64(count), "bytes", 0)
+	} else {
+		cells = append(cells, "")
 	}
-	return fmt.Sprintf("(REDUCED from %d: too little memory is available)", wanted)
+	add("stored", perSec, "blocks/s", 0)
+	if last {
+		ms, err := b.scrape(ctx, t)
+		if err != nil {
+			return err
+		}
+		add("all metrics read", ms, "ms", scrapeGoal)
+	} else {
+		cells = append(cells, "", "", "")
+	}
+	if err := b.adoption(ctx, t, names, count, add); err != nil {
+		return err
+	}
+	table.add(cells...)
+	return nil
 }
 
-// storeSmall stores the blocks under their final names.
-func (b *bench) storeSmall(ctx context.Context, t *target, count int,
-	add func(string, float64, string)) (paths, error) {
+// storeSmall stores the blocks under their final names, on two threads if it has them.
+func (b *bench) storeSmall(ctx context.Context, t *target, count int) (names paths, perSec float64, err error) {
 	for g := range heapGroups {
 		if err := os.Mkdir(groupDir(t, g), 0o755); err != nil {
-			return paths{}, err
+			return paths{}, 0, err
 		}
 	}
-	names := newPaths(count, func(i int) string {
+	names = newPaths(count, func(i int) string {
 		return groupDir(t, i%heapGroups) + "/" + blockName(i)
 	})
 	w := newWork(min(2, b.config.maxThreads), count, func(c *client, i int) error {
@@ -90,8 +135,7 @@ func (b *bench) storeSmall(ctx context.Context, t *target, count int,
 	})
 	w.once = true
 	result, err := b.pool.run(ctx, w, time.Hour)
-	add(fmt.Sprintf("stored, %d threads", w.threads), result.perSec, "blocks/s")
-	return names, err
+	return names, result.perSec, err
 }
 
 // groupDir has three digits, because all paths have the same length.
@@ -110,39 +154,23 @@ func (b *bench) heapBytes(t *target) float64 {
 	return *s.Process.HeapBytes
 }
 
-func (b *bench) heapRow(table *table, empty, full float64, count int) {
-	if full == 0 {
-		table.add("heap for each block", "n/a", fmt.Sprintf("%d bytes", heapGoalBytes), "")
-		return
-	}
-	r := row{Topic: "heap", Target: kvfsName, BlockBytes: heapBlockBytes,
-		Value: full / float64(count), Unit: "heap for each block, bytes"}
-	table.add("heap for each block", fmt.Sprintf("%.0f bytes", r.Value),
-		fmt.Sprintf("%d bytes", heapGoalBytes),
-		b.report.judge(&r, heapGoalBytes, r.Value <= heapGoalBytes))
-	b.report.add(r)
-	table.add("heap without blocks, part of the above", fmt.Sprintf("%.1f MiB", empty/mib), "", "")
-}
-
 // adoption kills the daemon and times the next one until it is ready, and until it lists all
 // blocks.
 func (b *bench) adoption(ctx context.Context, t *target, names paths, count int,
-	add func(string, float64, string)) error {
+	add func(what string, value float64, unit string, goal float64)) error {
 	b.say("heap: kill kvfs and start it again")
 	t.server.crash()
 	begin := time.Now()
 	if err := t.server.start(ctx); err != nil {
 		return err
 	}
-	ready := time.Since(begin).Seconds()
-	add("ready again after SIGKILL", ready, "s")
-	add("the same for each million blocks", ready*1e6/float64(count), "s")
+	add(readyUnit, time.Since(begin).Seconds(), "s", 0)
 	found, err := b.awaitListed(ctx, t, count)
 	if err != nil {
 		return err
 	}
-	add("all listed after", time.Since(begin).Seconds(), "s")
-	add("share of the blocks adopted", 100*float64(found)/float64(count), "%")
+	add("all listed after", time.Since(begin).Seconds(), "s", 0)
+	add("share of the blocks adopted", 100*float64(found)/float64(count), "%", 0)
 	if found < count {
 		return nil // a benchmark does not check which ones
 	}
@@ -159,25 +187,21 @@ func (b *bench) adoption(ctx context.Context, t *target, names paths, count int,
 	return nil
 }
 
-// scrape times the reading of all metrics. The daemon answers from its last collection for ten times as long as that
-// took: each reading waits until the next one collects anew.
-func (b *bench) scrape(ctx context.Context, t *target, table *table) error {
+// scrape returns the time in ms to read all metrics. The daemon answers from its last collection for ten times as long as
+// that took: each reading waits until the next one collects anew.
+func (b *bench) scrape(ctx context.Context, t *target) (float64, error) {
 	var ms []float64
 	for range scrapes {
 		if err := pause(ctx, time.Second); err != nil {
-			return err
+			return 0, err
 		}
 		begin := time.Now()
 		if _, err := os.ReadFile(t.dir + "/.kvfs/metrics"); err != nil {
-			return err
+			return 0, err
 		}
 		ms = append(ms, float64(time.Since(begin))/1e6)
 	}
-	r := row{Topic: "heap", Target: kvfsName, Value: median(ms), Unit: "all metrics read, ms", Samples: ms}
-	table.add("all metrics read", fmt.Sprintf("%.3g ms (%s)", r.Value, spread(ms)), fmt.Sprintf("%d ms", scrapeGoal),
-		b.report.judge(&r, scrapeGoal, r.Value <= scrapeGoal))
-	b.report.add(r)
-	return nil
+	return median(ms), nil
 }
 
 // awaitListed lists the groups until they show all blocks, for a minute at most.

@@ -18,18 +18,18 @@
 //
 // The topics of -only: read, write (a rewrite by rename, as vLLM does), fresh (the
 // same with new names), open, stat, ops (FUSE requests for each of them), cpu
-// (of the daemon, for each GB read), readdir, heap (a million small blocks: heap
+// (of the daemon, for each GB read), readdir, heap (a thousand to ten million small blocks: heap
 // for each, and adoption after a crash).
 //
 // Those of the disk tier, in a separate directory under -disk and with separate daemons: cold
 // (reads of blocks that only the disk tier has, beside fio and a plain directory), drain (the rate
 // at which the cascade empties its queue, beside fio), hotcascade (how much a cascade slows hot
-// reads), recovery (start with and without the index). Fio runs io_uring with O_DIRECT, 8 requests
-// deep, in the same directory and the same rounds. Without fio the other figures are measured and
+// reads), recovery (start with and without the index). Fio runs io_uring with O_DIRECT in the same
+// directory and the same rounds, 8 requests deep, in cold as many as there are readers. Without fio the other figures are measured and
 // the tables say what is missing.
 //
 // Those of peers, with daemons in network namespaces (as root): peer (promotion from another node's
-// memory, beside iperf3), peerlatency (of one cold block, beside a bare loop of sendfile), lookup
+// memory, beside iperf3), peerlatency (of one cold block, beside a bare loop of sendfile and Redis), lookup
 // (in three nodes, counting packets), replica (the rate of copies), rdma (bare transports:
 // libfabric over its provider tcp, beside our TCP transport and iperf3) and registration (of files
 // with libfabric). The last two need a build with cgo and -tags ofi, and the library; otherwise the

@@ -155,8 +155,10 @@ func (o *objectBench) large(ctx context.Context) error {
 // packed measures loads of blocks that share objects.
 func (o *objectBench) packed(ctx context.Context) error {
 	return o.loads(ctx, mib, true, func(s *coldObjects) error {
-		if err := s.compare(ctx, objectReaders); err != nil {
-			return err
+		for _, threads := range []int{1, objectReaders} {
+			if err := s.compare(ctx, threads); err != nil {
+				return err
+			}
 		}
 		return s.firstByte(ctx)
 	})
@@ -241,11 +243,15 @@ func (s *coldObjects) get(ctx context.Context, i int, buf []byte) error {
 // compare measures reads of whole blocks on some threads.
 func (s *coldObjects) compare(ctx context.Context, threads int) error {
 	rate := func(elapsed time.Duration) float64 { return float64(s.count*s.size) / 1e9 / elapsed.Seconds() }
+	var times []time.Duration // with one thread
 	figures, err := s.warmRotate(ctx, []contender{
 		{kvfsName, func(ctx context.Context, round int) (rated float64, err error) {
 			err = s.cold(ctx, func() error {
-				result, err := s.readers.run(ctx, sequence(threads, s.order(round), s.set.readVerified), time.Hour)
+				w := sequence(threads, s.order(round), s.set.readVerified)
+				w.times = newTimes(threads)
+				result, err := s.readers.run(ctx, w, time.Hour)
 				rated = rate(result.elapsed)
+				times = append(times, w.times...)
 				return err
 			})
 			return rated, err
@@ -259,6 +265,9 @@ func (s *coldObjects) compare(ctx context.Context, threads int) error {
 		return err
 	}
 	s.row("load", s.size, threads, "GB/s", figures, kvfsName, clientName, objectLoadGoal)
+	if threads == 1 {
+		s.report.add(tailsOf(times).rows(row{Topic: "object", Target: kvfsName, BlockBytes: s.size, Threads: 1}, "us")...)
+	}
 	return nil
 }
 

@@ -42,10 +42,8 @@ func (d *diskBench) recovery(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	names, err := d.storeSmall(ctx, &m.target, count, func(what string, value float64, unit string) {
-		d.report.add(row{Topic: "recovery", Target: kvfsName, BlockBytes: recoveryBlockBytes,
-			Value: value, Unit: what + ", " + unit})
-	})
+	names, perSec, err := d.storeSmall(ctx, &m.target, count)
+	d.report.add(row{Topic: "recovery", Target: kvfsName, BlockBytes: recoveryBlockBytes, Value: perSec, Unit: "stored, blocks/s"})
 	if err == nil {
 		err = m.drained(ctx, base, count, nil)
 	}

@@ -24,6 +24,7 @@ type row struct {
 	Topic      string             `json:"topic"`
 	Target     string             `json:"target"`
 	BlockBytes int                `json:"block_bytes,omitempty"`
+	Blocks     int                `json:"blocks,omitempty"`
 	Threads    int                `json:"threads,omitempty"`
 	Value      float64            `json:"value"`
 	Unit       string             `json:"unit"`
