@@ -271,7 +271,7 @@ func TestServeScope(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7, Records: 8})
 		scope := NewParts(MaxParts)
-		scope.Add(2<<8 | 0)
+		scope.Add(2 << 8)
 		grave := Record{Op: Bury, Hash: location.HashPath("g/a"), Seq: 4, Path: "g/a", Mode: typeFile}
 		var got []arrival
 		ctx, cancel := context.WithCancel(t.Context())

@@ -5,8 +5,8 @@
 // the indexes of all nodes together have each entry Copies times, not once for each node.
 //
 //	Table   who owns which shard, for one set of members
-//	Scopes  what this node follows, and of which keys it knows all
-//	Asker   asks the owners of keys
+//	Scopes  what this node follows, of which keys it knows all, and its answers to others
+//	Ask     asks the owners of keys
 //
 // # Who owns a shard
 //

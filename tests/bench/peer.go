@@ -254,19 +254,28 @@ type member struct {
 }
 
 func clusterMembers(t *target) ([]member, error) {
+	list, _, err := clusterStatus(t)
+	return list, err
+}
+
+// clusterStatus returns the members, and the part of all keys that a node follows.
+func clusterStatus(t *target) (list []member, share float64, err error) {
 	data, err := os.ReadFile(t.dir + "/.kvfs/status")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var doc struct {
 		Cluster struct {
 			Members []member `json:"members"`
+			Node    struct {
+				Share float64 `json:"followed_share"`
+			} `json:"node"`
 		} `json:"cluster"`
 	}
 	if err := json.Unmarshal(data, &doc); err != nil {
-		return nil, fmt.Errorf("%s/.kvfs/status: %w", t.dir, err)
+		return nil, 0, fmt.Errorf("%s/.kvfs/status: %w", t.dir, err)
 	}
-	return doc.Cluster.Members, nil
+	return doc.Cluster.Members, doc.Cluster.Node.Share, nil
 }
 
 // await polls until done, or for too long.

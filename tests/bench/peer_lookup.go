@@ -10,20 +10,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookups measures stat on one of three nodes of names that the others have, and of names that no
-// node has, and counts packets.
-func (p *peerBench) lookups(ctx context.Context) (err error) {
-	const size = 4 * kib
+// ownedNodes is how many nodes have owned locations: each of six knows half of the names.
+const ownedNodes = 6
+
+// lookups measures stat on one node of names that others have, and of names that no node has, and counts packets: in three
+// nodes that know all names, and in six of which each knows half.
+func (p *peerBench) lookups(ctx context.Context) error {
 	count := 10_000
 	if p.config.quick {
 		count = 500
 	}
-	c, err := p.join(ctx, peerOptions{nodes: 3, memoryBytes: 4*count*size + 256*mib})
+	table := p.report.table("lookup", fmt.Sprintf("Look-up of %d names in another node's memory", count),
+		"(stat, 1 thread, each name once; packets of all control and bulk channels at the node that looks, and of gossip, which goes on with time)",
+		"nodes", "names", "us", "packets of TCP", "of gossip", "goal", "")
+	if err := p.lookIn(ctx, table, count, peerOptions{nodes: 3, memoryBytes: 4*count*lookupBytes + 256*mib}); err != nil {
+		return err
+	}
+	return p.lookIn(ctx, table, count, peerOptions{
+		nodes: ownedNodes, memoryBytes: 4*count*lookupBytes + 256*mib, flags: []string{"--peer-locations", "owned"},
+	})
+}
+
+const lookupBytes = 4 * kib
+
+// lookIn measures look-ups of one cluster.
+func (p *peerBench) lookIn(ctx context.Context, table *table, count int, o peerOptions) (err error) {
+	const size = lookupBytes
+	c, err := p.join(ctx, o)
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err != nil {
 		return err
 	}
 	reader := c.nodes[2]
+	if o.nodes == ownedNodes {
+		if err := p.await(ctx, "the node knows half of the names", func() (bool, error) {
+			_, share, err := clusterStatus(reader)
+			return share > 0.4 && share < 0.6, err
+		}); err != nil {
+			return err
+		}
+	}
 	var present []*blockSet // On the reader: half of them of each other node.
 	for i, n := range c.nodes[:2] {
 		from, err := newBlockSet(n, "lookup", size, i*count/2, count/2)
@@ -54,9 +80,6 @@ func (p *peerBench) lookups(ctx context.Context) (err error) {
 	if err := c.countPorts(2); err != nil {
 		return err
 	}
-	table := p.report.table("lookup", fmt.Sprintf("Look-up of %d names in three nodes", count),
-		"(stat, 1 thread, each name once; packets of all control and bulk channels at the node that looks, and of gossip, which goes on with time)",
-		"names", "us", "packets of TCP", "of gossip", "goal", "")
 	half := newWork(1, count, func(cl *client, i int) error {
 		set := present[i*2/count]
 		return cl.stat(set.final.at(i%set.count), size)
@@ -108,12 +131,17 @@ func (c *peers) lookupRow(ctx context.Context, table *table, what string, w *wor
 	if err != nil {
 		return err
 	}
-	goal := w.count / 100
+	nodes, goal, verdict := "3", fmt.Sprintf("< %d", w.count/100), ""
 	packets := row{Topic: "lookup", Target: what, Threads: 1, Value: float64(tcpAfter - tcp), Unit: fmt.Sprintf("packets for %d names", w.count)}
-	verdict := c.report.judge(&packets, float64(goal), packets.Value <= float64(goal))
-	c.report.add(packets)
 	us := row{Topic: "lookup", Target: what, Threads: 1, Value: 1e6 / result.perSec, Unit: "us"}
+	if len(c.nodes) == ownedNodes {
+		nodes, goal = "6, owned locations", ""
+		packets.Target, us.Target = what+", owned", what+", owned"
+	} else {
+		verdict = c.report.judge(&packets, float64(w.count/100), packets.Value <= float64(w.count/100))
+	}
+	c.report.add(packets)
 	c.report.add(us)
-	table.add(what, fmt.Sprintf("%.1f", us.Value), fmt.Sprint(tcpAfter-tcp), fmt.Sprint(udpAfter-udp), fmt.Sprintf("< %d", goal), verdict)
+	table.add(nodes, what, fmt.Sprintf("%.1f", us.Value), fmt.Sprint(tcpAfter-tcp), fmt.Sprint(udpAfter-udp), goal, verdict)
 	return nil
 }
