@@ -71,11 +71,12 @@ func (c *conn) greet(ctx context.Context) error {
 		if conf == nil {
 			return fmt.Errorf("no TLS configuration for %s", c.peer.addr)
 		}
-		s := tls.Client(c.tcp, largeRecords(conf))
+		b := &batch{TCPConn: c.tcp, reader: true}
+		s := tls.Client(b, largeRecords(conf))
 		if err := s.HandshakeContext(ctx); err != nil {
 			return err
 		}
-		c.secure(s)
+		c.secure(s, b)
 	}
 	c.out = appendHello(c.out[:0], oldestVersion, newestVersion)
 	return nil
@@ -134,10 +135,7 @@ func (c *conn) tend() error {
 // flush sends frames, the last of which confirms all that was received.
 func (c *conn) flush(frames []byte) error {
 	c.out = frames[:0]
-	if err := c.armWrite(c.stall); err != nil {
-		return err
-	}
-	if _, err := c.Conn.Write(frames); err != nil {
+	if err := c.write(frames); err != nil {
 		return err
 	}
 	c.confirmed = c.received

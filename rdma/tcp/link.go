@@ -21,6 +21,7 @@ var errCut = errors.New("connection cut")
 type link struct {
 	net.Conn // carries the frames: tcp, or TLS over it
 	tcp      *net.TCPConn
+	batch    *batch          // between TLS and tcp; nil without TLS
 	raw      syscall.RawConn // of tcp
 	stall    time.Duration
 
@@ -171,9 +172,24 @@ func (l *link) wakeReader() {
 	l.Conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// secure sends the frames through TLS.
-func (l *link) secure(c net.Conn) {
+// secure sends the frames through TLS over b.
+func (l *link) secure(c net.Conn, b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.Conn = c
+	l.Conn, l.batch = c, b
+}
+
+// write sends b.
+func (l *link) write(b []byte) error {
+	if err := l.armWrite(l.stall); err != nil {
+		return err
+	}
+	if l.batch != nil {
+		l.batch.gathers = true
+	}
+	_, err := l.Conn.Write(b)
+	if l.batch != nil && err == nil {
+		err = l.batch.send()
+	}
+	return err
 }

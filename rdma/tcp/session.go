@@ -203,11 +203,12 @@ func (s *session) greet() error {
 		return err
 	}
 	if s.t.opts.ServerTLS != nil {
-		c := tls.Server(s.tcp, s.t.opts.ServerTLS)
+		b := &batch{TCPConn: s.tcp}
+		c := tls.Server(b, s.t.opts.ServerTLS)
 		if err := c.HandshakeContext(s.ctx); err != nil {
 			return err
 		}
-		s.link.secure(c)
+		s.link.secure(c, b)
 	}
 	s.in = bufio.NewReaderSize(s.Conn, requestBuffer)
 	var b [helloSize]byte
@@ -220,7 +221,7 @@ func (s *session) greet() error {
 	if _, err := io.ReadFull(s.in, b[len(magic):]); err != nil {
 		return err
 	}
-	if _, err := s.Conn.Write(appendHello(nil, oldestVersion, newestVersion)); err != nil {
+	if err := s.write(appendHello(nil, oldestVersion, newestVersion)); err != nil {
 		return err
 	}
 	_, err := parseHello(b[:])
@@ -390,15 +391,6 @@ func (s *session) refuse(err error) error {
 	}
 	s.out = appendAnswer(s.out[:0], answer{kind: kindAnswer, status: st, seq: s.seq - 1})
 	return s.write(s.out)
-}
-
-// write sends b.
-func (s *session) write(b []byte) error {
-	if err := s.armWrite(s.stall); err != nil {
-		return err
-	}
-	_, err := s.Conn.Write(b)
-	return err
 }
 
 // send answers the last request with n bytes of f at off.
