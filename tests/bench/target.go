@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func (b *bench) loopback() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	backing := filepath.Join(b.shmDir, "loopback")
+	backing := filepath.Join(cmp.Or(b.hugeDir, b.shmDir), "loopback") // the faster tmpfs, if it is there
 	if err := os.Mkdir(backing, 0o755); err != nil {
 		return nil, err
 	}
