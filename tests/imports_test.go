@@ -52,7 +52,7 @@ var table = map[string]row{
 	"tiers/room":       {1, []string{"tiers/block", "tiers/index", "tiers/invariant", "tiers/policy"}},
 	"tiers/template":   {1, []string{"tiers/block"}},
 	"cluster":          {6, []string{"tiers/block", "tiers/invariant", "rdma", "cluster/location", "cluster/feed", "cluster/gossip", "cluster/pki", "cluster/wire", "cluster/breaker", "cluster/control", "cluster/grave", "cluster/lease", "cluster/message", "cluster/meta", "cluster/owner", "cluster/remote"}},
-	"cluster/owner":    {2, []string{"rdma", "cluster/feed", "cluster/location", "cluster/message", "cluster/wire"}},
+	"cluster/owner":    {2, []string{"rdma", "cluster/control", "cluster/feed", "cluster/location", "cluster/message", "cluster/wire"}},
 	"cluster/message":  {1, []string{"tiers/block", "rdma", "cluster/location", "cluster/wire"}},
 	"cluster/remote":   {3, []string{"tiers/block", "rdma", "cluster/meta", "cluster/wire"}},
 	"cluster/meta":     {2, []string{"cluster/gossip", "cluster/wire"}},

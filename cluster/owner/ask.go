@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
@@ -13,8 +14,9 @@ const (
 	askPatience = 100 * time.Millisecond
 	// askLimit is how long a question takes at most.
 	askLimit = 400 * time.Millisecond
-	// askPaths is the most paths in one call.
+	// askPaths is the most paths in one call, and askBytes the most bytes of them: the owner refuses longer calls.
 	askPaths = 1024
+	askBytes = control.MaxStatBytes
 )
 
 // Call asks an owner about some paths. It returns the holders of each path that has any, the best first, and the numbers of
@@ -82,20 +84,31 @@ func start[H any](ctx context.Context, questions []*question, call Call[H], repl
 		}
 	}
 	for owner, all := range byOwner {
-		for some := range slices.Chunk(all, askPaths) {
+		for len(all) > 0 {
+			list := oneCall(all)
+			some := all[:len(list)]
+			all = all[len(list):]
 			calls++
 			go func() { // ends with ctx, which call heeds
 				r := reply[H]{questions: some}
-				list := make([]string, len(some))
-				for i, q := range some {
-					list[i] = q.path
-				}
 				r.found, r.unsure, r.err = call(ctx, owner, list)
 				replies <- r
 			}()
 		}
 	}
 	return calls
+}
+
+// oneCall returns the paths of the first of some questions: at least one, and no more than fit into a call.
+func oneCall(all []*question) (paths []string) {
+	bytes := 0
+	for _, q := range all[:min(len(all), askPaths)] {
+		if bytes += len(q.path); bytes > askBytes && len(paths) > 0 {
+			break
+		}
+		paths = append(paths, q.path)
+	}
+	return paths
 }
 
 // settle passes on the answers. It returns the questions of the call that are still open, and how many it has answered.

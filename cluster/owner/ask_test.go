@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
@@ -81,6 +83,32 @@ func TestAsk(t *testing.T) {
 		} else if !slices.Equal(came[path], []string{path + " at " + ownersOf(path)[0], "b"}) {
 			t.Errorf("%s: %v", path, came[path])
 		}
+	}
+}
+
+// TestAskLong shows that no call has more paths or bytes than the owner takes, and that none of many long paths is left out.
+func TestAskLong(t *testing.T) {
+	var paths []string
+	for i := range 3000 {
+		paths = append(paths, fmt.Sprintf("g/%0*d", 1+i, i))
+	}
+	f := &fakeOwners{answer: func(_ context.Context, owner, path string) ([]string, bool, error) { return []string{owner}, true, nil }}
+	var mu sync.Mutex
+	call := func(ctx context.Context, owner string, list []string) ([]Holders[string], []uint32, error) {
+		if bytes := len(strings.Join(list, "")); len(list) > askPaths || bytes > control.MaxStatBytes {
+			t.Errorf("a call with %d paths, %d bytes", len(list), bytes)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return f.call(ctx, owner, list)
+	}
+	came := 0
+	Ask(t.Context(), ten, "node-0", paths, call, func(string, []string) { came++ })
+	if came != len(paths) {
+		t.Errorf("%d of %d were answered", came, len(paths))
+	}
+	if got := oneCall([]*question{{path: strings.Repeat("x", askBytes+1)}, {path: "y"}}); len(got) != 1 {
+		t.Errorf("%d paths with one that is too long", len(got))
 	}
 }
 
