@@ -17,7 +17,9 @@ const patienceRounds = 12
 func TestPartitions(t *testing.T) { partition(t, harness.ClusterOptions{}, rounds(t, 15, 5)) }
 
 // TestPartitionsOwned does that with nodes that know only a share of what the others have.
-func TestPartitionsOwned(t *testing.T) { partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 2)) }
+func TestPartitionsOwned(t *testing.T) {
+	partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 2))
+}
 
 func partition(t *testing.T, opts harness.ClusterOptions, n int) {
 	seed := rand.Uint64()
