@@ -140,8 +140,16 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 
 // TestHolderStopped shows that many reads of many blocks of a holder that does not
 // answer all end in time, and that the others' operations are not held up.
-func TestHolderStopped(t *testing.T) {
-	w := newWorld(t, harness.ClusterOptions{})
+func TestHolderStopped(t *testing.T) { holderStopped(t, harness.ClusterOptions{}) }
+
+// TestHolderStoppedOwned does that with nodes that know only a share of what the others have.
+func TestHolderStoppedOwned(t *testing.T) {
+	long(t)
+	holderStopped(t, owned(harness.ClusterOptions{}))
+}
+
+func holderStopped(t *testing.T, opts harness.ClusterOptions) {
+	w := newWorld(t, opts)
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
 	versions := w.fill(a, "stopped", 64, 64*kib)
 	w.WaitQuiet()
@@ -176,6 +184,12 @@ func TestHolderStopped(t *testing.T) {
 // miss or another holder, never an error or other bytes.
 func TestEvictedMeanwhile(t *testing.T) {
 	newWorld(t, harness.ClusterOptions{Flags: littleMemory(nil)}).evictMeanwhile()
+}
+
+// TestEvictedMeanwhileOwned does that with nodes that know only a share of what the others have.
+func TestEvictedMeanwhileOwned(t *testing.T) {
+	long(t)
+	newWorld(t, owned(harness.ClusterOptions{Flags: littleMemory(nil)})).evictMeanwhile()
 }
 
 // littleMemory returns flags that give the first node room for a quarter of the blocks of evictMeanwhile, and the

@@ -17,12 +17,19 @@ func TestGraves(t *testing.T) {
 		if kill {
 			name = "killed"
 		}
-		t.Run("node was "+name, func(t *testing.T) { testGraves(t, kill) })
+		t.Run("node was "+name, func(t *testing.T) { testGraves(t, harness.ClusterOptions{}, kill) })
 	}
 }
 
-func testGraves(t *testing.T, kill bool) {
-	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{Disk: "256MiB"}})
+// TestGravesOwned does that with nodes that know only a share of what the others have.
+func TestGravesOwned(t *testing.T) {
+	long(t)
+	testGraves(t, owned(harness.ClusterOptions{}), true)
+}
+
+func testGraves(t *testing.T, opts harness.ClusterOptions, kill bool) {
+	opts.Options = harness.Options{Disk: "256MiB"}
+	w := newWorld(t, opts)
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
 	versions := w.fill(c, "grave", 6, 100_000)
 	removed, replaced, moved, kept := block("grave-000"), block("grave-001"), block("grave-002"), block("grave-003")

@@ -30,6 +30,14 @@ func withFlags(flags func(node int) []string, more ...string) func(node int) []s
 	}
 }
 
+// long skips a test in a short run: it does with owned locations what another one does without.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		harness.Skip(t, "a short run does this with all locations only")
+	}
+}
+
 // share returns which part of all keys a node follows.
 func share(n *harness.Node) float64 {
 	return n.Status().Raw["cluster"].(map[string]any)["node"].(map[string]any)["followed_share"].(float64)
@@ -49,7 +57,7 @@ func (w *world) waitOwned(members int, nodes ...*harness.Node) {
 // TestOwned shows six nodes of which each knows a share: on every node all blocks are found and read, by stat, read and query;
 // names of nobody are absent; removals, renames and new versions are seen; and so it stays when a node is killed and comes back.
 func TestOwned(t *testing.T) {
-	const blocks = 60 // of each node
+	blocks := few(60, 24) // of each node
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -75,7 +83,7 @@ func TestOwned(t *testing.T) {
 		t.Helper()
 		for _, n := range nodes {
 			for path, v := range version {
-				if random.IntN(4) == 0 {
+				if random.IntN(few(4, 8)) == 0 {
 					w.wantVersion(n, path, v)
 				}
 			}

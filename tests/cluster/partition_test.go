@@ -18,7 +18,7 @@ func TestPartitions(t *testing.T) { partition(t, harness.ClusterOptions{}, round
 
 // TestPartitionsOwned does that with nodes that know only a share of what the others have.
 func TestPartitionsOwned(t *testing.T) {
-	partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 2))
+	partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 1))
 }
 
 func partition(t *testing.T, opts harness.ClusterOptions, n int) {

@@ -14,7 +14,10 @@ import (
 func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 9, 3)) }
 
 // TestRestartsOwned does that with nodes that know only a share of what the others have.
-func TestRestartsOwned(t *testing.T) { restarts(t, owned(harness.ClusterOptions{}), rounds(t, 6, 2)) }
+func TestRestartsOwned(t *testing.T) {
+	long(t)
+	restarts(t, owned(harness.ClusterOptions{}), rounds(t, 6, 1))
+}
 
 func restarts(t *testing.T, opts harness.ClusterOptions, n int) {
 	opts.Options, opts.Flags = harness.Options{Disk: "256MiB"}, withFlags(opts.Flags, "--replicas", "1")
