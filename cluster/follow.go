@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,11 +39,15 @@ type following struct {
 	next     beginning
 	scope    owner.Scope // of the call
 
-	// covered is what the feed has been complete of since the peer's entries were last deleted; nil: it has not.
-	covered atomic.Pointer[owner.Scope]
-
 	mu struct {
 		sync.Mutex
+		// covered is what the feed has been complete of since the peer's entries were last deleted; nil: it has not. Both it
+		// and whole, which this call makes complete, are without what was out of the scope since: its entries were dropped.
+		covered  *owner.Scope
+		whole    owner.Scope
+		moved    bool // the scope has changed since the call began
+		catching bool // the call has not come to what is known already: a change of the scope waits for that
+
 		state  string             // for Member.Feed
 		slots  []location.Slot    // given to the follower
 		cancel context.CancelFunc // ends the call; nil: there was none
@@ -64,38 +67,67 @@ const (
 
 func newFollowing(p *Peer) *following {
 	f := &following{p: p}
+	f.mu.moved = true
 	f.follower = feed.NewFollower(p.n.index, f, p.n.buried, p.n.observe)
 	f.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, f.tooFar)
 	f.follower.Scope(p.n.scopes.Wants)
 	return f
 }
 
-// again ends the call, so that the next one has the scope of now.
+// again follows each change of the scope. It ends the call, so that the next one has the scope of now.
 func (f *following) again() {
+	now := f.p.n.scopes.Follow()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.mu.cancel != nil {
+	f.mu.moved, f.mu.whole = true, owner.And(f.mu.whole, now)
+	if f.mu.covered != nil {
+		both := owner.And(*f.mu.covered, now)
+		f.mu.covered = &both
+	}
+	if f.mu.cancel != nil && !f.mu.catching {
 		f.mu.cancel()
 	}
 }
 
-// rescope takes over the scope of now. If that has changed, the feed begins by comparing digests.
-func (f *following) rescope() {
-	now := f.p.n.scopes.Follow()
-	if owner.Within(now, f.scope) && owner.Within(f.scope, now) {
-		return
+// rescope begins a call, which cancel ends, with the scope of now. If that has changed, also if it has changed back, the feed
+// begins by comparing digests.
+func (f *following) rescope(cancel func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.cancel, f.mu.catching = cancel, true
+	if f.mu.moved {
+		f.scope, f.resyncAt = f.p.n.scopes.Follow(), time.Time{}
+		f.mu.moved, f.mu.whole = false, f.scope
 	}
-	f.scope, f.resyncAt = now, time.Time{}
-	if c := f.covered.Load(); c != nil {
-		both := owner.And(*c, now)
-		f.covered.Store(&both)
+}
+
+// caughtUp notes that the call goes on from what is known. complete: that is all that the peer holds.
+func (f *following) caughtUp(complete bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.catching = false
+	if complete {
+		whole := f.mu.whole
+		f.mu.covered = &whole
 	}
+	if f.mu.moved {
+		f.mu.cancel()
+	}
+}
+
+// covered returns what the feed has been complete of, nil if it has not.
+func (f *following) covered() *owner.Scope {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.covered
 }
 
 // drop forgets what the peer holds.
 func (f *following) drop() {
 	f.follower.Drop()
-	f.covered.Store(nil)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.covered = nil
 }
 
 // run keeps following the peer's feed until the session ends. After a failure it starts
@@ -146,13 +178,13 @@ func (f *following) subscribe(s *session) (progress bool, err error) {
 	p := f.p
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	f.mu.Lock()
-	f.mu.cancel = cancel // before the scope is read: what changes it later calls again
-	f.mu.Unlock()
-	f.rescope()
+	f.rescope(cancel)
 	req, how, err := f.request(s)
 	if err != nil {
 		return false, err
+	}
+	if how == fromPosition {
+		f.caughtUp(false)
 	}
 	resync := time.AfterFunc(p.n.o.tuning.resync, cancel)
 	defer resync.Stop()
@@ -206,10 +238,12 @@ func (f *following) begin(
 	if err == nil {
 		_, err = stream.Header()
 	}
-	if !tooLong.Stop() && s.ctx.Err() == nil {
+	switch {
+	case !tooLong.Stop() && s.ctx.Err() == nil:
 		return nil, fmt.Errorf("%w: no answer to subscribe: %w", rdma.ErrUnavailable, context.DeadlineExceeded)
-	}
-	if err != nil {
+	case err != nil && ctx.Err() != nil && s.ctx.Err() == nil:
+		return nil, errResync
+	case err != nil:
 		err = control.Error(s.ctx, err)
 		if errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrBusy) {
 			s.answered() // it answered that it has no feed for this node; other calls may still work
@@ -236,8 +270,7 @@ func (f *following) apply(b *wire.Batch) error {
 // to be compared again.
 func (f *following) complete() time.Duration {
 	f.set(feedFollowing)
-	covered := f.scope
-	f.covered.Store(&covered)
+	f.caughtUp(true)
 	f.p.n.scopes.Kick()
 	if b := f.p.n.backend.Load(); b != nil {
 		(*b).Followed()

@@ -55,7 +55,7 @@ func (n *Node) covered() (of []owner.Scope, all bool) {
 		if p.target() == nil {
 			continue
 		}
-		if c := p.feed.covered.Load(); c != nil {
+		if c := p.feed.covered(); c != nil {
 			of = append(of, *c)
 		} else {
 			all = false

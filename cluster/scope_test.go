@@ -1,15 +1,20 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/cluster/owner"
 )
 
 // narrowBytes is room for more than three of seven parts of what six nodes hold, and less than all: a table of 256 shards grows
@@ -216,4 +221,75 @@ func TestWiden(t *testing.T) {
 		})
 	}
 	nodes[0].finds(t, blockOf("g", 9), 10, "g")
+}
+
+// TestScopeAndBack shows that what leaves the scope is not covered any more, also if it is back before the feed has noticed, and
+// that a feed which catches up is not broken off.
+func TestScopeAndBack(t *testing.T) {
+	tn := prepare(t, "a", nil) // it does not run
+	f := newFollowing(tn.newPeer("b"))
+	var members atomic.Pointer[[]string]
+	of := func(names ...string) owner.Scope { return owner.NewTable(append(names, "a")).Owned("a") }
+	moves := make(chan struct{}, 10)
+	tn.scopes = owner.NewScopes(owner.Options{
+		Self: "a", Log: tn.o.Logger, Members: func() []string { return slices.Clone(*members.Load()) },
+		Covered: func() ([]owner.Scope, bool) { return nil, true }, Drop: tn.index.Keep,
+		Full: func() bool { return true }, Spare: func(float64) bool { return false },
+		Changed: func() { f.again(); moves <- struct{}{} },
+	})
+	move := func(names ...string) {
+		members.Store(&names)
+		tn.scopes.Kick()
+		<-moves
+	}
+	members.Store(&[]string{"b", "c", "d", "e"})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { tn.scopes.Run(ctx) }) // ends with ctx
+	defer wg.Wait()
+	defer cancel()
+	<-moves
+	first, other := of("b", "c", "d", "e"), of("f", "g", "h", "i")
+
+	ended := 0
+	f.rescope(func() { ended++ })
+	if f.covered() != nil || !slices.Equal(f.scope, first) {
+		t.Fatal("the first scope")
+	}
+	f.caughtUp(true)
+	f.resyncAt = time.Now().Add(time.Hour)
+	if c := f.covered(); c == nil || !slices.Equal(*c, first) || ended != 0 {
+		t.Fatal("not covered, or ended")
+	}
+	move("f", "g", "h", "i")
+	move("b", "c", "d", "e")
+	both := owner.And(first, other)
+	if c := f.covered(); !slices.Equal(*c, both) || ended == 0 {
+		t.Errorf("%d of %d shards are covered, want %d; ended %d times", c.Count(), first.Count(), both.Count(), ended)
+	}
+	ended = 0
+	f.rescope(func() { ended++ })
+	if !f.resyncAt.IsZero() || !slices.Equal(f.scope, first) {
+		t.Error("does not compare digests after a scope and back")
+	}
+
+	move("f", "g", "h", "i")
+	if ended != 0 {
+		t.Error("ended while it catches up")
+	}
+	f.caughtUp(true)
+	if c := f.covered(); !slices.Equal(*c, both) || ended != 1 {
+		t.Errorf("%d shards are covered, want %d; ended %d times", c.Count(), both.Count(), ended)
+	}
+	f.rescope(func() { ended++ })
+	f.resyncAt = time.Now().Add(time.Hour)
+	f.caughtUp(false)
+	f.rescope(func() { ended++ })
+	if c := f.covered(); f.resyncAt.IsZero() || !slices.Equal(*c, both) || ended != 1 {
+		t.Error("an unchanged scope")
+	}
+	f.drop()
+	if f.covered() != nil {
+		t.Error("covered although all was dropped")
+	}
 }
