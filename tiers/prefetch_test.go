@@ -414,8 +414,8 @@ func TestPrefetchGivesWay(t *testing.T) {
 			}
 		})
 		eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == len(names)+1+i })
+		eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
 	}
-	eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
 	must(t, w.e.AuditLoads())
 	release()
 	wg.Wait()
