@@ -210,69 +210,7 @@ const (
 	goneTime = 10 * time.Second
 	// declinedTime is how long a peer that takes no copies is not offered any.
 	declinedTime = time.Minute
-	maxBad       = 4096
 )
-
-// badKey is a version at a peer, or the peer.
-type badKey struct {
-	hash, seq uint64
-	peer      string
-}
-
-// badTable has copies, or peers, that are bad for a while. Its lock is a leaf.
-type badTable struct {
-	count atomic.Int64
-	mu    struct {
-		sync.Mutex
-		until map[badKey]time.Time
-	}
-}
-
-func newBadTable() *badTable {
-	x := &badTable{}
-	x.mu.until = make(map[badKey]time.Time)
-	return x
-}
-
-func (x *badTable) any() bool { return x.count.Load() > 0 }
-
-func (x *badTable) add(k badKey, until time.Time) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for old := range x.mu.until {
-		if len(x.mu.until) < maxBad {
-			break
-		}
-		delete(x.mu.until, old)
-	}
-	x.mu.until[k] = until
-	x.count.Store(int64(len(x.mu.until)))
-}
-
-func (x *badTable) drop(k badKey) {
-	if !x.any() {
-		return
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.mu.until, k)
-	x.count.Store(int64(len(x.mu.until)))
-}
-
-func (x *badTable) has(k badKey, now time.Time) bool {
-	if !x.any() {
-		return false
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	until, ok := x.mu.until[k]
-	if ok && !until.After(now) {
-		delete(x.mu.until, k)
-		x.count.Store(int64(len(x.mu.until)))
-		return false
-	}
-	return ok
-}
 
 // storingTable has the versions that are being stored, by path. Its lock is a leaf.
 type storingTable struct {

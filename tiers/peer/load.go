@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 const (
@@ -272,11 +273,11 @@ func (t *Tier) failed(p *piece, h holder, err error, cut cutReason) {
 	case errors.Is(err, rdma.ErrGone):
 		c.gone.Add(1)
 		t.hints.drop(p.path, h.peer.Name(), h.Seq, t.now())
-		t.gone.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now().Add(goneTime))
+		t.gone.Add(pace.Copy{Hash: location.HashPath(p.path), Seq: h.Seq, Peer: h.peer.Name()}, t.now().Add(goneTime))
 	case errors.Is(err, errBadBytes):
 		p.corrupt = true
 		c.corrupt.Add(1)
-		t.bad.add(badKey{location.HashPath(p.path), h.Seq, h.peer.Name()}, t.now().Add(badTime))
+		t.bad.Add(pace.Copy{Hash: location.HashPath(p.path), Seq: h.Seq, Peer: h.peer.Name()}, t.now().Add(badTime))
 		t.log.Warn("peer sent bytes that disagree with their checksum",
 			peerField(h.peer), pathField(p.path))
 	case cut == cutTimeout:

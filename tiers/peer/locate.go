@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 // locate appends to buf, which is empty, the holders of a version of a path, best first. With seq 0
@@ -15,11 +16,11 @@ func (t *Tier) locate(path string, seq uint64, buf []holder) []holder {
 	if t.hints.any() {
 		buf = t.withHints(path, hash, buf)
 	}
-	if t.bad.any() || t.gone.any() {
+	if t.bad.Any() || t.gone.Any() {
 		now := t.now()
 		buf = slices.DeleteFunc(buf, func(h holder) bool {
-			k := badKey{hash, h.Seq, h.peer.Name()}
-			return t.bad.has(k, now) || t.gone.has(k, now)
+			k := pace.Copy{Hash: hash, Seq: h.Seq, Peer: h.peer.Name()}
+			return t.bad.Has(k, now) || t.gone.Has(k, now)
 		})
 	}
 	if seq == 0 {

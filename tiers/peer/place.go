@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 // candidate is a peer that may take copies.
@@ -38,7 +39,7 @@ func (t *Tier) candidates() []candidate {
 		}
 		why := ""
 		switch {
-		case !p.Can(meta.FeatureStore), t.declined.has(badKey{peer: p.Name()}, now):
+		case !p.Can(meta.FeatureStore), t.declined.Has(pace.Copy{Peer: p.Name()}, now):
 			why = "it takes no copies"
 		case !p.Callable():
 			why = "it does not answer"

@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
 const (
@@ -209,7 +210,7 @@ func (s *storeJob) order(c *copying, held []holder, all []candidate) []candidate
 	can := slices.DeleteFunc(slices.Clone(all), func(k candidate) bool {
 		name := k.peer.Name()
 		return slices.ContainsFunc(held, func(h holder) bool { return h.peer.Name() == name }) ||
-			t.bad.has(badKey{c.hash, c.tr.Attrs.Seq, name}, now)
+			t.bad.Has(pace.Copy{Hash: c.hash, Seq: c.tr.Attrs.Seq, Peer: name}, now)
 	})
 	ranked := rank(c.hash, can)
 	return ranked[:min(len(ranked), c.need+maxExtra)]
@@ -299,7 +300,7 @@ func (s *storeJob) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 	case errors.Is(o.Err, block.ErrExist):
 		c.superseded = true
 	case errors.Is(o.Err, block.ErrReadOnly):
-		t.declined.add(badKey{peer: p.Name()}, t.now().Add(declinedTime))
+		t.declined.Add(pace.Copy{Peer: p.Name()}, t.now().Add(declinedTime))
 	case errors.Is(o.Err, rdma.ErrBusy):
 		c.busy = append(c.busy, candidate{peer: p}) // too many others wait for it
 	case o.Status == cluster.StoreRefused:
@@ -316,7 +317,7 @@ func (s *storeJob) noteAnswer(c *copying, p member, o cluster.StoreOutcome) {
 // hintStored makes a peer a holder until the index tells so.
 func (t *Tier) hintStored(c *copying, p member) {
 	now, a := t.now(), &c.tr.Attrs
-	t.gone.drop(badKey{c.hash, a.Seq, p.Name()})
+	t.gone.Drop(pace.Copy{Hash: c.hash, Seq: a.Seq, Peer: p.Name()})
 	t.hints.add(c.path, hint{kind: copied, until: now.Add(hintTime), holder: holder{p, location.Entry{
 		Hash: c.hash, Seq: a.Seq, Size: c.tr.Size, Mode: modeRegular | a.Mode&0o7777, UID: a.UID, GID: a.GID, Memory: true,
 	}}}, now)

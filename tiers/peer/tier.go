@@ -28,9 +28,9 @@ type Tier struct {
 	engine engine      // set by start
 
 	hints    *hintTable
-	bad      *badTable // copies whose bytes were wrong
-	gone     *badTable // copies that were absent
-	declined *badTable // peers that take no copies
+	bad      *pace.Shunned // copies whose bytes were wrong
+	gone     *pace.Shunned // copies that were absent
+	declined *pace.Shunned // peers that take no copies
 	storing  storingTable
 	loading  loadTable
 	watches  watchTable
@@ -96,7 +96,7 @@ func Open(o Options) (*Tier, error) {
 func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
-		hints: newHintTable(), bad: newBadTable(), gone: newBadTable(), declined: newBadTable(), room: pace.NewRoom(o.MaxInFlightBytes),
+		hints: newHintTable(), bad: pace.NewShunned(), gone: pace.NewShunned(), declined: pace.NewShunned(), room: pace.NewRoom(o.MaxInFlightBytes),
 		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
 	t.older, t.segment = newOlder(t), newSegment(t)
