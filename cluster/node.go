@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,8 +128,7 @@ func (n *Node) openIndex() {
 
 // listen opens the control address and gossip, and sets the addresses that peers are told.
 func (n *Node) listen(ctx context.Context) (err error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", n.o.ControlBind)
+	l, err := n.o.tuning.network.Listen(ctx, n.o.ControlBind)
 	if err != nil {
 		return fmt.Errorf("control address: %w", err)
 	}
@@ -190,6 +188,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 func (n *Node) channel() control.Options {
 	return control.Options{
 		Name: n.o.Gossip.Name, TLS: n.o.TLS, CallTimeout: n.o.CallTimeout, Stranger: n.o.tuning.stranger, Refusal: n.refusal,
+		Network: n.o.tuning.network,
 	}
 }
 

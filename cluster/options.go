@@ -38,6 +38,7 @@ type tuning struct {
 
 	mask                  meta.Feature // features that this node is to lack
 	protocol, minProtocol uint32
+	network               control.Network
 }
 
 func (t tuning) withDefaults() tuning {
@@ -55,6 +56,9 @@ func (t tuning) withDefaults() tuning {
 		if *d.p == 0 {
 			*d.p = d.v
 		}
+	}
+	if t.network == nil {
+		t.network = control.TCP{}
 	}
 	if t.protocol == 0 {
 		t.protocol, t.minProtocol = meta.Protocol, meta.MinProtocol

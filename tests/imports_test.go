@@ -63,6 +63,7 @@ var table = map[string]row{
 	"cluster/location": {0, []string{}},
 	"cluster/feed":     {1, []string{"cluster/location"}},
 	"cluster/gossip":   {1, nil},
+	"cluster/simnet":   {0, nil},
 	"cluster/pki":      {0, nil},
 	"cluster/wire":     {0, nil},
 
@@ -155,7 +156,7 @@ var homes = map[string][]string{
 	"github.com/go-json-experiment/json":          {"fs/query", "fs/strict", "cmd/kvfs/plan"},
 	"github.com/go-zeromq/zmq4":                   {"tiers/publish"},
 	"github.com/vmihailenco/msgpack/v5":           {"tiers/publish"},
-	"github.com/hashicorp/memberlist":             {"cluster/gossip"},
+	"github.com/hashicorp/memberlist":             {"cluster/gossip", "cluster/simnet"},
 	"github.com/minio/crc64nvme":                  {"tiers/block"},
 	"github.com/minio/minio-go/v7":                {"tiers/object/bucket", "tests/bench", "tests/s3test"},
 	"github.com/moby/sys/mountinfo":               {"fs/device", "cmd/kvfs/client", "cmd/kvfs/daemon", "cmd/kvfs/doctor", "cmd/kvfs/mounts", "tiers/mem", "tests/harness"},

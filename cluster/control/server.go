@@ -46,6 +46,7 @@ type Options struct {
 	TLS         *pki.Loader   // nil: plain TCP
 	CallTimeout time.Duration // bounds the time in which a connection is made
 	Stranger    time.Duration // after which a connection without a call of a peer is closed
+	Network     Network       // of Dial
 
 	// Refusal returns why the node of that name is refused as a peer, or "" if it is not.
 	Refusal func(name string) string
@@ -53,6 +54,27 @@ type Options struct {
 	Closed func(c *Conn)
 	// Counters gets what a Server turns away.
 	Counters *Counters
+}
+
+// Network makes the connections of the channel.
+type Network interface {
+	Listen(ctx context.Context, addr string) (net.Listener, error)
+	Dial(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// TCP is the Network of real nodes. It never goes through a proxy.
+type TCP struct{}
+
+// Listen implements Network.
+func (TCP) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	var l net.ListenConfig
+	return l.Listen(ctx, "tcp", addr)
+}
+
+// Dial implements Network.
+func (TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // Counters are totals of what was turned away.
@@ -137,7 +159,7 @@ func Dial(name, addr string, o *Options) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(dialTCP), // never through a proxy
+		grpc.WithContextDialer(o.Network.Dial),
 		grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(readBuffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithDisableHealthCheck(),
@@ -158,11 +180,6 @@ func Dial(name, addr string, o *Options) (*grpc.ClientConn, error) {
 			return next(Introduce(ctx, o.Name), desc, cc, method, opts...)
 		}),
 	)
-}
-
-func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
 }
 
 // Introduce adds the name of the calling node to a call. Connections of Dial do that.

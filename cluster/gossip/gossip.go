@@ -58,6 +58,9 @@ type Options struct {
 	// means 10 s.
 	Rejoin time.Duration
 
+	// Transport takes the place of sockets on Bind, for simulations. Nil: sockets.
+	Transport memberlist.NodeAwareTransport
+
 	Meta   []byte // see SetMeta
 	Events Events // nil: none
 	Logger *zap.Logger
@@ -130,7 +133,6 @@ type Gossip struct {
 
 // deps are the parts that tests replace. The zero value means the real ones.
 type deps struct {
-	transport  memberlist.NodeAwareTransport // nil: sockets
 	lookup     lookup
 	interfaces func() ([]ifaceAddr, error)
 	tap        tap                        // nil: none
@@ -196,8 +198,8 @@ func open(o Options, d deps) (*Gossip, error) {
 
 // listen opens the transport and finds the address that other nodes use.
 func (g *Gossip) listen(o Options) error {
-	if g.deps.transport != nil {
-		g.transport = g.deps.transport
+	if o.Transport != nil {
+		g.transport = o.Transport
 		ip, port, err := g.transport.FinalAdvertiseAddr("", 0)
 		if err != nil {
 			return fmt.Errorf("gossip: %w", err)

@@ -1,122 +1,17 @@
 package gossip
 
 import (
-	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/memberlist"
+	"github.com/kvfs/kvfs/cluster/simnet"
 )
-
-// simNet is a network in memory for tests with a clock of their own (testing/synctest).
-type simNet struct {
-	mu    sync.Mutex
-	hosts map[string]*simHost
-	last  uint16
-	cut   func(from, to string) bool // nil: nothing is cut
-}
-
-// simHost is memberlist's transport of one node.
-type simHost struct {
-	net     *simNet
-	addr    string
-	packets chan *memberlist.Packet
-	streams chan net.Conn
-}
-
-var errUnreachable = errors.New("no answer")
-
-// host makes a transport; with an address it takes the place of a former one.
-func (s *simNet) host(addr string) *simHost {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.hosts == nil {
-		s.hosts = map[string]*simHost{}
-	}
-	if addr == "" {
-		s.last++
-		addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(s.last >> 8), byte(s.last)}), defaultPort).String()
-	}
-	// As many packets as some milliseconds bring; more are lost, as they would be.
-	h := &simHost{net: s, addr: addr, packets: make(chan *memberlist.Packet, 256), streams: make(chan net.Conn, 128)}
-	s.hosts[addr] = h
-	return h
-}
-
-// setCut makes a partition: what cut says goes nowhere.
-func (s *simNet) setCut(cut func(from, to string) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cut = cut
-}
-
-func (s *simNet) route(from, to string) *simHost {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cut != nil && s.cut(from, to) {
-		return nil
-	}
-	return s.hosts[to]
-}
-
-func (h *simHost) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	a := netip.MustParseAddrPort(h.addr)
-	return a.Addr().AsSlice(), int(a.Port()), nil
-}
-
-func (h *simHost) WriteTo(b []byte, addr string) (time.Time, error) {
-	if to := h.net.route(h.addr, addr); to != nil {
-		p := &memberlist.Packet{Buf: slices.Clone(b), From: net.UDPAddrFromAddrPort(netip.MustParseAddrPort(h.addr)), Timestamp: time.Now()}
-		select {
-		case to.packets <- p:
-		default:
-		}
-	}
-	return time.Now(), nil
-}
-
-func (h *simHost) DialTimeout(addr string, _ time.Duration) (net.Conn, error) {
-	to := h.net.route(h.addr, addr)
-	if to == nil || h.net.route(addr, h.addr) == nil {
-		return nil, errUnreachable // a stream needs both ways
-	}
-	mine, theirs := net.Pipe()
-	select {
-	case to.streams <- theirs:
-		return mine, nil
-	default:
-		return nil, errUnreachable
-	}
-}
-
-func (h *simHost) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	return h.WriteTo(b, a.Addr)
-}
-
-func (h *simHost) DialAddressTimeout(a memberlist.Address, d time.Duration) (net.Conn, error) {
-	return h.DialTimeout(a.Addr, d)
-}
-
-func (h *simHost) PacketCh() <-chan *memberlist.Packet { return h.packets }
-func (h *simHost) StreamCh() <-chan net.Conn           { return h.streams }
-
-func (h *simHost) Shutdown() error {
-	h.net.mu.Lock()
-	defer h.net.mu.Unlock()
-	if h.net.hosts[h.addr] == h {
-		delete(h.net.hosts, h.addr)
-	}
-	return nil
-}
 
 // simulate runs f with a clock of its own. All that f starts has to end.
 func simulate(t *testing.T, f func(t *testing.T)) {
@@ -129,13 +24,13 @@ func simulate(t *testing.T, f func(t *testing.T)) {
 }
 
 // startSim opens a node in a simulated network and joins it to others.
-func startSim(t *testing.T, s *simNet, name, addr, profile string, join ...string) *node {
+func startSim(t *testing.T, s *simnet.Net, name, addr, profile string, join ...string) *node {
 	t.Helper()
 	n := &node{events: &recorder{}}
 	var err error
-	n.Gossip, err = open(Options{
-		Name: name, Bind: "sim", Profile: profile, Rejoin: 10 * time.Second, Join: join, Events: n.events,
-	}, deps{transport: s.host(addr)})
+	n.Gossip, err = Open(Options{
+		Name: name, Bind: "sim", Profile: profile, Rejoin: 10 * time.Second, Join: join, Events: n.events, Transport: s.Host(addr),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +65,7 @@ func until(t *testing.T, what string, ok func() bool) time.Duration {
 // without any address to join, and after they have changed meanwhile.
 func TestPartition(t *testing.T) {
 	simulate(t, func(t *testing.T) {
-		s := &simNet{}
+		s := simnet.New()
 		left := []*node{startSim(t, s, "l0", "", "lan")}
 		first := left[0].Self().Addr
 		left = append(left, startSim(t, s, "l1", "", "lan", first))
@@ -182,7 +77,7 @@ func TestPartition(t *testing.T) {
 		waitSim(t, all...)
 		inLeft := func(addr string) bool { return addr == left[0].Self().Addr || addr == left[1].Self().Addr }
 		for round, away := range []time.Duration{5 * time.Second, 2 * time.Minute, 20 * time.Minute} {
-			s.setCut(func(from, to string) bool { return inLeft(from) != inLeft(to) })
+			s.Cut(func(from, to string) bool { return inLeft(from) != inLeft(to) })
 			time.Sleep(away) // reason: the virtual clock
 			if away > time.Minute {
 				waitSim(t, left...)
@@ -195,7 +90,7 @@ func TestPartition(t *testing.T) {
 			if err := right[1].SetMeta([]byte(meta)); err != nil {
 				t.Fatal(err)
 			}
-			s.setCut(nil)
+			s.Cut(nil)
 			waitSim(t, all...)
 			until(t, "the change of the other half is known", func() bool {
 				return slices.ContainsFunc(left[0].Nodes(), right[1].is) && slices.ContainsFunc(left[1].Nodes(), right[1].is)
@@ -208,15 +103,15 @@ func TestPartition(t *testing.T) {
 // comes back.
 func TestOneWayPartition(t *testing.T) {
 	simulate(t, func(t *testing.T) {
-		s := &simNet{}
+		s := simnet.New()
 		a := startSim(t, s, "a", "", "lan")
 		b := startSim(t, s, "b", "", "lan", a.Self().Addr)
 		c := startSim(t, s, "c", "", "lan", a.Self().Addr)
 		waitSim(t, a, b, c)
 		mute := c.Self().Addr
-		s.setCut(func(from, _ string) bool { return from == mute })
+		s.Cut(func(from, _ string) bool { return from == mute })
 		until(t, "c is lost", func() bool { return a.sees("b") && b.sees("a") })
-		s.setCut(nil)
+		s.Cut(nil)
 		waitSim(t, a, b, c)
 	})
 }
@@ -235,7 +130,7 @@ func TestRestartElsewhere(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprint("same address ", same), func(t *testing.T) {
 			simulate(t, func(t *testing.T) {
-				s := &simNet{}
+				s := simnet.New()
 				a := startSim(t, s, "a", "", "lan")
 				b := startSim(t, s, "b", "", "lan", a.Self().Addr)
 				c := startSim(t, s, "c", "", "lan", a.Self().Addr)
@@ -282,7 +177,7 @@ func TestConvergence(t *testing.T) {
 }
 
 func converge(t *testing.T, size int) {
-	s := &simNet{}
+	s := simnet.New()
 	began := time.Now()
 	all := []*node{startSim(t, s, "n0", "", "lan")}
 	first := all[0].Self().Addr
