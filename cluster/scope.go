@@ -48,14 +48,16 @@ func (n *Node) owners() (names []string) {
 	return names
 }
 
-// covered implements owner.Options.Covered.
+// covered implements owner.Options.Covered. Of a peer that answers gossip but no calls only that counts which covers all that this
+// node follows: the rest cannot be had from it.
 func (n *Node) covered() (of []owner.Scope, all bool) {
 	all = true
+	follow := n.scopes.Follow()
 	for _, p := range n.allPeers() {
 		if p.target() == nil {
 			continue
 		}
-		if c := p.feed.covered(); c != nil {
+		if c := p.feed.covered(); c != nil && (p.Callable() || owner.Within(follow, *c)) {
 			of = append(of, *c)
 		} else {
 			all = false
@@ -67,18 +69,17 @@ func (n *Node) covered() (of []owner.Scope, all bool) {
 // Knows reports whether the location index has all that is known of a hash. False: Ask.
 func (n *Node) Knows(hash uint64) bool { return n.scopes.Knows(hash) }
 
-// Ask asks the owners of paths what other nodes have there, and calls found for each live holder of each path, from this
-// goroutine; of one path the best first. It returns when all are answered or given up, after 0.4 s at most, or when ctx ends.
-func (n *Node) Ask(ctx context.Context, paths []string, found func(path string, l Location)) {
+// Ask asks the owners of paths what other nodes have there, and calls answer for each path about which one of them knows all,
+// from this goroutine, with the live holders, the best first. It returns when all are answered or given up, after 0.4 s at
+// most, or when ctx ends.
+func (n *Node) Ask(ctx context.Context, paths []string, answer func(path string, holders []Location)) {
 	t := n.scopes.Table()
 	if t == nil {
 		return
 	}
 	owner.Ask(ctx, t, n.o.Gossip.Name, paths, n.find, func(path string, holders []Location) {
 		slices.SortFunc(holders, func(a, b Location) int { return cmp.Compare(a.rank, b.rank) })
-		for _, l := range holders {
-			found(path, l)
-		}
+		answer(path, holders)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
@@ -55,11 +56,11 @@ func (tn *testNode) find(t *testing.T, path string) (list []Location) {
 	if found := tn.Locate(path, nil); len(found) > 0 && !tn.Knows(location.HashPath(path)) {
 		t.Errorf("%s: located %s, of which it does not know all: %v", tn.o.Gossip.Name, path, found)
 	}
-	tn.Ask(t.Context(), []string{path}, func(p string, l Location) {
+	tn.Ask(t.Context(), []string{path}, func(p string, holders []Location) {
 		if p != path {
 			t.Errorf("asked for %s, told of %s", path, p)
 		}
-		list = append(list, l)
+		list = append(list, holders...)
 	})
 	return list
 }
@@ -203,7 +204,39 @@ func TestNarrowOld(t *testing.T) {
 	}
 }
 
-// TestWiden shows that nodes follow everything again when there is room.
+// canAsk fails if a node neither knows all of a name nor can ask about it.
+func (tn *testNode) canAsk(t *testing.T) {
+	t.Helper()
+	for shard := uint64(0); shard < feed.MaxParts; shard += 64 {
+		hash := shard << 48
+		if !tn.Knows(hash) && tn.scopes.Table() == nil && !tn.Knows(hash) {
+			t.Fatalf("%s does not know shard %d and cannot ask", tn.o.Gossip.Name, shard)
+		}
+	}
+}
+
+// TestCovered shows that a peer that answers gossip but no calls does not keep a node from knowing what it follows, and that the
+// node is not sure then.
+func TestCovered(t *testing.T) {
+	nodes := cluster(t, "a", "b", "c")
+	n, b := nodes[0], nodes[0].peer("b")
+	eventually(t, "both feeds are complete", func() bool { of, all := n.covered(); return len(of) == 2 && all })
+	for range breaker.Threshold {
+		b.control.Failed()
+	}
+	if of, all := n.covered(); len(of) != 2 || !all {
+		t.Errorf("of a peer whose feed was complete: %d, all %v", len(of), all)
+	}
+	b.feed.mu.Lock()
+	part := feed.NewParts(feed.MaxParts)
+	b.feed.mu.covered = &part
+	b.feed.mu.Unlock()
+	if of, all := n.covered(); !b.Callable() && (len(of) != 1 || all) {
+		t.Errorf("of a peer whose feed was not: %d, all %v", len(of), all)
+	}
+}
+
+// TestWiden shows that nodes follow everything again when there is room, and ask meanwhile.
 func TestWiden(t *testing.T) {
 	var nodes []*testNode
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
@@ -217,6 +250,7 @@ func TestWiden(t *testing.T) {
 	}
 	for _, n := range nodes {
 		eventually(t, n.o.Gossip.Name+" follows everything", func() bool {
+			n.canAsk(t)
 			return n.scopes.Table() == nil && n.scopes.Knows(0) && n.scopes.Knows(1<<63) && n.index.Stats().Entries == 600
 		})
 	}

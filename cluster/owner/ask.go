@@ -44,10 +44,10 @@ type reply[H any] struct {
 	err       error
 }
 
-// Ask asks the owners of paths, other than self, and calls found for the holders of each path, from this goroutine. An owner
-// that does not answer, or does not know, is followed by the next one. Ask returns when all paths are answered or no owner is
-// left, after 0.4 s at most, or when ctx ends.
-func Ask[H any](ctx context.Context, t *Table, self string, paths []string, call Call[H], found func(path string, holders []H)) {
+// Ask asks the owners of paths, other than self, and calls answer for each path that one of them has answered, from this
+// goroutine, with no holders if nobody has it. An owner that fails, or does not know, is followed by the next one. Ask returns
+// when all paths are answered or no owner is left, after 0.4 s at most, or when ctx ends.
+func Ask[H any](ctx context.Context, t *Table, self string, paths []string, call Call[H], answer func(path string, holders []H)) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	open := make([]*question, 0, len(paths))
@@ -62,7 +62,7 @@ func Ask[H any](ctx context.Context, t *Table, self string, paths []string, call
 	for answered := 0; under > 0 && answered < len(open); {
 		select {
 		case r := <-replies:
-			again, n := r.settle(found)
+			again, n := r.settle(answer)
 			answered += n
 			under += start(ctx, again, call, replies) - 1
 		case <-patience.C:
@@ -112,7 +112,7 @@ func oneCall(all []*question) (paths []string) {
 }
 
 // settle passes on the answers. It returns the questions of the call that are still open, and how many it has answered.
-func (r *reply[H]) settle(found func(path string, holders []H)) (open []*question, answered int) {
+func (r *reply[H]) settle(answer func(path string, holders []H)) (open []*question, answered int) {
 	if r.err != nil {
 		return r.questions, 0
 	}
@@ -126,13 +126,14 @@ func (r *reply[H]) settle(found func(path string, holders []H)) (open []*questio
 		if int(h.Path) < len(unsure) && !unsure[h.Path] && !r.questions[h.Path].answered {
 			r.questions[h.Path].answered = true
 			answered++
-			found(r.questions[h.Path].path, h.List)
+			answer(r.questions[h.Path].path, h.List)
 		}
 	}
 	for i, q := range r.questions {
 		if !q.answered && !unsure[i] { // nobody has it
 			q.answered = true
 			answered++
+			answer(q.path, nil)
 		}
 	}
 	return open, answered

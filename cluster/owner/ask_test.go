@@ -42,7 +42,8 @@ func (f *fakeOwners) call(ctx context.Context, owner string, paths []string) (fo
 
 var ten = NewTable(names(10))
 
-// ask asks in a bubble for paths, as node-0 of ten nodes. It returns what came and after which time.
+// ask asks in a bubble for paths, as node-0 of ten nodes. It returns the holders of each path that was answered, and the time
+// that took.
 func (f *fakeOwners) ask(ctx context.Context, paths ...string) (came map[string][]string, took time.Duration) {
 	begin := time.Now()
 	came = map[string][]string{}
@@ -77,8 +78,8 @@ func TestAsk(t *testing.T) {
 	}
 	for _, path := range paths {
 		if path[len(path)-1] == '7' {
-			if came[path] != nil {
-				t.Errorf("%s: %v", path, came[path])
+			if list, ok := came[path]; !ok || len(list) != 0 {
+				t.Errorf("%s: %v, answered %v", path, list, ok)
 			}
 		} else if !slices.Equal(came[path], []string{path + " at " + ownersOf(path)[0], "b"}) {
 			t.Errorf("%s: %v", path, came[path])
@@ -130,7 +131,7 @@ func TestAskNext(t *testing.T) {
 		{"first fails", [...]string{"fail", "b", "-"}, "b", 2, 0},
 		{"two fail", [...]string{"fail", "fail", "c"}, "c", 3, 0},
 		{"unsure", [...]string{"unsure", "b", "-"}, "b", 2, 0},
-		{"unsure, then nobody", [...]string{"unsure", "nobody", "c"}, "", 2, 0},
+		{"unsure, then nobody", [...]string{"unsure", "nobody", "c"}, "nobody", 2, 0},
 		{"hangs", [...]string{"hang", "b", "-"}, "b", 2, askPatience},
 		{"two hang", [...]string{"hang", "hang", "c"}, "c", 3, 2 * askPatience},
 		{"slow", [...]string{"slow", "hang", "hang"}, "slow", 2, askPatience + askPatience/2},
@@ -159,13 +160,14 @@ func TestAskNext(t *testing.T) {
 				}}
 				came, took := f.ask(t.Context(), path)
 				var want []string
-				if c.came != "" {
+				if c.came != "" && c.came != "nobody" {
 					want = []string{c.came}
 				}
+				list, answered := came[path]
 				f.mu.Lock()
 				defer f.mu.Unlock()
-				if !slices.Equal(came[path], want) || len(f.asked) != c.asked || took != c.took {
-					t.Errorf("%v, asked %v, took %v; want %v, %d, %v", came[path], f.asked, took, want, c.asked, c.took)
+				if !slices.Equal(list, want) || answered != (c.came != "") || len(f.asked) != c.asked || took != c.took {
+					t.Errorf("%v, answered %v, asked %v, took %v; want %v, %d, %v", list, answered, f.asked, took, want, c.asked, c.took)
 				}
 			})
 		})

@@ -65,10 +65,12 @@ type Scopes struct {
 	wake chan struct{}
 
 	follow, known atomic.Pointer[Scope] // nil: everything
-	table         atomic.Pointer[Table] // nil: not narrowed
+	table         atomic.Pointer[Table] // nil: everything is known
 	all           atomic.Bool           // of Covered
 
-	since time.Time // narrowed; used by Run alone
+	// Used by Run alone.
+	narrow bool      // this node follows only what it owns
+	since  time.Time // so long
 }
 
 // NewScopes returns Scopes of a node that follows everything.
@@ -100,7 +102,7 @@ func (s *Scopes) Knows(hash uint64) bool {
 // is not complete.
 func (s *Scopes) Sure(hash uint64) bool { return s.all.Load() && s.Knows(hash) }
 
-// Table returns the owners, nil while this node follows everything.
+// Table returns the owners, nil while Knows is true of all keys.
 func (s *Scopes) Table() *Table { return s.table.Load() }
 
 // Share returns the part of all keys that this node follows, from 0 to 1.
@@ -162,20 +164,29 @@ func (s *Scopes) update() {
 	}
 	s.known.Store(&known)
 	s.all.Store(all)
+	if !s.narrow && known == nil {
+		s.table.Store(nil)
+	}
 }
 
-// next returns what this node should follow now.
-func (s *Scopes) next() Scope {
-	t := s.table.Load()
+// decide begins or ends narrowing.
+func (s *Scopes) decide() {
 	switch {
-	case t == nil && !s.o.Full():
-		return nil
-	case t == nil:
-		s.since = time.Now()
+	case !s.narrow && s.o.Full():
+		s.narrow, s.since = true, time.Now()
 		s.o.Log.Info("this node follows the keys that it owns, and asks other nodes about the rest")
-	case time.Since(s.since) >= s.o.Settle && s.o.Spare(s.Share()):
-		s.table.Store(nil)
+	case s.narrow && time.Since(s.since) >= s.o.Settle && s.o.Spare(s.Share()):
+		s.narrow = false
 		s.o.Log.Info("this node follows all keys again")
+	}
+}
+
+// next returns what this node should follow now. When it follows all keys again, it asks owners until the feeds have brought
+// them.
+func (s *Scopes) next() Scope {
+	s.decide()
+	t := s.table.Load()
+	if !s.narrow && t == nil {
 		return nil
 	}
 	members := append(s.o.Members(), s.o.Self)
@@ -184,7 +195,7 @@ func (s *Scopes) next() Scope {
 		t = NewTable(members)
 		s.table.Store(t)
 	}
-	if len(members) <= Copies {
+	if !s.narrow || len(members) <= Copies {
 		return nil
 	}
 	return t.Owned(s.o.Self)

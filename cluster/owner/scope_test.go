@@ -128,13 +128,17 @@ func TestScopes(t *testing.T) {
 		if n.Follow() == nil {
 			t.Error("follows everything soon after it had no room")
 		}
-		time.Sleep(2 * time.Hour) // reason: the clock of a bubble
 		n.set(func() { n.covered = []Scope{owned} })
-		if n.Follow() != nil || n.Table() != nil || n.knows() != owned.Count() {
-			t.Errorf("with room it follows %d, knows %d", n.Follow().Count(), n.knows())
+		time.Sleep(2 * time.Hour) // reason: the clock of a bubble
+		if n.Follow() != nil || n.Table() == nil || n.knows() != owned.Count() {
+			t.Errorf("with room it follows %d, knows %d, can ask: %v", n.Follow().Count(), n.knows(), n.Table() != nil)
+		}
+		n.set(func() { n.members = others[:6] })
+		if len(n.Table().Members()) != 7 {
+			t.Errorf("asks among %v", n.Table().Members())
 		}
 		n.set(func() { n.covered = []Scope{nil} })
-		if n.knows() != feed.MaxParts {
+		if n.knows() != feed.MaxParts || n.Table() != nil {
 			t.Errorf("knows %d in the end", n.knows())
 		}
 	})

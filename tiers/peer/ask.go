@@ -34,21 +34,21 @@ func (t *Tier) Ask(ctx context.Context, paths []string) {
 	t.ask(ctx, paths)
 }
 
-// ask asks other nodes about paths. What they answer about a path replaces what was answered before. It blocks on the
-// network, as long as cluster.Node.Ask.
-func (t *Tier) ask(ctx context.Context, paths []string) {
+// ask asks other nodes about paths. The holders that they answer of a path replace what was answered before. It returns
+// which paths were answered, also with no holder. It blocks on the network, as long as cluster.Node.Ask.
+func (t *Tier) ask(ctx context.Context, paths []string) (answered map[string]bool) {
 	t.counters.asked.Add(uint64(len(paths)))
-	answers := make(map[string][]holder)
-	t.node.ask(ctx, paths, func(path string, h holder) {
-		if list := answers[path]; len(list) < maxAnswersOf && credible(&h.Entry, t.now()) {
-			answers[path] = append(list, h)
+	answered = make(map[string]bool, len(paths))
+	t.node.ask(ctx, paths, func(path string, holders []holder) {
+		answered[path] = true
+		now := t.now()
+		holders = slices.DeleteFunc(holders, func(h holder) bool { return !credible(&h.Entry, now) })
+		if len(holders) > 0 {
+			t.counters.askedFound.Add(1)
+			t.hints.answer(path, holders, now)
 		}
 	})
-	t.counters.askedFound.Add(uint64(len(answers)))
-	now := t.now()
-	for path, list := range answers {
-		t.hints.answer(path, list, now)
-	}
+	return answered
 }
 
 // credible reports whether what another node says about a path can be right.

@@ -109,6 +109,7 @@ type stubNode struct {
 	owned   map[string][]holder                       // what other nodes answer
 	asked   []string                                  // about each path, in the order of the questions
 	asking  func(ctx context.Context, paths []string) // if not nil: called before the answers
+	mute    bool                                      // there are none
 	left    bool
 	closed  bool
 }
@@ -227,7 +228,7 @@ func (n *stubNode) knows(hash uint64) bool {
 	return !n.unknown[hash]
 }
 
-func (n *stubNode) ask(ctx context.Context, paths []string, found func(path string, h holder)) {
+func (n *stubNode) ask(ctx context.Context, paths []string, answer func(path string, holders []holder)) {
 	n.mu.Lock()
 	n.asked = append(n.asked, paths...)
 	asking := n.asking
@@ -237,10 +238,10 @@ func (n *stubNode) ask(ctx context.Context, paths []string, found func(path stri
 	}
 	for _, path := range paths {
 		n.mu.Lock()
-		list := slices.Clone(n.owned[path])
+		list, mute := slices.Clone(n.owned[path]), n.mute
 		n.mu.Unlock()
-		for _, h := range list {
-			found(path, h)
+		if !mute {
+			answer(path, list)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type node interface {
 	Resync()
 	locate(path string, buf []holder) []holder
 	knows(hash uint64) bool
-	ask(ctx context.Context, paths []string, found func(path string, h holder)) // found is not called in parallel
+	ask(ctx context.Context, paths []string, answer func(path string, holders []holder)) // answer is not called in parallel
 	buried(hash uint64) uint64
 	watch(hash uint64)
 	unwatch(hash uint64)
@@ -66,8 +66,14 @@ func (n realNode) locate(path string, buf []holder) []holder {
 
 func (n realNode) knows(hash uint64) bool { return n.Knows(hash) }
 
-func (n realNode) ask(ctx context.Context, paths []string, found func(path string, h holder)) {
-	n.Ask(ctx, paths, func(path string, l cluster.Location) { found(path, holder{l.Peer, l.Entry}) })
+func (n realNode) ask(ctx context.Context, paths []string, answer func(path string, holders []holder)) {
+	n.Ask(ctx, paths, func(path string, found []cluster.Location) {
+		holders := make([]holder, len(found))
+		for i, l := range found {
+			holders[i] = holder{l.Peer, l.Entry}
+		}
+		answer(path, holders)
+	})
 }
 
 func (n realNode) buried(hash uint64) uint64  { return n.Index().Buried(hash) }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -27,8 +28,9 @@ const (
 //	  it is being loaded, likewise      the load finds out: the index is asked again later
 //	  else                              lost
 //
-// A key about which no other node answers is lost, and so is one for which there is no room in line. The engine then
-// forgets the name if it has nothing of it, and asks when somebody looks it up again.
+// A key that no other node has is lost, and so is one for which there is no room in line. The engine then forgets the name
+// if it has nothing of it, and asks when somebody looks it up again. If the owners of a key do not answer, they are asked
+// again when an answer would have lapsed.
 type notifier struct {
 	t    *Tier
 	held map[uint64]time.Time // when the index is to be asked again about a hash
@@ -97,15 +99,24 @@ func (n *notifier) ask() {
 	batch := n.due[:min(len(n.due), n.budget)]
 	n.due = n.due[len(batch):]
 	n.budget -= len(batch)
-	paths := t.watches.paths(batch)
-	if len(paths) > 0 {
-		t.ask(t.ctx, paths)
+	open := map[uint64]bool{} // nobody has answered
+	if paths := t.watches.paths(batch); len(paths) > 0 {
+		answered := t.ask(t.ctx, paths)
+		for _, path := range paths {
+			if !answered[path] {
+				open[location.HashPath(path)] = true
+			}
+		}
 	}
 	if t.ctx.Err() != nil {
 		return
 	}
 	for _, hash := range batch {
-		n.settle(hash, true)
+		if open[hash] {
+			n.held[hash] = t.now().Add(answerTime)
+		} else {
+			n.settle(hash, true)
+		}
 	}
 }
 

@@ -30,8 +30,9 @@ func newWatcher(t *testing.T) *watcher {
 	return w
 }
 
-// pass lets time pass, and the notifier look.
+// pass waits until the notifier waits, lets time pass, and the notifier look.
 func (w *watcher) pass(d time.Duration) {
+	eventually(w.t, "the notifier waits", func() bool { w.timers.mu.Lock(); defer w.timers.mu.Unlock(); return len(w.set[hintTimer]) > 0 })
 	w.moved.Add(int64(d))
 	w.fire(w.t, hintTimer)
 }
@@ -85,6 +86,37 @@ func TestWatchAsks(t *testing.T) {
 	slices.Sort(lost)
 	if !slices.Equal(lost, []string{"x", "z"}) || len(w.watches.mu.keys) != 0 {
 		t.Errorf("lost %v, %d still watched", lost, len(w.watches.mu.keys))
+	}
+}
+
+// TestWatchMute shows that a watched name is not lost while its owners do not answer, and that they are asked again.
+func TestWatchMute(t *testing.T) {
+	w := newWatcher(t)
+	a := w.node.quietPeer("a")
+	w.node.hide("x", far(a, "x", 1))
+	w.Ask(context.Background(), []string{"x"})
+	w.Watch(keyOf("x"))
+	mute := func(is bool) {
+		w.node.mu.Lock()
+		defer w.node.mu.Unlock()
+		w.node.mute, w.node.asked = is, nil
+	}
+	mute(true)
+	for range 3 {
+		w.pass(answerTime)
+		w.wantAsked("lapsed, or not answered", "x")
+	}
+	if _, ok := w.Locate("x"); ok || len(w.host.lost) != 0 {
+		t.Errorf("found: %v, %d lost", ok, len(w.host.lost))
+	}
+	mute(false)
+	w.pass(answerTime)
+	w.wantAsked("the owners are back", "x")
+	eventually(t, "the name", func() bool { _, ok := w.Locate("x"); return ok })
+	w.node.hide("x")
+	w.pass(answerTime)
+	if key := within(t, "Lost", w.host.lost); key != keyOf("x") {
+		t.Errorf("lost %v", key)
 	}
 }
 

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -12,8 +13,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// maxSame bounds how many equal versions are remembered.
-const maxSame = 1 << 16
+const (
+	// maxSame bounds how many equal versions are remembered.
+	maxSame = 1 << 16
+	// olderAgain is how long after other nodes have been asked about all blocks that only they know they may be asked again.
+	olderAgain = time.Hour
+)
 
 // version names one version of a block.
 type version struct{ hash, seq uint64 }
@@ -24,8 +29,11 @@ type version struct{ hash, seq uint64 }
 // same time do not remove each other's copy.
 type older struct {
 	t    *Tier
-	wake chan struct{}      // capacity 1: a peer has announced again all that it holds
-	same map[version]uint64 // used by run alone: the later version that is equal to this one
+	wake chan struct{} // capacity 1: a peer has announced again all that it holds
+
+	// Used by run alone.
+	same  map[version]uint64 // the later version that is equal to this one
+	asked time.Time          // when other nodes were asked
 }
 
 func newOlder(t *Tier) *older {
@@ -41,23 +49,67 @@ func (o *older) run() {
 		case <-t.ctx.Done():
 			return
 		}
-		var found []tiers.Holding
-		var buf [8]holder
-		err := t.engine.Holdings(t.ctx, func(h *tiers.Holding) error {
-			if h.Mode&modeType == modeRegular && len(o.laterThan(h, buf[:0])) > 0 {
-				found = append(found, *h)
-			}
-			if len(found) == maxListed {
-				o.drop(found)
-				found = found[:0]
-			}
-			return nil
-		})
-		if err != nil {
+		if o.look() != nil {
 			return // t.ctx has ended
 		}
-		o.drop(found)
 	}
+}
+
+// look looks at all blocks here. Other nodes are asked about those that this node does not know.
+func (o *older) look() error {
+	t := o.t
+	var found, unknown []tiers.Holding
+	var buf [8]holder
+	asks := t.now().Sub(o.asked) >= olderAgain
+	err := t.engine.Holdings(t.ctx, func(h *tiers.Holding) error {
+		switch {
+		case h.Mode&modeType != modeRegular:
+		case len(o.laterThan(h, buf[:0])) > 0:
+			found = append(found, *h)
+		case asks && t.Unknown(h.Path):
+			unknown = append(unknown, *h)
+		}
+		if len(unknown) == maxListed {
+			found = o.ask(unknown, found)
+			unknown = unknown[:0]
+			timer, stop := t.after(restTimer, maxListed*time.Second/askRate)
+			defer stop()
+			select {
+			case <-timer:
+			case <-t.ctx.Done():
+			}
+		}
+		if len(found) >= maxListed {
+			o.drop(found)
+			found = found[:0]
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	o.drop(o.ask(unknown, found))
+	return nil
+}
+
+// ask asks other nodes about blocks. It appends to found those of which there is a later version.
+func (o *older) ask(unknown, found []tiers.Holding) []tiers.Holding {
+	if len(unknown) == 0 {
+		return found
+	}
+	o.asked = o.t.now()
+	paths := make([]string, len(unknown))
+	for i := range unknown {
+		paths[i] = unknown[i].Path
+	}
+	o.t.ask(o.t.ctx, paths)
+	var buf [8]holder
+	for i := range unknown {
+		if len(o.laterThan(&unknown[i], buf[:0])) > 0 {
+			found = append(found, unknown[i])
+		}
+	}
+	return found
 }
 
 // laterThan appends to buf, which is empty, the holders of a later version than h.

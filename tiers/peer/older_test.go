@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster"
@@ -59,4 +60,51 @@ func TestOlder(t *testing.T) {
 	if p.fetchCalls.Load() != asked {
 		t.Error("what is equal was compared once more")
 	}
+}
+
+// TestOlderUnknown shows the same of blocks whose names this node does not know: it asks other nodes about all of them, and
+// does not ask again soon.
+func TestOlderUnknown(t *testing.T) {
+	n, c, engine := newStubNode(), newTimers(), newStubEngine()
+	p := n.quietPeer("p")
+	tier := openStub(t, n, testOptions(n), c.clock())
+	engine.tier = tier
+	if err := tier.start(engine, newStubEvents()); err != nil {
+		t.Fatal(err)
+	}
+	later := func(path string) holder {
+		h := far(p, path, 6)
+		h.Size = 50
+		return h
+	}
+	const blocks = maxListed + 10
+	for i := range blocks {
+		path := fmt.Sprint("g/", i)
+		engine.put(tiers.Holding{Path: path, Seq: 5}, payload(100, 1))
+		n.hide(path)
+	}
+	last := fmt.Sprint("g/", blocks-1)
+	n.hide("g/0", later("g/0"))
+	n.hide(last, later(last))
+	has := func(path string) bool { _, ok := engine.Holding(path); return ok }
+	look := func(what string, done func() bool) {
+		t.Helper()
+		(&backend{tier}).Followed()
+		eventually(t, what, func() bool { c.tryFire(restTimer); return done() })
+	}
+	look("later versions are found", func() bool { return !has("g/0") && !has(last) })
+	if got := len(n.askedFor()); got != blocks {
+		t.Errorf("asked about %d blocks of %d", got, blocks)
+	}
+	c.moved.Add(int64(answerTime))
+	for _, path := range []string{"g/0", "g/known"} {
+		engine.put(tiers.Holding{Path: path, Seq: 5}, payload(100, 1))
+	}
+	n.put(p, later("g/known").Entry)
+	look("a known one is found", func() bool { return !has("g/known") })
+	if got := len(n.askedFor()); got != 0 || !has("g/0") {
+		t.Errorf("asked about %d blocks soon after", got)
+	}
+	c.moved.Add(int64(olderAgain))
+	look("it asks again after a while", func() bool { return !has("g/0") })
 }
