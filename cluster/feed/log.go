@@ -42,6 +42,7 @@ type Log struct {
 	closed   chan struct{} // closed by Close
 	counters logCounters
 	summed   summed
+	looks    lookTable
 
 	mu struct {
 		sync.Mutex
@@ -78,6 +79,7 @@ func NewLog(o LogOptions) *Log {
 	l := &Log{o: o, closed: make(chan struct{})}
 	l.summed.turn = make(chan struct{}, 1)
 	l.summed.turn <- struct{}{}
+	l.looks.init()
 	l.mu.next, l.mu.serves = 1, map[*server]struct{}{}
 	return l
 }

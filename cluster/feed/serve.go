@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -158,21 +159,7 @@ func (s *server) sendSnapshot() error {
 	}
 	s.sent.Store(after.Next)
 	s.batch = Batch{Begin: true, Partial: parts != nil, Position: Position{Epoch: s.o.Epoch}}
-	err := s.snapshot(s.ctx, func(r *Record) error {
-		if parts != nil && (r.Op != Hold || !parts.Holds(r.Hash)) || !s.wants(r) {
-			return nil
-		}
-		if !s.fits(r) {
-			if err := s.flush(); err != nil {
-				return err
-			}
-			s.batch.Position.Epoch, s.batch.Partial = s.o.Epoch, parts != nil
-			s.batch.Records = make([]byte, 0, s.o.BatchBytes) // the next batch is probably as full
-		}
-		s.add(r)
-		return nil
-	})
-	if err != nil {
+	if err := s.sendHeld(parts); err != nil {
 		return fmt.Errorf("snapshot for a subscriber: %w", err)
 	}
 	s.batch.End, s.batch.Position = true, after
@@ -181,6 +168,54 @@ func (s *server) sendSnapshot() error {
 		return err
 	}
 	return s.rest()
+}
+
+// sendHeld sends what the node holds, all or parts, except the last batch.
+func (s *server) sendHeld(parts Parts) error {
+	if parts != nil {
+		found, err := s.look(s.ctx, parts, s.scope, s.snapshot)
+		if err != nil || !found.tooMuch {
+			return errors.Join(err, s.sendFound(found))
+		}
+	}
+	return s.snapshot(s.ctx, func(r *Record) error {
+		if parts != nil && (r.Op != Hold || !parts.Holds(r.Hash)) || !s.wants(r) {
+			return nil
+		}
+		if !s.fits(r) {
+			if err := s.nextBatch(parts); err != nil {
+				return err
+			}
+			s.batch.Records = make([]byte, 0, s.o.BatchBytes) // the next batch is probably as full
+		}
+		s.add(r)
+		return nil
+	})
+}
+
+// sendFound sends what a look has found, except the last batch.
+func (s *server) sendFound(found *want) error {
+	if found == nil {
+		return nil
+	}
+	for i := range found.batches {
+		if i > 0 {
+			if err := s.nextBatch(found.parts); err != nil {
+				return err
+			}
+		}
+		s.batch.Records, s.batch.Count = found.batches[i].Records, found.batches[i].Count
+	}
+	return nil
+}
+
+// nextBatch sends the batch under way, and begins the next one of a snapshot.
+func (s *server) nextBatch(parts Parts) error {
+	if err := s.flush(); err != nil {
+		return err
+	}
+	s.batch.Position.Epoch, s.batch.Partial = s.o.Epoch, parts != nil
+	return nil
 }
 
 // sendDeltas sends records from next on until something fails, or with errOvertaken.
