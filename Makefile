@@ -37,8 +37,9 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 	@exec .ci/cluster
 
 NODES := 100
-simulate: ## the cluster's own code with a virtual clock and NODES (100) nodes: convergence, traffic, memory of the index
-	KVFS_SIM=$(NODES) go test -count=1 -timeout=2h -v -run '^(TestConvergence|TestSimulationTable|TestDigestBytes)$$' ./cluster/gossip ./cluster/feed
+simulate: ## the cluster's own code with a virtual clock and NODES (100) nodes: convergence, restarts, partitions, traffic, memory
+	KVFS_SIM=$(NODES) go test -count=1 -timeout=2h -v $(LINK) -run '^(TestConvergence|TestSimulationTable|TestDigestBytes|TestSimulatedCluster)$$' \
+		./cluster ./cluster/gossip ./cluster/feed
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report

@@ -173,7 +173,7 @@ var homes = map[string][]string{
 	"go.uber.org/zap":                             {},
 	"golang.org/x/sync":                           {"tiers/object", "tiers/object/bucket", "tests/bench"},
 	"golang.org/x/sys":                            {},
-	"golang.org/x/time":                           {"tiers/object/bucket"},
+	"golang.org/x/time":                           {"rdma/tcp", "tiers/object/bucket"},
 }
 
 // TestImports shows that every package imports only what the table allows, by

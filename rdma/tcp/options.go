@@ -25,6 +25,7 @@ type Options struct {
 	Connections int    // most to a peer; 0: 4
 	MaxConns    int    // most served at a time; a quarter more may be greeting; 0: 4096
 	Congestion  string // congestion control of all connections; "": the host's default
+	Rate        int64  // most bytes of blocks sent in a second, of all connections together; 0: no limit
 
 	DialTimeout  time.Duration // for connecting and greeting; 0: 5 s
 	IdleTimeout  time.Duration // an unused connection is closed after it; 0: 1 min
@@ -42,6 +43,9 @@ func (o Options) withDefaults() (Options, error) {
 		if *v < 0 {
 			return o, fmt.Errorf("tcp: %d connections", *v)
 		}
+	}
+	if o.Rate < 0 {
+		return o, fmt.Errorf("tcp: rate of %d bytes a second", o.Rate)
 	}
 	for _, d := range []*time.Duration{&o.DialTimeout, &o.IdleTimeout, &o.StallTimeout} {
 		if *d < 0 {

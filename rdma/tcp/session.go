@@ -403,7 +403,7 @@ func (s *session) send(header []byte, f *os.File, off, n int64) error {
 		err = s.sendCopy(f, off, n)
 	default:
 		if err = s.sendMore(s.out); err == nil {
-			err = s.sendFile(f, off, n)
+			err = s.sendPages(f, off, n)
 		}
 	}
 	if err != nil {
@@ -411,6 +411,42 @@ func (s *session) send(header []byte, f *os.File, off, n int64) error {
 	}
 	s.t.counters.itemsOut.Add(1)
 	s.t.counters.bytesOut.Add(n)
+	return nil
+}
+
+// rateTurn is how many bytes a connection sends before the others have their turn, if there is a limit.
+const rateTurn = 64 << 10
+
+// pacer is a rate.Limiter.
+type pacer interface {
+	WaitN(ctx context.Context, n int) error // callers have their turns in the order of their calls
+}
+
+// pay waits until n bytes more may be sent.
+func (s *session) pay(n int64) error {
+	for ; s.t.rate != nil && n > 0; n -= rateTurn {
+		if err := s.t.rate.WaitN(s.ctx, int(min(n, rateTurn))); err != nil {
+			return errCut
+		}
+	}
+	return nil
+}
+
+// sendPages sends n bytes of f at off, without a copy.
+func (s *session) sendPages(f *os.File, off, n int64) error {
+	turn := n
+	if s.t.rate != nil {
+		turn = rateTurn
+	}
+	for ; n > 0; off, n = off+turn, n-turn {
+		turn = min(turn, n)
+		if err := s.pay(turn); err != nil {
+			return err
+		}
+		if err := s.sendFile(f, off, turn); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -423,6 +459,9 @@ func (s *session) sendCopy(f *os.File, off, n int64) error {
 		m := min(n, int64(len(buf)-at))
 		if _, err := f.ReadAt(buf[at:at+int(m)], off); err != nil && m > 0 {
 			return fmt.Errorf("read block: %w", noEOF(err))
+		}
+		if err := s.pay(m); err != nil {
+			return err
 		}
 		if err := s.write(buf[:at+int(m)]); err != nil {
 			return err

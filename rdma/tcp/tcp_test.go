@@ -25,6 +25,7 @@ func TestOptions(t *testing.T) {
 		"connections":  {Bind: "127.0.0.1:0", Connections: -1},
 		"stall":        {Bind: "127.0.0.1:0", StallTimeout: -time.Second},
 		"max accepted": {Bind: "127.0.0.1:0", MaxConns: -1},
+		"rate":         {Bind: "127.0.0.1:0", Rate: -1},
 	} {
 		if tr, err := Open(o); err == nil {
 			tr.Close()

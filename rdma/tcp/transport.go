@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/kvfs/kvfs/rdma"
 )
@@ -31,6 +32,7 @@ type Transport struct {
 	addr     string
 	counters counters
 	chunks   chunks
+	rate     pacer       // nil: no limit
 	rarely   *zap.Logger // for messages that strangers can cause as often as they like
 	source   atomic.Pointer[rdma.Source]
 
@@ -61,6 +63,9 @@ func Open(opts Options) (*Transport, error) {
 	t := &Transport{opts: opts, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0)
 	}))}
+	if opts.Rate > 0 {
+		t.rate = rate.NewLimiter(rate.Limit(opts.Rate), rateTurn)
+	}
 	t.SetSource(opts.Source)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.mu.serving = map[*session]struct{}{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -72,4 +73,23 @@ func (w *world) lent(n *harness.Node) (lent, later float64) {
 	}
 	w.t.Fatal("no tier of peers in the status")
 	return 0, 0
+}
+
+// TestSendRate shows that a node sends no faster than peer.send_rate says, and that its peers still get the right bytes.
+func TestSendRate(t *testing.T) {
+	const size, rate = mib / 2, mib // smaller blocks than those that spread
+	w := newWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient, Flags: func(node int) []string {
+		if node == 0 {
+			return []string{"--peer-send-rate", "1MiB"}
+		}
+		return nil
+	}})
+	began := time.Now()
+	const blocks, burst = 4, 64 << 10
+	for i := range blocks {
+		w.readAtOnce(block("rated-%d", i), size)
+	}
+	if took, least := time.Since(began), time.Duration(blocks*size-burst)*time.Second/rate; took < least {
+		t.Errorf("took %v, %v is the least", took, least)
+	}
 }

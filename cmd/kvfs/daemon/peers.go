@@ -183,7 +183,7 @@ func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr
 		return nil, err
 	}
 	o := tcp.Options{
-		Bind: net.JoinHostPort(host, "0"), Congestion: cfg.Peer.Congestion,
+		Bind: net.JoinHostPort(host, "0"), Congestion: cfg.Peer.Congestion, Rate: int64(cfg.Peer.SendRate),
 		StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("bulk"),
 	}
 	if cfg.Peer.Bulk != "" {
