@@ -20,6 +20,13 @@ func TestRestartsOwned(t *testing.T) {
 }
 
 func restarts(t *testing.T, opts harness.ClusterOptions, n int) {
+	underLoad(t, opts, n, func(l *load, round int) {
+		l.restart(l.Nodes[round%len(l.Nodes)], round%2 == 0, (*harness.Node).Restart)
+	})
+}
+
+// underLoad does something n times while all nodes write, read and remove. In the end all agree.
+func underLoad(t *testing.T, opts harness.ClusterOptions, n int, do func(l *load, round int)) {
 	opts.Options, opts.Flags = harness.Options{Disk: "256MiB"}, withFlags(opts.Flags, "--replicas", "1")
 	w := newWorld(t, opts)
 	l := &load{
@@ -29,12 +36,11 @@ func restarts(t *testing.T, opts harness.ClusterOptions, n int) {
 		l.workers.Go(func() { l.work(i) }) // Ends with stop.
 	}
 	for round := range n {
-		node := w.Nodes[round%len(w.Nodes)]
 		for range 10 { // However slow it is, as long as it goes on.
 			target := l.done.Load() + 100
 			harness.Poll(t, "the load goes on", func() bool { return l.done.Load() >= target || t.Failed() })
 		}
-		l.restart(node, round%2 == 0)
+		do(l, round)
 		if t.Failed() {
 			break
 		}
@@ -56,8 +62,8 @@ type load struct {
 	lock []sync.RWMutex // held for reading by operations on a node, for writing while its Daemon changes
 }
 
-// restart takes a node down in the middle of its operations and brings it back.
-func (l *load) restart(n *harness.Node, kill bool) {
+// restart takes a node down in the middle of its operations, and start brings it back.
+func (l *load) restart(n *harness.Node, kill bool, start func(n *harness.Node)) {
 	l.t.Helper()
 	l.down[n.Index].Add(1)
 	if kill {
@@ -66,7 +72,7 @@ func (l *load) restart(n *harness.Node, kill bool) {
 		n.Stop()
 	}
 	l.lock[n.Index].Lock()
-	n.Restart()
+	start(n)
 	l.lock[n.Index].Unlock()
 	l.down[n.Index].Add(1)
 	l.WaitJoined()

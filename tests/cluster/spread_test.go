@@ -77,17 +77,22 @@ func (w *world) lent(n *harness.Node) (lent, later float64) {
 
 // TestSendRate shows that a node sends no faster than peer.send_rate says, and that its peers still get the right bytes.
 func TestSendRate(t *testing.T) {
-	const size, rate = mib / 2, mib // smaller blocks than those that spread
+	const blocks, size, rate, burst = 6, mib / 2, mib, 64 << 10
 	w := newWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient, Flags: func(node int) []string {
 		if node == 0 {
 			return []string{"--peer-send-rate", "1MiB"}
 		}
 		return nil
 	}})
-	began := time.Now()
-	const blocks, burst = 4, 64 << 10
 	for i := range blocks {
-		w.readAtOnce(block("rated-%d", i), size)
+		w.mustWrite(w.Nodes[0], block("rated-%d", i), size)
+	}
+	w.WaitQuiet()
+	began := time.Now()
+	for i := range blocks {
+		if w.mustRead(w.Nodes[1], block("rated-%d", i)) == 0 {
+			t.Errorf("block %d is not there", i)
+		}
 	}
 	if took, least := time.Since(began), time.Duration(blocks*size-burst)*time.Second/rate; took < least {
 		t.Errorf("took %v, %v is the least", took, least)

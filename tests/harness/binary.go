@@ -89,14 +89,41 @@ func build(root string) (string, error) {
 // Build builds a kvfs with more arguments for go build, and returns its path. The test removes it.
 func Build(tb testing.TB, more ...string) string {
 	tb.Helper()
-	path := filepath.Join(newDir(tb, processDir(), "build"), "kvfs")
-	args := append([]string{"build", Tags(), "-ldflags=-checklinkname=0", "-o", path}, more...)
-	cmd := exec.Command("go", append(args, "./cmd/kvfs")...)
-	cmd.Dir = Root(tb)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		tb.Fatalf("go %q: %v\n%s", args, err, out)
+	return buildFrom(tb, Root(tb), newDir(tb, processDir(), "build"), more...)
+}
+
+// BuildCommit builds the kvfs of an earlier commit, and returns its path. It skips the test if this is no clone that has it.
+func BuildCommit(tb testing.TB, commit string) string {
+	tb.Helper()
+	if exec.Command("git", "-C", Root(tb), "cat-file", "-e", commit+"^{commit}").Run() != nil {
+		Skip(tb, "not a clone with commit %s", commit)
 	}
+	dir := newDir(tb, processDir(), "build")
+	archive, source := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source")
+	if err := os.Mkdir(source, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	run(tb, exec.Command("git", "-C", Root(tb), "archive", "--output="+archive, commit))
+	run(tb, exec.Command("tar", "-xf", archive, "-C", source))
+	return buildFrom(tb, source, dir)
+}
+
+// buildFrom builds kvfs from source into dir.
+func buildFrom(tb testing.TB, source, dir string, more ...string) string {
+	tb.Helper()
+	path := filepath.Join(dir, "kvfs")
+	args := append([]string{"build", Tags(), "-buildvcs=false", "-ldflags=-checklinkname=0", "-o", path}, more...)
+	cmd := exec.Command("go", append(args, "./cmd/kvfs")...)
+	cmd.Dir = source
+	run(tb, cmd)
 	return path
+}
+
+func run(tb testing.TB, cmd *exec.Cmd) {
+	tb.Helper()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("%q: %v\n%s", cmd.Args, err, out)
+	}
 }
 
 // Deadline is how long the harness waits for an expected event. It is generous: reaching it fails
