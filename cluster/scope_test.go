@@ -218,8 +218,10 @@ func (tn *testNode) canAsk(t *testing.T) {
 // TestCovered shows that a peer that answers gossip but no calls does not keep a node from knowing what it follows, and that the
 // node is not sure then.
 func TestCovered(t *testing.T) {
-	nodes := cluster(t, "a", "b", "c")
-	n, b := nodes[0], nodes[0].peer("b")
+	slow := func(o *Options) { o.tuning.breakerMin, o.tuning.breakerMax = time.Hour, time.Hour }
+	n := start(t, "a", slow)
+	together(t, n, start(t, "b", slow, n), start(t, "c", slow, n))
+	b := n.peer("b")
 	eventually(t, "both feeds are complete", func() bool { of, all := n.covered(); return len(of) == 2 && all })
 	for range breaker.Threshold {
 		b.control.Failed()
@@ -231,7 +233,7 @@ func TestCovered(t *testing.T) {
 	part := feed.NewParts(feed.MaxParts)
 	b.feed.mu.covered = &part
 	b.feed.mu.Unlock()
-	if of, all := n.covered(); !b.Callable() && (len(of) != 1 || all) {
+	if of, all := n.covered(); b.Callable() || len(of) != 1 || all {
 		t.Errorf("of a peer whose feed was not: %d, all %v", len(of), all)
 	}
 }

@@ -199,6 +199,9 @@ func (s *coldSets) pass(ctx context.Context, set *blockSet, op func(*client, int
 	if err := s.dropPageCache(files...); err != nil {
 		return 0, err
 	}
+	if err := pretouch(s.part*set.size*5/4 + 256*mib); err != nil { // for the blocks in memory, or in the page cache
+		return 0, err
+	}
 	order := rand.New(rand.NewPCG(uint64(round), uint64(set.size))).Perm(set.count)[:s.part]
 	w := sequence(s.depthReaders, order, op)
 	w.times = newTimes(w.threads)

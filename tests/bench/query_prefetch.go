@@ -105,7 +105,7 @@ func (p *prefetchBench) storeAll(ctx context.Context) error {
 func (p *prefetchBench) timed(ctx context.Context, bring func(order []int) error, round int) (float64, error) {
 	order := rand.New(rand.NewPCG(uint64(round), uint64(p.size))).Perm(p.count)
 	return p.promoting(ctx, func() (float64, error) {
-		if err := p.dropPageCache(); err != nil {
+		if err := errors.Join(p.dropPageCache(), pretouch(p.count*p.size*5/4+256*mib)); err != nil {
 			return 0, err
 		}
 		begin := time.Now()
