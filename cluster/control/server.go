@@ -46,7 +46,7 @@ type Options struct {
 	TLS         *pki.Loader   // nil: plain TCP
 	CallTimeout time.Duration // bounds the time in which a connection is made
 	Stranger    time.Duration // after which a connection without a call of a peer is closed
-	Network     Network       // of Dial
+	Network     Network       // of Dial; nil: TCP
 
 	// Refusal returns why the node of that name is refused as a peer, or "" if it is not.
 	Refusal func(name string) string
@@ -157,9 +157,13 @@ func Dial(name, addr string, o *Options) (*grpc.ClientConn, error) {
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS.Client(name))
 	}
+	dial := TCP{}.Dial
+	if o.Network != nil {
+		dial = o.Network.Dial
+	}
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(o.Network.Dial),
+		grpc.WithContextDialer(dial),
 		grpc.WithIdleTimeout(0),
 		grpc.WithReadBufferSize(readBuffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithDisableHealthCheck(),
