@@ -60,9 +60,8 @@ func TestLibfabric(t *testing.T) {
 	}
 	<-done
 	fetchVerified(t, p, n)
-	if m := linked(t, b, "a", pathTCP); m.PathReason == "" {
-		t.Errorf("%+v", m)
-	}
+	linked(t, b, "a", pathTCP)
+	eventually(t, "the reason is known", func() bool { m, _ := b.member("a"); return m.PathReason != "" })
 
 	at := a.Members()[0]
 	if err := a.Node.Close(); err != nil {

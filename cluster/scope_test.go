@@ -91,6 +91,18 @@ func (tn *testNode) finds(t *testing.T, path string, seq uint64, holders ...stri
 func narrowed(t *testing.T, nodes []*testNode, members int) {
 	t.Helper()
 	for _, n := range nodes {
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s follows %d shards, full %v", n.o.Gossip.Name, n.scopes.Follow().Count(), n.index.Full())
+				for _, p := range n.allPeers() {
+					c, known := p.feed.covered(), -1
+					if c != nil {
+						known = c.Count()
+					}
+					t.Logf("  of %s: %d covered, callable %v, target %v, %+v", p.name, known, p.Callable(), p.target() != nil, p.Member())
+				}
+			}
+		}()
 		eventually(t, n.o.Gossip.Name+" knows what it owns", func() bool {
 			table := n.scopes.Table()
 			if table == nil || len(table.Members()) != members || n.index.Full() {

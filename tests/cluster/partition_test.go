@@ -18,6 +18,7 @@ func TestPartitions(t *testing.T) { partition(t, harness.ClusterOptions{}, round
 
 // TestPartitionsOwned does that with nodes that know only a share of what the others have.
 func TestPartitionsOwned(t *testing.T) {
+	long(t)
 	partition(t, owned(harness.ClusterOptions{}), rounds(t, 8, 1))
 }
 
