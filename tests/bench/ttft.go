@@ -164,6 +164,9 @@ func (t *ttftBench) measureSource(ctx context.Context, source ttftSource) (time.
 	if err != nil {
 		return 0, err
 	}
+	if err := pretouch(1 << 30); err != nil { // for the engine and the mount
+		return 0, err
+	}
 	p, err := t.engine.Start(ctx, source.op, stateIn(source.at))
 	if err != nil {
 		return 0, err
