@@ -402,7 +402,7 @@ func (s *simCluster) part(away func(n *simNode) bool, d time.Duration) {
 func TestSimulatedCluster(t *testing.T) {
 	size, rounds := 8, 1
 	if n, err := strconv.Atoi(os.Getenv("KVFS_SIM")); err == nil {
-		size, rounds = min(n, 50), 3
+		size, rounds = min(n, 20), 3
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
