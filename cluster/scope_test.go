@@ -25,7 +25,8 @@ const (
 	narrowBlocks = 3000
 )
 
-// narrowing starts a node that has no room for what seven nodes hold, and has it hold blocks.
+// narrowing starts a node that has no room for what seven nodes hold, and has it hold blocks. It joins all nodes given: gossip may
+// lose the news of a node, and then repeats them after a minute.
 func narrowing(t *testing.T, name string, change func(o *Options), join ...*testNode) *testNode {
 	t.Helper()
 	tn := start(t, name, func(o *Options) {
@@ -158,7 +159,7 @@ func TestNarrow(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g"}
 	var nodes []*testNode
 	for _, name := range names {
-		nodes = append(nodes, narrowing(t, name, nil, nodes[:min(len(nodes), 1)]...))
+		nodes = append(nodes, narrowing(t, name, nil, nodes...))
 	}
 	narrowed(t, nodes, 7)
 	allFind(t, nodes)
@@ -191,7 +192,7 @@ func TestNarrow(t *testing.T) {
 	allFind(t, nodes[:6])
 	nodes[0].finds(t, blockOf("g", 9), 0)
 
-	nodes[6] = narrowing(t, "g", nil, nodes[0])
+	nodes[6] = narrowing(t, "g", nil, nodes[:6]...)
 	narrowed(t, nodes, 7)
 	allFind(t, nodes)
 }
@@ -204,7 +205,7 @@ func TestNarrowOld(t *testing.T) {
 			if name == "g" {
 				o.tuning.mask, o.Location.MaxBytes = meta.FeatureFind, 0
 			}
-		}, nodes[:min(len(nodes), 1)]...))
+		}, nodes...))
 	}
 	narrowed(t, nodes[:6], 6)
 	allFind(t, nodes[:6])
@@ -254,7 +255,7 @@ func TestCovered(t *testing.T) {
 func TestWiden(t *testing.T) {
 	var nodes []*testNode
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		nodes = append(nodes, narrowing(t, name, func(o *Options) { o.tuning.settle = time.Millisecond }, nodes[:min(len(nodes), 1)]...))
+		nodes = append(nodes, narrowing(t, name, func(o *Options) { o.tuning.settle = time.Millisecond }, nodes...))
 	}
 	narrowed(t, nodes, 7)
 	for _, n := range nodes {

@@ -109,7 +109,16 @@ func TestQueryDeadline(t *testing.T) {
 		read <- err
 	}()
 	g.await(t)
-	harness.Poll(t, "the device counts as late", func() bool { return ask(obj{"deadline_ms": 50}).States == "mllw." })
+	var last existsAnswer
+	defer func() {
+		if t.Failed() {
+			t.Logf("last answer %+v; disk %+v", last, d.Status().Secondary(t, "disk"))
+		}
+	}()
+	harness.Poll(t, "the device counts as late", func() bool {
+		last = ask(obj{"deadline_ms": 50})
+		return last.States == "mllw."
+	})
 	if got := ask(obj{"deadline_ms": 50}); got.Late != 2 || got.Hits != 1 || got.Pending != 1 || got.Misses != 1 || got.Prefix != 1 {
 		t.Errorf("got %+v", got)
 	}
