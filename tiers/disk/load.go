@@ -284,8 +284,8 @@ func (d *device) loadStaged(fetches []fetch) {
 		if err == nil {
 			err = f.verify(piece)
 		}
-		if err != nil && lossOf(err) != nil {
-			// Read the block again, alone: its neighbour may have been the bad one.
+		if errors.Is(err, errMismatch) || len(fetches) > 1 && lossOf(err) != nil {
+			// Read the block again, alone: the bus may have failed, or its neighbour may have been the bad one.
 			err = d.try([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data}})
 			if err == nil {
 				err = f.verify(piece)

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// mapBytes: blocks of this size or more are moved between device and file without a copy. For
-	// smaller ones mapping costs more than copying.
-	mapBytes = 128 << 10
+	// mapBytes: blocks of this size or more are moved between device and file without a copy, through a mapping. Smaller
+	// ones lie in pages of 4 KiB. To map such pages, one fault each, costs more than to copy them.
+	mapBytes = 2 << 20
 )
 
 // Store copies the blocks of in down to their devices; see driver.Tier.
@@ -45,7 +45,7 @@ func (t *Tier) planStores(j *job, in *driver.Job) []*task {
 }
 
 // planner cuts the blocks of a job into tasks: one for each large block, and one for as many small
-// ones as fit into a staging buffer.
+// ones as port.StagingBytes allow, at least one.
 type planner struct {
 	tasks map[*device]*task // tasks that accept more small blocks
 	all   []*task

@@ -17,7 +17,7 @@ type Staging struct {
 	share int64 // bytes, whole pages
 }
 
-// StagingBytes bounds the bytes moved through one staging buffer at a time.
+// StagingBytes bounds the bytes of several blocks, and of a piece of one block, that share a staging buffer.
 const StagingBytes = 1 << 20
 
 // MinShare is the least staging that a device can work with: a tail, a header and a piece.
