@@ -61,6 +61,8 @@ type device struct {
 
 	keeper *keeper
 
+	starting atomic.Int64 // bytes that startLoad has under way
+
 	workers  sync.WaitGroup
 	lostDone atomic.Bool // the Host knows all blocks that were lost with the device
 

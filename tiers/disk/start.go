@@ -5,8 +5,11 @@ import (
 )
 
 // startBytes is how many bytes of small blocks a task without a worker may load. To verify and copy
-// more would keep the goroutine that reaps the device from its work.
-const startBytes = 256 << 10
+// more would keep the goroutine that reaps the device from its work, unless all that it has to do is idleBytes at most.
+const (
+	startBytes = 256 << 10
+	idleBytes  = 2 << 20
+)
 
 // startLoad loads the small blocks of a task without a worker. The goroutine that reaps the device
 // verifies them and copies them out, which spares two wake-ups for each. If that fails, a worker
@@ -20,21 +23,27 @@ func (d *device) startLoad(k *task) bool {
 	for i := range k.fetches {
 		need += k.fetches[i].bytes()
 	}
-	if need > startBytes {
-		return false
+	if begun := d.starting.Add(need); need <= startBytes || begun <= idleBytes {
+		if buf := d.staging.TryAcquire(need); buf != nil {
+			if d.queue.begin(k) {
+				d.startReads(st, k, need, buf)
+				return true
+			}
+			buf.Release()
+		}
 	}
-	buf := d.staging.TryAcquire(need)
-	if buf == nil {
-		return false
-	}
-	if !d.queue.begin(k) {
-		buf.Release()
-		return false
-	}
+	d.starting.Add(-need)
+	return false
+}
+
+// startReads starts the reads of startLoad, which need so many bytes of buf.
+func (d *device) startReads(st directio.Starter, k *task, need int64, buf *directio.Buffer) {
 	d.workers.Add(1) // the job is not complete, so nothing waits for the workers yet
 	ops, opOf := stagedReads(k.fetches, buf.Bytes())
-	st.Start(ops, func() { d.started(k, ops, opOf, buf) })
-	return true
+	st.Start(ops, func() {
+		d.started(k, ops, opOf, buf)
+		d.starting.Add(-need)
+	})
 }
 
 // started completes the reads of startLoad.
