@@ -139,7 +139,7 @@ func (c *crashRun) storeSome() {
 		c.seq++
 		size := 1 + c.rng.IntN(30_000)
 		if c.rng.IntN(20) == 0 {
-			size = mapBytes + c.rng.IntN(1000)
+			size = largeBytes + c.rng.IntN(1000)
 		}
 		b := stored{key, c.seq, bytesOf(c.rng.Uint64(), size)}
 		sum := block.Sum(b.data).Sum

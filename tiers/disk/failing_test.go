@@ -131,17 +131,22 @@ func (r *rig) storeOn(t *testing.T, device int, id ledger.SlotID, prefix string,
 // TestLateLoad shows that a read which a failed device answers late, with an error, does no
 // harm to the block of another device that has the same place in the tables by then.
 func TestLateLoad(t *testing.T) {
+	for _, size := range []int{300_000, 5 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) { lateLoad(t, size) })
+	}
+}
+
+func lateLoad(t *testing.T, size int) {
 	r := newRig(t, 2, 64<<20, nil)
 	host := newHost()
 	r.SetHost(host)
-	const size = 300_000
 	old := r.storeOn(t, 0, 0, "old", size)
 	_, id := r.deviceOf(t, old.key)
 	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault {
 		return faultio.Fault{Stuck: c.Kind == directio.Read, Err: syscall.EIO}
 	})
 	t.Cleanup(r.engine(0).Release)
-	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: size, File: memFile(t, make([]byte, size))})
+	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: int64(size), File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
 	d := r.devices[0]
 	r.Tier.mu.Lock()
@@ -167,6 +172,32 @@ func TestLateLoad(t *testing.T) {
 		t.Errorf("the Host was told that %v is lost: %v", young.key, err)
 	}
 	r.mustLoad(t, young)
+}
+
+// TestPieceFails shows that of a block which comes in pieces one that fails fails the block, counts as one error whatever
+// the others do, and that pieces which come in any order make the right bytes.
+func TestPieceFails(t *testing.T) {
+	r := newRig(t, 1, 64<<20, nil)
+	b := stored{keyOf("pieces"), 1, bytesOf(1, 10<<20+77)}
+	r.mustStore(t, b)
+	_, data, _ := r.slotOf(t, b.key)
+	r.rule(func(c faultio.Call) faultio.Fault {
+		return faultio.Fault{Delay: time.Duration(3-(c.Off-data)>>20%loadPieces) * 5 * time.Millisecond} // the last of four comes first
+	})
+	r.mustLoad(t, b)
+	r.rule(func(c faultio.Call) faultio.Fault {
+		if c.Kind == directio.Read && c.Off >= data+4<<20 {
+			return faultio.Fault{Err: syscall.EIO}
+		}
+		return faultio.Fault{}
+	})
+	o, _ := r.load(t, b.key, int64(len(b.data)))
+	if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, block.ErrUnavailable)
+	}
+	if s := r.Stats(); s.State != "online" || s.IOErrors != 1 {
+		t.Errorf("%s with %d errors, want online with 1", s.State, s.IOErrors)
+	}
 }
 
 // TestLateHeader shows that a header which a failed device answers late does no harm to the

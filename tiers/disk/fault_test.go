@@ -23,9 +23,9 @@ import (
 )
 
 // sizes cover what takes other paths: nothing, less than a page, a page, around the
-// limit between staging and mapping, unaligned ends, more than a piece, and more than a
-// slab.
-var sizes = []int{0, 1, 4095, 4096, 4097, 65536, mapBytes - 1, mapBytes, mapBytes + 1, 1 << 20, 1<<20 + 5000, 5<<20 + 1}
+// limit between whole blocks and pieces, unaligned ends, more than a piece, more than a
+// load has under way, and more than a slab.
+var sizes = []int{0, 1, 4095, 4096, 4097, 65536, largeBytes - 1, largeBytes, largeBytes + 1, 1 << 20, 1<<20 + 5000, 4<<20 - 1, 5<<20 + 1}
 
 // TestBlockSizes stores and loads blocks of all sizes, in one job and one by one,
 // over both engines, with and without a checksum given, before and after a restart.
@@ -61,10 +61,9 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestUnmappable shows that blocks move through staging where their file cannot be
-// mapped (a descriptor that is open for writing only cannot), and where the staging
-// budget is smaller than the batch.
-func TestUnmappable(t *testing.T) {
+// TestLittleStaging shows that blocks move where the staging budget is smaller than the batch, and smaller than one
+// block, into files that are open for writing only.
+func TestLittleStaging(t *testing.T) {
 	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +126,7 @@ func TestStoreFromStaging(t *testing.T) {
 // fails the block and neither the process nor its neighbours.
 func TestSourceShort(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
-	for _, size := range []int{8192, 1 << 20} {
+	for _, size := range []int{8192, largeBytes} {
 		short := stored{keyOf("short"), 1, bytesOf(1, size)}
 		good := stored{keyOf(fmt.Sprint("good", size)), 1, bytesOf(2, size)}
 		tr := short.transfer(t)
@@ -149,10 +148,10 @@ func TestSourceShort(t *testing.T) {
 }
 
 // TestFlippedData flips bits of data on disk: Load drops the copy and says so, once
-// with a block that was mapped and once with one that was staged; the slot can be used
+// with a small block and once with one that comes in pieces; the slot can be used
 // again.
 func TestFlippedData(t *testing.T) {
-	for i, size := range []int{10_000, 10_000, 1 << 20} {
+	for i, size := range []int{10_000, 10_000, largeBytes} {
 		edit := plainEngines
 		if i == 0 {
 			edit = nil

@@ -5,17 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
+	"sync"
 	"syscall"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
+	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -82,8 +82,8 @@ func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok b
 
 // load runs a task of loads.
 func (d *device) load(k *task) {
-	if k.fetches[0].dest.size >= mapBytes {
-		d.loadMapped(&k.fetches[0])
+	if k.fetches[0].dest.size >= largeBytes {
+		d.loadLarge(&k.fetches[0])
 		return
 	}
 	d.loadStaged(k.fetches)
@@ -91,58 +91,6 @@ func (d *device) load(k *task) {
 
 // errMismatch: the data do not have the recorded checksum.
 var errMismatch = fmt.Errorf("checksum mismatch: %w", block.ErrCorrupt)
-
-// loadMapped loads a large block straight into the mapping of its file.
-func (d *device) loadMapped(f *fetch) {
-	if !f.job.enter(f.index) {
-		return
-	}
-	var m *directio.Mapping
-	err := allocate(f.dest.file, f.dest.size)
-	if err == nil {
-		m, err = directio.Map(f.dest.file, f.dest.size, true)
-	}
-	f.job.leave(f.index)
-	if errors.Is(err, block.ErrNoSpace) {
-		d.endLoad(f, err)
-		return
-	}
-	if err != nil {
-		d.loadPieces(f)
-		return
-	}
-	defer m.Close()
-	for range 2 { // a bad copy is read again once: the bus may have failed
-		err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: m.Bytes(), Off: f.at.Data}})
-		if err == nil {
-			var bad error
-			if err = directio.Guard(func() { bad = f.verify(m.Bytes()) }); err == nil {
-				err = bad
-			}
-		}
-		if !errors.Is(err, errMismatch) {
-			break
-		}
-	}
-	d.endLoad(f, err)
-}
-
-// allocate allocates the pages of a file that will be mapped. A device that writes into a hole of a
-// full tmpfs fails with EFAULT.
-func allocate(file *os.File, size int64) error {
-	for {
-		err := unix.Fallocate(int(file.Fd()), 0, 0, size)
-		switch err {
-		case nil:
-			return nil
-		case unix.EINTR:
-			continue
-		case unix.ENOSPC:
-			return block.ErrNoSpace
-		}
-		return os.NewSyscallError("fallocate", err)
-	}
-}
 
 // verify compares the start of mem with the recorded checksum.
 func (f *fetch) verify(mem []byte) error {
@@ -210,42 +158,75 @@ func (t *Tier) lose(id ledger.SlotID, at ledger.Place, kind, why error) {
 	}
 }
 
-// loadPieces loads a large block whose file cannot be mapped, through a staging buffer.
-func (d *device) loadPieces(f *fetch) {
-	size := f.dest.size
-	n := d.staging.Piece(size, 0)
-	buf, err := d.staging.Acquire(d.port.Ctx, n)
+// loadLarge loads a large block through staging, piece by piece.
+func (d *device) loadLarge(f *fetch) {
+	n, pieces := d.staging.Pieces(f.dest.size, 0, loadPieces)
+	buf, err := d.staging.Acquire(d.port.Ctx, n*pieces)
 	if err != nil {
 		d.endLoad(f, err)
 		return
 	}
 	defer buf.Release()
-	for range 2 {
-		err = nil
+	for range 2 { // a bad copy is read again once: the bus may have failed
 		crc := block.NewChecksum()
-		for off := int64(0); off < size && err == nil; off += n {
-			piece := buf.Bytes()[:min(n, format.AlignUp(size-off))]
-			err = d.do([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data + off}})
-			if err != nil {
-				break
-			}
-			piece = piece[:min(n, size-off)]
+		err = d.readPieces(f, buf.Bytes(), n, func(piece []byte, off int64) error {
 			crc.Write(piece)
 			if !f.job.enter(f.index) {
-				return
+				return errAbandoned
 			}
-			if _, err = f.dest.file.WriteAt(piece, off); err != nil {
+			if _, err := f.dest.file.WriteAt(piece, off); err != nil {
 				f.job.finish(f.index, f.job.failed(f.index, err)) // the error says nothing about our copy
-				return
+				return errAbandoned
 			}
 			f.job.leave(f.index)
+			return nil
+		})
+		if err == nil && crc.Sum64() != f.dest.sum.Sum {
+			err = errMismatch
+			continue
 		}
-		if err != nil || crc.Sum64() == f.dest.sum.Sum {
-			break
-		}
-		err = errMismatch
+		break
 	}
-	d.endLoad(f, err)
+	if !errors.Is(err, errAbandoned) {
+		d.endLoad(f, err)
+	}
+}
+
+// readPieces reads a block in pieces of n bytes and calls use with one after the other. Meanwhile the next ones are being read,
+// as many as fit into mem. It fails with the first error of the device or of use.
+func (d *device) readPieces(f *fetch, mem []byte, n int64, use func(piece []byte, off int64) error) error {
+	size, slots := f.dest.size, int64(len(mem))/n
+	done := make([]chan error, slots)
+	var reads sync.WaitGroup
+	defer reads.Wait() // they write to mem
+	read := func(off int64) {
+		if off >= size {
+			return
+		}
+		slot := off / n % slots
+		piece := mem[slot*n:][:min(n, format.AlignUp(size-off))]
+		reads.Go(func() { // ends when the device answers, or is down
+			done[slot] <- d.try([]directio.Op{{Kind: directio.Read, File: f.at.File, Mem: piece, Off: f.at.Data + off}})
+		})
+	}
+	for slot := range slots {
+		done[slot] = make(chan error, 1)
+		read(slot * n)
+	}
+	for off := int64(0); off < size; off += n {
+		slot := off / n % slots
+		if err := <-done[slot]; err != nil {
+			if port.OfDevice(err) {
+				d.port.Count(err) // once for a block, however many of its pieces fail
+			}
+			return err
+		}
+		if err := use(mem[slot*n:][:min(n, size-off)], off); err != nil {
+			return err
+		}
+		read(off + slots*n)
+	}
+	return nil
 }
 
 // loadStaged loads small blocks through one staging buffer. They come in ascending order. One read
@@ -263,7 +244,7 @@ func (d *device) loadStaged(fetches []fetch) {
 		return
 	}
 	if errors.As(err, &budget) {
-		d.loadMapped(&fetches[0])
+		d.loadLarge(&fetches[0])
 		return
 	}
 	if err != nil {

@@ -114,7 +114,7 @@ func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
 // scrubBlock reads a block in pieces and compares its checksum.
 func (c *scrubber) scrubBlock(f *fetch, do func([]directio.Op, ...*ledger.Slab) error) error {
 	size := f.dest.size
-	n := c.staging.Piece(size, 0)
+	n, _ := c.staging.Pieces(size, 0, 1)
 	buf, err := c.staging.Acquire(c.port.Ctx, n)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ const (
 // begins anew. startLoad returns false if the task is too large for it, or would have to wait.
 func (d *device) startLoad(k *task) bool {
 	st, ok := d.port.Engine.(directio.Starter)
-	if !ok || k.fetches == nil || k.fetches[0].dest.size >= mapBytes {
+	if !ok || k.fetches == nil || k.fetches[0].dest.size >= largeBytes {
 		return false
 	}
 	var need int64

@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	// mapBytes: blocks of this size or more are moved between device and file without a copy, through a mapping. Smaller
-	// ones lie in pages of 4 KiB. To map such pages, one fault each, costs more than to copy them.
-	mapBytes = 2 << 20
+	// largeBytes: blocks of this size or more are stored from a mapping, and loaded in pieces. Smaller ones are moved whole,
+	// through a buffer: they lie in pages of 4 KiB, and to map such pages, one fault each, costs more than to copy them.
+	largeBytes = 2 << 20
+	// loadPieces is how many pieces of a block are being loaded at a time.
+	loadPieces = 4
 )
 
 // Store copies the blocks of in down to their devices; see driver.Tier.
@@ -52,7 +54,7 @@ type planner struct {
 }
 
 func (p *planner) add(d *device, j *job, size int64, add func(*task)) {
-	if size >= mapBytes {
+	if size >= largeBytes {
 		k := &task{dev: d, job: j}
 		add(k)
 		p.all = append(p.all, k)
@@ -135,7 +137,7 @@ func (d *device) store(flights []*flight) {
 			flights = flights[n:]
 			continue
 		}
-		if n == 1 && flights[0].source.size >= mapBytes {
+		if n == 1 && flights[0].source.size >= largeBytes {
 			d.storeLarge(flights[0])
 		} else {
 			d.storeStaged(flights[:n])
@@ -240,7 +242,7 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 // storePieces stores a large block whose file cannot be mapped, through a staging buffer.
 func (d *device) storePieces(f *flight) {
 	t, size := d.tier, f.source.size
-	n := d.staging.Piece(size, format.PageBytes)
+	n, _ := d.staging.Pieces(size, format.PageBytes, 1)
 	buf, err := d.staging.Acquire(d.port.Ctx, n+format.PageBytes)
 	if err != nil {
 		t.unbind(f, f.job.failed(f.index, err), false)

@@ -33,7 +33,7 @@ func TestStoreVolatile(t *testing.T) {
 				o.Pool = pool
 			}
 		})
-		for _, size := range []int{100, 60_000, mapBytes - 1, mapBytes, 3<<20 + 77} {
+		for _, size := range []int{100, 60_000, largeBytes - 1, largeBytes, 3<<20 + 77} {
 			b := stored{keyOf(fmt.Sprint("volatile", size)), 1, bytesOf(1, size)}
 			tr := b.transfer(t)
 			tr.Volatile = true
@@ -100,7 +100,7 @@ func TestStorePiecesShare(t *testing.T) {
 // it is not stored, be it copied or mapped.
 func TestStoreWrongSum(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
-	for _, size := range []int{5000, mapBytes, 1<<20 + 1} {
+	for _, size := range []int{5000, largeBytes - 1, largeBytes + 1} {
 		b := stored{keyOf(fmt.Sprint(size)), 1, bytesOf(1, size)}
 		tr := b.transfer(t)
 		tr.Sum = block.Sum(b.data[1:])
@@ -159,28 +159,30 @@ func TestSourceUnreadable(t *testing.T) {
 	}
 }
 
-// TestDestinationFails shows that a block whose file cannot be written, in pieces as the
-// file cannot be mapped, is not lost by that: only this load fails.
+// TestDestinationFails shows that a block whose file cannot be written, whole or in pieces, is not lost by that: only
+// this load fails.
 func TestDestinationFails(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	host := newHost()
 	r.SetHost(host)
-	b := stored{keyOf("kept"), 1, bytesOf(1, 1<<20)}
-	r.mustStore(t, b)
 	// Nothing is mapped at its start, and so a write fails with EIO.
 	mem, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)
 	}
 	defer mem.Close()
-	tr := driver.Transfer{Key: b.key, Size: 1 << 20, File: mem}
-	if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, syscall.EIO) {
-		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, syscall.EIO)
+	for _, size := range []int{1 << 20, 8 << 20} {
+		b := stored{keyOf(fmt.Sprint("kept", size)), 1, bytesOf(1, size)}
+		r.mustStore(t, b)
+		tr := driver.Transfer{Key: b.key, Size: int64(size), File: mem}
+		if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, syscall.EIO) {
+			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, syscall.EIO)
+		}
+		if err := host.lossOf(b.key); err != nil {
+			t.Errorf("%d bytes: the Host was told that it is lost: %v", size, err)
+		}
+		r.mustLoad(t, b)
 	}
-	if err := host.lossOf(b.key); err != nil {
-		t.Errorf("the Host was told that it is lost: %v", err)
-	}
-	r.mustLoad(t, b)
 }
 
 // TestStoreWhileAsked shows that a block which is stored while the Host is asked about it
@@ -319,7 +321,9 @@ func TestSharedAbandoned(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		store func(d *device, f *flight)
-	}{{"mapped", (*device).storeMapped}, {"pieces", (*device).storePieces}} {
+	}{
+		{"staged", func(d *device, f *flight) { d.storeStaged([]*flight{f}) }}, {"mapped", (*device).storeMapped}, {"pieces", (*device).storePieces},
+	} {
 		r := newRig(t, 1, 16<<20, nil)
 		d := r.devices[0]
 		b := stored{keyOf("shared"), 1, bytesOf(1, 1<<20)}

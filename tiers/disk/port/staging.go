@@ -34,9 +34,11 @@ func NewStaging(pool *directio.Pool, devices int) (Staging, error) {
 	return Staging{pool: own, own: true, share: share}, err
 }
 
-// Piece is how many bytes of a block of size bytes to move at a time, beside other bytes.
-func (s *Staging) Piece(size, other int64) int64 {
-	return max(min(StagingBytes, s.share-other, format.AlignUp(size)), format.PageBytes)
+// Pieces returns in pieces of how many bytes to move a block of size bytes, and how many of them at a time, beside other bytes.
+func (s *Staging) Pieces(size, other, most int64) (bytes, pieces int64) {
+	left := s.share - other
+	bytes = max(min(StagingBytes, left/2&^(format.PageBytes-1), format.AlignUp(size)), format.PageBytes)
+	return bytes, max(1, min(most, left/bytes, (size+bytes-1)/bytes))
 }
 
 // Acquire is Pool.Acquire of n bytes.
