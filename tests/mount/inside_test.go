@@ -36,7 +36,7 @@ func runInside(t *testing.T, name, fuse string) {
 	stdout, stderr, code := harness.RunHelperAs(t, harness.ProcessOptions{
 		Unshare: unix.CLONE_NEWNS,
 		Env:     []string{insideEnv + "=1", "KVFS_BIN=" + harness.Binary(t)},
-	}, "private-dev", fuse, name)
+	}, "private-dev", fuse, name, fmt.Sprint(testing.Short()))
 	if code == privateDevDenied {
 		harness.Skip(t, "no mount namespaces: %s", strings.TrimSpace(stderr))
 	}
@@ -49,7 +49,7 @@ func runInside(t *testing.T, name, fuse string) {
 const privateDevDenied = 77
 
 // privateDev makes a /dev and becomes the test process. args are "with" or
-// "without", and the test's name.
+// "without", the test's name, and whether the run is short.
 func privateDev(args []string) int {
 	if err := makeDev(args[0] == "with"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -58,7 +58,7 @@ func privateDev(args []string) int {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "KVFS_TEST_HELPER=")
 	})
-	err := unix.Exec("/proc/self/exe", []string{"inside.test", "-test.v", "-test.run=^" + args[1] + "$"}, env)
+	err := unix.Exec("/proc/self/exe", []string{"inside.test", "-test.v", "-test.run=^" + args[1] + "$", "-test.short=" + args[2]}, env)
 	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
