@@ -26,7 +26,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 	defer f.Close()
 	fillFile(b, f)
-	for _, mem := range []string{"4k", "huge", "tmpfs"} {
+	for _, mem := range []string{"4k", "huge"} {
 		for _, size := range []int{64 << 10, 1 << 20} {
 			for _, depth := range []int{1, 8} {
 				for _, engine := range []string{EngineUring, EnginePread} {
@@ -97,15 +97,6 @@ func benchMemory(b *testing.B, kind string, size int) []byte {
 		b.Cleanup(buf.Release)
 		clear(buf.Bytes())
 		return buf.Bytes()
-	case "tmpfs":
-		f := tmpFile(b, mountTmpfs(b, "size=64m,huge=within_size"), "target", size)
-		m, err := Map(f, int64(size), true)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { m.Close() })
-		clear(m.Bytes())
-		return m.Bytes()
 	}
 	m := mem(b, size)
 	clear(m)

@@ -5,7 +5,7 @@
 //	Engine   Do(ctx, ops): io_uring (tag giouring), a pool of pread/pwrite, or a Fake
 //	File     a file that is really open with O_DIRECT; Probe, what that is worth
 //	Pool     aligned buffers: first come first served, all or nothing
-//	Mapping  a file in memory as source or target: tmpfs without a copy
+//	Mapping  a file in memory as source: tmpfs without a copy
 //
 // Package faultio decorates an Engine with the faults of devices.
 //

@@ -9,28 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a file mapped into memory. A device fills it, or writes from it, so a tmpfs file needs
-// no copy.
+// Mapping is a file mapped into memory for reading. A device writes from it, so a tmpfs file needs no copy.
 type Mapping struct {
 	mem  []byte // as mapped: Munmap takes nothing else
 	once sync.Once
 }
 
-// Map maps the first AlignUp(size) bytes of f, shared, for reading or for both. Beyond the last
-// page of the file an Engine gets EFAULT, and the program's own access ends in SIGBUS; see Guard. A
-// full tmpfs does the same and does not return ENOSPC. So allocate the file before writing to it.
+// Map maps the first AlignUp(size) bytes of f, shared. Beyond the last page of the file an Engine gets EFAULT, and the
+// program's own access ends in SIGBUS; see Guard.
 //
 // It fails with os.ErrInvalid if size is not positive, and with the errno of mmap. f may be closed
 // before the Mapping.
-func Map(f *os.File, size int64, write bool) (*Mapping, error) {
+func Map(f *os.File, size int64) (*Mapping, error) {
 	if size <= 0 || size > 1<<62 {
 		return nil, fmt.Errorf("directio: map %d bytes of %s: %w", size, f.Name(), os.ErrInvalid)
 	}
-	prot := unix.PROT_READ
-	if write {
-		prot |= unix.PROT_WRITE
-	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(AlignUp(size)), prot, unix.MAP_SHARED)
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(AlignUp(size)), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("directio: map %d bytes of %s: %w", size, f.Name(), os.NewSyscallError("mmap", err))
 	}

@@ -22,6 +22,14 @@
 // old header ever stands over new data, unless the device reorders writes across a power cut. The
 // checksum of the data finds that case. Headers of adjacent slots go in one write.
 //
+// How bytes move, by size (measured on 2 cores of a virtual machine, reads with 8 at a time, GB/s):
+//
+//	small    below 2 MiB: whole, through a buffer. Several adjacent ones go in one operation. A load into the mapping of
+//	         the file took 5 to 7 times as long, because each page of 4 KiB is a fault: 256 KiB 0.25, now 1.4
+//	large    loads come in pieces of 1 MiB, four at a time. The next ones are read while one is verified and written
+//	         to the file: 4 MiB 4.1. Into a mapping it was 3.2: its pages must be cleared before the device fills them
+//	         Stores go from the mapping of the file: 16 MiB 1.17. In pieces it was 0.95
+//
 // A block that is removed or renamed while its device is offline stays unchanged on that device. If
 // the device is back at the next start, the block is back under its old name. If another device
 // stored the block anew meanwhile, the higher seq counts.

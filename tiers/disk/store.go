@@ -177,7 +177,7 @@ func (d *device) storeMapped(f *flight) {
 		t.unbind(f, f.outcome(errAbandoned), false)
 		return
 	}
-	m, err := directio.Map(f.source.file, size, false)
+	m, err := directio.Map(f.source.file, size)
 	f.job.leave(f.index)
 	if err != nil {
 		buf.Release() // before the next one: a holder of one buffer must not wait for another

@@ -42,7 +42,7 @@ var aliases = []alias{
 		remarks: "In Mooncake the memory of one rank, here all memory of the mount: with several ranks give the sum. Zero, for ranks without memory, needs mode standalone-store."},
 	{name: "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", path: "staging.size", form: aliasSize},
 	{name: "MOONCAKE_LOCAL_BUFFER_SIZE", path: "staging.size", form: aliasSize,
-		remarks: "kvfs needs far less than Mooncake, because Mooncake moves all blocks through it."},
+		remarks: "kvfs needs far less than Mooncake, because large blocks go through it in pieces."},
 	{name: "MOONCAKE_REQUESTER_LOCAL_HOSTNAME", path: "node_name", form: aliasNode, lenient: true,
 		remarks: "kvfs cuts off a port. It ignores an IPv6 address, which is no name."},
 	{name: "MOONCAKE_PREFERRED_SEGMENT", path: "preferred_segment", remarks: "Files and inline JSON win over it. Ignored without bind."},
