@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,7 +53,12 @@ const dirPrefix = "kvfs-test-"
 
 var parents = tempParents()
 
+// ending is locked for good when this process is told to end: then no test makes a directory any more.
+var ending sync.RWMutex
+
 func dirIn(parent string) string {
+	ending.RLock()
+	defer ending.RUnlock()
 	dir := filepath.Join(parent, dirPrefix+strconv.Itoa(os.Getpid()))
 	err := os.MkdirAll(dir, 0o755)
 	if err == nil {
@@ -93,6 +100,13 @@ func removeProcessDirs() {
 	}
 }
 
+func hasProcessDirs() bool {
+	return slices.ContainsFunc(parents, func(p string) bool {
+		_, err := os.Lstat(filepath.Join(p, dirPrefix+strconv.Itoa(os.Getpid())))
+		return err == nil
+	})
+}
+
 // removeOnSignal makes SIGTERM and SIGINT end this process after removing everything that it
 // started or made.
 func removeOnSignal() {
@@ -100,21 +114,39 @@ func removeOnSignal() {
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
 	go func() { // ends with the process
 		sig := (<-signals).(syscall.Signal)
-		files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is valid
-		for _, name := range files {
-			pids, _ := os.ReadFile(name) // the thread may have ended
-			for _, text := range strings.Fields(string(pids)) {
-				if pid, err := strconv.Atoi(text); err == nil {
-					unix.Kill(pid, unix.SIGKILL) // their children die with them
-				}
+		ending.Lock()
+		// The test goes on meanwhile: it may start a daemon when another one has died.
+		deadline := time.Now().Add(Deadline)
+		for again := true; again && time.Now().Before(deadline); {
+			for killChildren() && time.Now().Before(deadline) {
+				time.Sleep(time.Millisecond)
 			}
-		}
-		removeProcessDirs()
-		if err := netns.SweepOwn(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			removeProcessDirs()
+			if err := netns.SweepOwn(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+			again = killChildren() || hasProcessDirs()
 		}
 		os.Exit(128 + int(sig))
 	}()
+}
+
+// killChildren kills the children of this process, whose own children die with them. It reports whether there was one.
+func killChildren() (found bool) {
+	files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is valid
+	for _, name := range files {
+		pids, _ := os.ReadFile(name) // the thread may have ended
+		for _, text := range strings.Fields(string(pids)) {
+			pid, err := strconv.Atoi(text)
+			stat, _ := os.ReadFile("/proc/" + text + "/stat") // it may have ended
+			if err != nil || len(stat) == 0 || bytes.Contains(stat, []byte(") Z ")) {
+				continue
+			}
+			found = true
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	return found
 }
 
 // sweep removes the files of dead test processes.
