@@ -200,6 +200,36 @@ func TestPieceFails(t *testing.T) {
 	}
 }
 
+// TestSmallBesideLarge shows that a small block is loaded while all workers wait for large ones.
+func TestSmallBesideLarge(t *testing.T) {
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 20, UsableRatio: 0.9}) // as by default
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	r := newRig(t, 1, 64<<20, func(o *Options) { o.Pool = pool })
+	large, small := stored{keyOf("large"), 1, bytesOf(1, 5<<20)}, stored{keyOf("small"), 1, bytesOf(2, 64<<10)}
+	r.mustStore(t, large, small)
+	_, data, _ := r.slotOf(t, small.key)
+	r.rule(func(c faultio.Call) faultio.Fault {
+		return faultio.Fault{Stuck: c.Kind == directio.Read && c.Off != data}
+	})
+	t.Cleanup(r.engine(0).Release)
+	var loads []<-chan []driver.Outcome
+	for range loadWorkers + 4 {
+		loads = append(loads, begin(r.Load, false, driver.Transfer{Key: large.key, Size: 5 << 20, File: memFile(t, nil)}))
+	}
+	eventually(t, "all workers wait", func() bool { return r.engine(0).StuckOps() >= loadWorkers*loadPieces })
+	r.mustLoad(t, small)
+	r.rule(nil)
+	r.engine(0).Release()
+	for _, c := range loads {
+		if o := wait(t, "load", c)[0]; o.Status != driver.Loaded {
+			t.Errorf("large: %v (%v)", o.Status, o.Err)
+		}
+	}
+}
+
 // TestLateHeader shows that a header which a failed device answers late does no harm to the
 // block of another device that has the same place in the tables by then: what is changed
 // of that one is written.

@@ -19,7 +19,8 @@ const (
 	// largeBytes: blocks of this size or more are stored from a mapping, and loaded in pieces. Smaller ones are moved whole,
 	// through a buffer: they lie in pages of 4 KiB, and to map such pages, one fault each, costs more than to copy them.
 	largeBytes = 2 << 20
-	// loadPieces is how many pieces of a block are being loaded at a time.
+	// loadPieces is how many pieces of a block are being loaded at a time. Those of all workers leave some of the default
+	// staging memory to small blocks, which else would wait behind all large ones: 48 of 57 MiB.
 	loadPieces = 4
 )
 

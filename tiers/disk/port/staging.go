@@ -34,7 +34,8 @@ func NewStaging(pool *directio.Pool, devices int) (Staging, error) {
 	return Staging{pool: own, own: true, share: share}, err
 }
 
-// Pieces returns in pieces of how many bytes to move a block of size bytes, and how many of them at a time, beside other bytes.
+// Pieces returns in pieces of how many bytes to move a block of size bytes, and how many of them at a time: at most most, and so
+// many that they and other bytes fit into one buffer.
 func (s *Staging) Pieces(size, other, most int64) (bytes, pieces int64) {
 	left := s.share - other
 	bytes = max(min(StagingBytes, left/2&^(format.PageBytes-1), format.AlignUp(size)), format.PageBytes)
