@@ -102,7 +102,8 @@ func Server(m *mountinfo.Info) int { return handoff.Server(MarkPath(m), m.ID, m.
 // Abandoned reports whether the process that served m is dead. It asks the mount nothing.
 func Abandoned(m *mountinfo.Info) bool { return handoff.Abandoned(MarkPath(m), m.ID, m.Mountpoint) }
 
-// GiveUp makes the kernel fail all requests that wait for the dead process of m, and unmounts.
+// GiveUp makes the kernel fail all requests that wait for the dead process of m, and unmounts. It returns when the mount
+// has left the mount table. The kernel may still be freeing the names of the mount then, which takes 3 s for a million.
 func GiveUp(ctx context.Context, m *mountinfo.Info) error {
 	defer handoff.RemoveMark(MarkPath(m), m.ID, m.Mountpoint) // what it left is in nobody's way
 	abort, err := device.OpenAbort(m.Minor)
@@ -110,10 +111,23 @@ func GiveUp(ctx context.Context, m *mountinfo.Info) error {
 		if unix.Unmount(m.Mountpoint, unix.MNT_FORCE|unix.MNT_DETACH) == nil {
 			return nil
 		}
-		return detach(ctx, m.Mountpoint, true)
+		return detachSoon(ctx, m)
 	}
 	_, err = abort.WriteString("1") // fails if it is aborted already, which is fine
-	return errors.Join(err, abort.Close(), detach(ctx, m.Mountpoint, true))
+	return errors.Join(err, abort.Close(), detachSoon(ctx, m))
+}
+
+// detachSoon detaches m, and does not wait for the end of the system call if m has left the mount table before.
+func detachSoon(ctx context.Context, m *mountinfo.Info) error {
+	waiting, stop := context.WithCancel(ctx)
+	first := make(chan error, 2)
+	go func() { first <- detach(ctx, m.Mountpoint, true); stop() }() // ends with the system call
+	go func() {                                                      // ends when m is gone, or soon after the other one
+		if err := WaitGone(waiting, m); err == nil {
+			first <- nil
+		}
+	}()
+	return <-first
 }
 
 // Unmount unmounts the kvfs mount at dir. It waits until ctx is done for two events: the mount
