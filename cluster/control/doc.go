@@ -18,4 +18,18 @@
 //
 // Calls have a deadline, apart from the one that follows the feed. Counters counts all that is
 // turned away.
+//
+// # Why TCP
+//
+// A node has two connections to each peer, one each way: 2,000 descriptors with 1,000 peers. QUIC
+// would need one socket. Both were measured with 1,000 idle connections of gRPC, each of which
+// follows something (quic-go 0.59, both ends in one process, pings every 10 s, 2 processors):
+//
+//	                                              TCP      QUIC
+//	memory of a connection, both ends          108 KB    249 KB
+//	processor time of all, of one core          1.6 %     4.8 %
+//	a call, with 1 connection                   58 us     99 us
+//	a call, each on the next of 1,000          120 us    207 us
+//
+// Descriptors cost less than that.
 package control
