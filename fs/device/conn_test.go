@@ -130,6 +130,7 @@ func TestAdmit(t *testing.T) {
 		l := newLoop(newOneFile(1), (&Options{Logger: zap.NewNop()}).protocol(false), zap.NewNop())
 		l.epoch = ours
 		w := l.newWorker()
+		defer w.free()
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
 		h.Opcode, h.NodeId, h.Unique = c.opcode, c.node, 4
 		admitted := w.admit(out, int(unsafe.Sizeof(fuse.OpenIn{}))+64)
@@ -165,6 +166,7 @@ func BenchmarkHot(b *testing.B) {
 	l := newLoop(newOneFile(1), (&Options{Logger: zap.NewNop()}).protocol(false), zap.NewNop())
 	l.epoch = 1 << epochShift
 	w := l.newWorker()
+	defer w.free()
 	head := fuse.InHeader{Unique: 2, NodeId: l.epoch.Node(oneNode)}
 	for b.Loop() {
 		open := (*fuse.OpenIn)(unsafe.Pointer(&w.in[0]))

@@ -66,6 +66,7 @@ func (nothing) Earlier(uint32) fuse.Status { return fuse.ENOSYS }
 // failAll answers until it is halted or the mount is gone.
 func (d *loop) failAll() error {
 	w := d.newWorker()
+	defer w.free()
 	for {
 		n, err := d.await(w.in)
 		switch err {

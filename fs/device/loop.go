@@ -195,6 +195,7 @@ func (d *loop) work(lead bool) {
 	runtime.LockOSThread() // other goroutines must not run on a thread that spins
 	defer runtime.UnlockOSThread()
 	w := d.newWorker()
+	defer w.free()
 	for {
 		if !lead {
 			if d.parked.Add(1) > maxParked {

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -211,6 +212,6 @@ func hello(fd int, size int, ps *fuse.ProtocolServer) (k kept, err error) {
 	if st := (*fuse.OutHeader)(unsafe.Pointer(&out[0])).Status; st != 0 {
 		return k, fmt.Errorf("answer INIT: %w", syscall.Errno(-st))
 	}
-	k.request, k.reply = in[:n], out[:m]
+	k.request, k.reply = bytes.Clone(in[:n]), bytes.Clone(out[:m]) // both buffers are large
 	return k, nil
 }

@@ -62,6 +62,9 @@ func helloOf(t testing.TB) Session {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if kept := cap(k.request) + cap(k.reply); kept > 4<<10 {
+		t.Errorf("%d bytes are kept of INIT and its answer", kept)
+	}
 	k.firstBacking = 7
 	x.Init = k.encode()
 	if again, err := decodeKept(x.Init); err != nil || again.settings().MaxWrite != defaultMaxWrite || again.firstBacking != 7 {

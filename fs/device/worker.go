@@ -14,14 +14,32 @@ import (
 type worker struct {
 	d       *loop
 	in, out []byte
+	mem     []byte // the mapping of both; nil: they are in the heap
 	spin    spinner
 	came    time.Time     // of the request in in
 	times   *latencyShard // counts how long requests take
 	seen    *Access       // the request in in; nil if nobody watches
 }
 
+// newWorker makes a worker with buffers outside the heap: a collection waits until the heap has doubled, and nearly all of
+// the buffers is never touched. The caller must call free.
 func (d *loop) newWorker() *worker {
-	return &worker{d: d, in: make([]byte, d.size), out: make([]byte, d.size), times: d.latencies.shard()}
+	w := &worker{d: d, times: d.latencies.shard()}
+	mem, err := unix.Mmap(-1, 0, 2*d.size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err == nil {
+		w.mem = mem
+	} else {
+		mem = make([]byte, 2*d.size)
+	}
+	w.in, w.out = mem[:d.size:d.size], mem[d.size:]
+	return w
+}
+
+// free returns the buffers.
+func (w *worker) free() {
+	if w.mem != nil {
+		unix.Munmap(w.mem) // cannot fail: it is a mapping of newWorker
+	}
 }
 
 // Opcodes of include/uapi/linux/fuse.h that workers tell apart.
