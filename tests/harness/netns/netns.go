@@ -24,6 +24,7 @@ const (
 	prefix = "kvt-"       // of all names: kvt-<pid>-<network>-<node>
 	dir    = "/run/netns" // where ip keeps its namespaces
 	device = "eth0"       // of each node
+	maxARP = 30           // nodes that ask each other's hardware addresses
 )
 
 // Net is a network of nodes, numbered from 0. A pair of veth joins two nodes; a bridge in a
@@ -86,6 +87,7 @@ func (n *Net) build() error {
 		err := errors.Join(
 			ip("-n", n.Name(i), "address", "add", n.Addr(i)+"/24", "dev", device),
 			ip("-n", n.Name(i), "link", "set", device, "up"),
+			n.neighbours(i),
 			n.rules(i))
 		if err != nil {
 			return err
@@ -114,13 +116,32 @@ func (n *Net) bridge() error {
 	}
 	for i := 0; i < n.nodes && err == nil; i++ {
 		port := portName(i)
-		err = ip("-n", hub, "link", "add", port, "type", "veth", "peer", "name", device, "netns", n.Name(i))
+		err = ip("-n", hub, "link", "add", port, "type", "veth", "peer", "name", device, "address", hardware(i), "netns", n.Name(i))
 		if err == nil {
 			err = ip("-n", hub, "link", "set", port, "master", "br0", "up")
 		}
 	}
 	return err
 }
+
+// neighbours tells a node of a large network the hardware addresses of the others. The kernel has one table of learned ones
+// for all namespaces, of 1,024 by default.
+func (n *Net) neighbours(i int) error {
+	if n.nodes <= maxARP {
+		return nil
+	}
+	var lines strings.Builder
+	for j := range n.nodes {
+		if j != i {
+			fmt.Fprintf(&lines, "neigh add %s lladdr %s dev %s nud permanent\n", n.Addr(j), hardware(j), device)
+		}
+	}
+	_, err := n.run(i, lines.String(), "ip", "-batch", "-")
+	return err
+}
+
+// hardware returns the hardware address of a node.
+func hardware(i int) string { return fmt.Sprintf("02:00:00:00:00:%02x", i) }
 
 func (n *Net) hub() string { return n.name + "-hub" }
 

@@ -134,6 +134,19 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// TestManyNodes shows that the nodes of a large network know each other's hardware addresses, so that these do not fill the kernel's table.
+func TestManyNodes(t *testing.T) {
+	n := newNet(t, maxARP+1)
+	if a, b := listen(t, n, 0), listen(t, n, maxARP); !reaches(t, a, b, patience) || !reaches(t, b, a, patience) {
+		t.Error("a datagram does not arrive")
+	}
+	out, err := n.Run(0, "ip", "neigh", "show", "nud", "permanent")
+	check(t, err)
+	if got := strings.Count(out, "PERMANENT"); got != maxARP {
+		t.Errorf("got %d known addresses, want %d:\n%s", got, maxARP, out)
+	}
+}
+
 // TestCount shows that TCP packets are counted only on the requested ports, and UDP on all.
 func TestCount(t *testing.T) {
 	n := newNet(t, 2)
