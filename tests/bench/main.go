@@ -30,7 +30,8 @@
 //
 // Those of peers, with daemons in network namespaces (as root): peer (promotion from another node's
 // memory, beside iperf3), peerlatency (of one cold block, beside a bare loop of sendfile and Redis), lookup
-// (in three nodes, counting packets), replica (the rate of copies), rdma (bare transports:
+// (in three nodes, counting packets), replica (the rate of copies), fleet (50 nodes:
+// how soon they know each other, and of a dead one, and what each costs), rdma (bare transports:
 // libfabric over its provider tcp, beside our TCP transport and iperf3) and registration (of files
 // with libfabric). The last two need a build with cgo and -tags ofi, and the library; otherwise the
 // tables say what is missing.

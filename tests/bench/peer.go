@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness/netns"
@@ -27,7 +28,7 @@ const (
 
 // peerTopics are about blocks of other nodes.
 func peerTopics() []string {
-	return []string{"peer", "peerlatency", "lookup", "replica", "spread", "rdma", "registration"}
+	return []string{"peer", "peerlatency", "lookup", "replica", "spread", "fleet", "rdma", "registration"}
 }
 
 // peerBench is the common state of the topics of peers.
@@ -62,7 +63,7 @@ func (b *bench) measurePeers(ctx context.Context) error {
 	}
 	steps := map[string]func(context.Context) error{
 		"peer": p.promotions, "peerlatency": p.latency, "lookup": p.lookups, "replica": p.replicas, "spread": p.spread,
-		"rdma": p.fabrics, "registration": p.registrations,
+		"fleet": p.fleet, "rdma": p.fabrics, "registration": p.registrations,
 	}
 	var errs []error
 	for _, topic := range peerTopics() {
@@ -119,6 +120,8 @@ type peers struct {
 	net   *netns.Net
 	nodes []*target
 	spent time.Duration // see promote
+	// joined is the time from the start of the second node, and of all after it at once, until the nodes followed each other.
+	joined time.Duration
 }
 
 // peerOptions say how to start peers.
@@ -142,6 +145,7 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 	if c.net, err = netns.New(o.nodes); err != nil {
 		return c, err
 	}
+	var servers []*server
 	for i := range o.nodes {
 		flags, err := c.flags(ctx, i, o)
 		if err != nil {
@@ -152,29 +156,27 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 			return c, err
 		}
 		s.argv = append([]string{"nsenter", "--net=" + c.net.Path(i)}, s.argv...)
-		if err := p.start(ctx, s); err != nil {
-			return c, err
-		}
+		servers = append(servers, s)
 		c.nodes = append(c.nodes, &target{name: kvfsName, dir: s.mount, server: s})
 	}
-	return c, c.await(ctx, "the nodes follow each other", func() (bool, error) {
-		for _, n := range c.nodes {
-			members, err := clusterMembers(n)
-			if err != nil {
-				return false, err
-			}
-			for _, m := range members {
-				if len(members) < o.nodes || !m.Self && m.Feed != "following" {
-					return false, nil
-				}
-			}
-		}
-		return true, nil
+	// The others find the first one.
+	if err := p.start(ctx, servers[0]); err != nil {
+		return c, err
+	}
+	begin := time.Now()
+	if err := p.start(ctx, servers[1:]...); err != nil {
+		return c, err
+	}
+	err = c.awaitEach(ctx, "the nodes follow each other", c.nodes, func(n *target) (bool, error) {
+		members, err := clusterMembers(n)
+		missing := slices.ContainsFunc(members, func(m member) bool { return !m.Self && m.Feed != "following" })
+		return len(members) == o.nodes && !missing, err
 	})
+	c.joined = time.Since(begin)
+	return c, err
 }
 
-// flags are the flags of node i. It is called before the daemon of that node runs, and after the
-// daemons before it run.
+// flags are the flags of node i.
 func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, error) {
 	name := fmt.Sprintf("node%d", i)
 	// The reader waits for a peer that gets no time on this machine: a block that it does not give
@@ -231,14 +233,17 @@ func (p *peerBench) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// close stops the daemons, then removes the network.
+// close stops the daemons, a few at a time: they wait for one lock. Then it removes the network.
 func (c *peers) close() error {
-	var errs []error
-	for _, n := range c.nodes {
-		errs = append(errs, n.server.stop())
+	errs := make([]error, len(c.nodes)+1)
+	var g errgroup.Group
+	g.SetLimit(4)
+	for i, n := range c.nodes {
+		g.Go(func() error { errs[i] = n.server.stop(); return nil })
 	}
+	g.Wait() // the errors are in errs
 	if c.net != nil {
-		errs = append(errs, c.net.Close())
+		errs[len(c.nodes)] = c.net.Close()
 	}
 	return errors.Join(errs...)
 }
@@ -253,29 +258,15 @@ type member struct {
 	Feed        string `json:"feed"`
 }
 
-func clusterMembers(t *target) ([]member, error) {
-	list, _, err := clusterStatus(t)
-	return list, err
-}
-
-// clusterStatus returns the members, and the part of all keys that a node follows.
-func clusterStatus(t *target) (list []member, share float64, err error) {
-	data, err := os.ReadFile(t.dir + "/.kvfs/status")
+func clusterMembers(t *target) (list []member, err error) {
+	data, err := os.ReadFile(t.dir + "/.kvfs/members")
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	var doc struct {
-		Cluster struct {
-			Members []member `json:"members"`
-			Node    struct {
-				Share float64 `json:"followed_share"`
-			} `json:"node"`
-		} `json:"cluster"`
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, fmt.Errorf("%s/.kvfs/members: %w", t.dir, err)
 	}
-	if err := json.Unmarshal(data, &doc); err != nil {
-		return nil, 0, fmt.Errorf("%s/.kvfs/status: %w", t.dir, err)
-	}
-	return doc.Cluster.Members, doc.Cluster.Node.Share, nil
+	return list, nil
 }
 
 // await polls until done, or for too long.
@@ -290,6 +281,18 @@ func (p *peerBench) await(ctx context.Context, what string, done func() (bool, e
 		}
 	}
 	return fmt.Errorf("after %v still not: %s", clusterLimit, what)
+}
+
+// awaitEach polls one node after the other until it is done.
+func (p *peerBench) awaitEach(ctx context.Context, what string, nodes []*target, done func(*target) (bool, error)) error {
+	return p.await(ctx, what, func() (bool, error) {
+		for ; len(nodes) > 0; nodes = nodes[1:] {
+			if ok, err := done(nodes[0]); !ok || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
 }
 
 // known waits until a node sees the blocks of a set, which is in its own mount.

@@ -44,8 +44,8 @@ func (p *peerBench) lookIn(ctx context.Context, table *table, count int, o peerO
 	reader := c.nodes[2]
 	if o.nodes == ownedNodes {
 		if err := p.await(ctx, "the node knows half of the names", func() (bool, error) {
-			_, share, err := clusterStatus(reader)
-			return share > 0.4 && share < 0.6, err
+			s, err := readStatus(reader)
+			return err == nil && s.Cluster.Node.Share > 0.4 && s.Cluster.Node.Share < 0.6, err
 		}); err != nil {
 			return err
 		}

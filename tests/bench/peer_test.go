@@ -153,3 +153,17 @@ func TestPeerRows(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A figure of the fleet is the mean of its nodes, beside the goal if it has one.
+func TestFleetRows(t *testing.T) {
+	b := &bench{report: newReport(false), config: &config{}}
+	f := &fleet{peers: &peers{peerBench: &peerBench{bench: b}}, table: &table{}, locations: "all"}
+	f.add("s", 12, 13)
+	f.add("bytes", 28.5, 28, 29)
+	f.add("descriptors", 0, 383)
+	want := [][]string{{"s", "all", "13", "", "<= 12", "missed"}, {"bytes", "all", "28.5", "28.00-29.00", "<= 28.5", "met"},
+		{"descriptors", "all", "383", "", "", ""}}
+	if !slices.EqualFunc(f.table.rows, want, slices.Equal[[]string]) {
+		t.Errorf("got %q, want %q", f.table.rows, want)
+	}
+}

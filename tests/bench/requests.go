@@ -25,6 +25,14 @@ type status struct {
 		UsedBytes int64  `json:"used_bytes"`
 	} `json:"tiers"`
 	Secondaries []tierStatus `json:"secondaries"`
+	Cluster     struct {
+		Node struct {
+			Share float64 `json:"followed_share"` // of all keys
+			Index struct {
+				Bytes float64 `json:"memory_bytes"`
+			} `json:"index"`
+		} `json:"node"`
+	} `json:"cluster"`
 }
 
 func readStatus(t *target) (*status, error) {

@@ -47,11 +47,19 @@ type server struct {
 
 // start returns when the daemon is ready. After an error it is not running.
 func (s *server) start(ctx context.Context) error {
-	r, w, err := os.Pipe()
+	ready, err := s.launch()
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	return s.finish(ctx, ready)
+}
+
+// launch starts the daemon. The caller must call finish with the result.
+func (s *server) launch() (ready *os.File, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
 	s.stderr = &tail{echo: s.verbose}
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.ExtraFiles = []*os.File{w}
@@ -62,7 +70,8 @@ func (s *server) start(ctx context.Context) error {
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		return err
+		r.Close()
+		return nil, err
 	}
 	s.process.Store(cmd.Process)
 	s.exited = make(chan struct{})
@@ -70,7 +79,13 @@ func (s *server) start(ctx context.Context) error {
 		s.exitErr = cmd.Wait()
 		close(s.exited)
 	}()
-	if err := s.waitReady(ctx, r); err != nil {
+	return r, nil
+}
+
+// finish returns when the launched daemon is ready. After an error it is not running.
+func (s *server) finish(ctx context.Context, ready *os.File) error {
+	defer ready.Close()
+	if err := s.waitReady(ctx, ready); err != nil {
 		s.signal(syscall.SIGKILL)
 		<-s.exited
 		s.process.Store(nil)
@@ -163,22 +178,30 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
-// cpu returns the processor time, user and system, that the daemon has used.
-func (s *server) cpu() (time.Duration, error) {
+// stat returns the fields of /proc/PID/stat after the command in parentheses, which may have spaces: state is the first one.
+func (s *server) stat() ([]string, error) {
 	process := s.process.Load()
 	if process == nil {
-		return 0, os.ErrProcessDone
+		return nil, os.ErrProcessDone
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.Pid))
 	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 22 {
+		return nil, fmt.Errorf("/proc/PID/stat: %d fields", len(fields))
+	}
+	return fields, nil
+}
+
+// cpu returns the processor time, user and system, that the daemon has used.
+func (s *server) cpu() (time.Duration, error) {
+	fields, err := s.stat()
+	if err != nil {
 		return 0, err
 	}
-	// The command in parentheses may have spaces; utime and stime are the 12th and 13th fields
-	// after it, in ticks of 1/100 s (proc(5)).
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/PID/stat: %d fields", len(fields))
-	}
+	// utime and stime, in ticks of 1/100 s (proc(5)).
 	user, err1 := strconv.Atoi(fields[11])
 	system, err2 := strconv.Atoi(fields[12])
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)

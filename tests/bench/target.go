@@ -128,12 +128,22 @@ func (b *bench) hugeTmpfs() (string, error) {
 	return dir, nil
 }
 
-// start starts s. b.close stops it.
-func (b *bench) start(ctx context.Context, s *server) error {
+// start starts servers at once. b.close stops them.
+func (b *bench) start(ctx context.Context, servers ...*server) error {
 	b.mu.Lock()
-	b.mu.servers = append(b.mu.servers, s)
+	b.mu.servers = append(b.mu.servers, servers...)
 	b.mu.Unlock()
-	return s.start(ctx)
+	errs := make([]error, len(servers))
+	ready := make([]*os.File, len(servers))
+	for i, s := range servers {
+		ready[i], errs[i] = s.launch()
+	}
+	for i, s := range servers {
+		if errs[i] == nil {
+			errs[i] = s.finish(ctx, ready[i])
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // kvfs makes a server that mounts at a directory of that name, with further flags.
