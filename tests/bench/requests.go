@@ -18,7 +18,7 @@ type status struct {
 		Ops map[string]float64 `json:"ops"` // FUSE requests since the start, by name
 	} `json:"mount"`
 	Process struct {
-		HeapBytes *float64 `json:"heap_bytes"` // live after a collection
+		HeapBytes *float64 `json:"heap_bytes"` // live at the last collection
 	} `json:"process"`
 	Tiers []struct {
 		Name      string `json:"name"`

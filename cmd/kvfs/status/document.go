@@ -112,7 +112,7 @@ type MemoryDir struct {
 
 // Process is the daemon's own use of resources.
 type Process struct {
-	HeapBytes  uint64 `json:"heap_bytes"` // live objects, after a collection made for this answer
+	HeapBytes  uint64 `json:"heap_bytes"` // live objects at the last collection
 	IndexBytes int64  `json:"index_bytes"`
 	Goroutines int    `json:"goroutines"`
 	Names      int64  `json:"names"`
