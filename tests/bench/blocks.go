@@ -95,12 +95,12 @@ func (s *blockSet) fill(ctx context.Context, p *pool) error {
 // clear removes the blocks, not the directory.
 func (s *blockSet) clear() error {
 	for i := range s.count {
-		path := unix.BytePtrToString(s.final.at(i))
-		if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
-			return &os.PathError{Op: "unlink", Path: path, Err: err}
+		err := os.Remove(unix.BytePtrToString(s.final.at(i))) // again if a signal ends it, as SeaweedFS lets it
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
 	}
 	return nil
 }
 
-func (s *blockSet) remove() error { return errors.Join(s.clear(), unix.Rmdir(s.dir)) }
+func (s *blockSet) remove() error { return errors.Join(s.clear(), os.Remove(s.dir)) }

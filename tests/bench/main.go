@@ -48,8 +48,8 @@
 // That of an engine: ttft (time to first token of a prompt that llama.cpp computes, or whose state it reads from memory,
 // SSD or a peer). It needs Node.js 20 and npm, which installs llama.cpp once; otherwise the table says what is missing.
 //
-// That of other stores: rivals (reads and writes of blocks in memory, beside Redis and memcached on this machine). What is
-// not installed is left out, and the tables say so.
+// That of other stores: rivals (reads and writes of blocks in memory, beside Redis, memcached, JuiceFS and SeaweedFS on this
+// machine). What is not installed is left out, and the tables say so.
 //
 // That of object storage: object (loads, stores and the index of a tier on a real S3 server on this machine, beside bare
 // requests of an S3 client). The server is built from tests/s3, and its objects are in a directory under -shm.

@@ -249,13 +249,12 @@ type rivalBench struct {
 	*bench
 	kvfs   *target
 	rivals []*rival
-	juice  *juiceMount // nil if it cannot be had
+	mounts []*rivalMount
 	table  *table
 }
 
-// measureRivals measures reads and writes of blocks in memory through kvfs, Redis, memcached and JuiceFS, each on this
-// machine. The stores are asked over Unix sockets, which are faster than TCP. SeaweedFS is not among them: the module
-// proxy has no version of it to build.
+// measureRivals measures reads and writes of blocks in memory through kvfs, Redis, memcached, JuiceFS and SeaweedFS, each
+// on this machine. The first two stores are asked over Unix sockets, which are faster than TCP.
 func (b *bench) measureRivals(ctx context.Context) (err error) {
 	if !b.config.wants(rivalTopics()...) || !slices.Contains(b.config.targets, kvfsName) || ctx.Err() != nil {
 		return nil
@@ -276,14 +275,16 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, store.stop()) }()
 		r.rivals = append(r.rivals, store)
 	}
-	juice, why := b.startJuice(ctx)
-	if why != nil {
-		missing = append(missing, "no "+juiceName+": "+why.Error())
-	} else {
-		defer func() { err = errors.Join(err, juice.stop()) }()
-		r.juice = juice
+	for _, kind := range mountKinds() {
+		m, why := b.startMount(ctx, kind)
+		if why != nil {
+			missing = append(missing, "no "+kind.name+": "+why.Error())
+			continue
+		}
+		defer func() { err = errors.Join(err, m.stop()) }()
+		r.mounts = append(r.mounts, m)
 	}
-	if len(r.rivals) == 0 && r.juice == nil {
+	if len(r.rivals)+len(r.mounts) == 0 {
 		b.report.skip("rivals", strings.Join(missing, "; "))
 		return nil
 	}
@@ -299,8 +300,8 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 	for _, name := range r.names()[1:] {
 		head = append(head, name+" GB/s", "kvfs to it")
 	}
-	note := "reads: the whole block into one buffer, its marks are checked; writes: kvfs and JuiceFS a temporary name and a rename, the " +
-		"others set; Unix sockets; all on this machine"
+	note := "reads: the whole block into one buffer, its marks are checked; writes: a temporary name and a rename, Redis " +
+		"and memcached set; Unix sockets; all on this machine"
 	r.table = b.report.table("rivals", "Blocks in memory, beside stores behind a socket",
 		"("+strings.Join(append([]string{note}, missing...), "; ")+")", head...)
 	for _, size := range b.config.sizes {
@@ -315,23 +316,20 @@ func (b *bench) measureRivals(ctx context.Context) (err error) {
 func (r *rivalBench) size(ctx context.Context, size int) error {
 	r.say("rivals: %s", sizeText(size))
 	count := r.config.count(size)
-	set, err := newBlockSet(r.kvfs, fmt.Sprintf("r%d", size), size, 0, count)
-	if err != nil {
-		return err
+	key := func(i int) string { return fmt.Sprintf("r%d/%d", size, i) }
+	reads, writes := map[string]func(*client, int) error{}, map[string]func(*client, int) error{}
+	targets := []*target{r.kvfs}
+	for _, m := range r.mounts {
+		targets = append(targets, &m.target)
 	}
-	sets := []*blockSet{set}
-	if r.juice != nil {
-		other, err := newBlockSet(&r.juice.target, fmt.Sprintf("r%d", size), size, 0, count)
+	var sets []*blockSet
+	for _, t := range targets {
+		s, err := newBlockSet(t, fmt.Sprintf("r%d", size), size, 0, count)
 		if err != nil {
 			return err
 		}
-		sets = append(sets, other)
-	}
-	key := func(i int) string { return fmt.Sprintf("r%d/%d", size, i) }
-	reads := map[string]func(*client, int) error{kvfsName: set.readVerified}
-	writes := map[string]func(*client, int) error{kvfsName: set.store}
-	for _, s := range sets[1:] {
-		reads[juiceName], writes[juiceName] = s.readVerified, s.store
+		sets = append(sets, s)
+		reads[t.name], writes[t.name] = s.readVerified, s.store
 	}
 	for _, s := range r.rivals {
 		reads[s.name] = func(c *client, i int) error {
@@ -361,6 +359,7 @@ func (r *rivalBench) size(ctx context.Context, size int) error {
 			}
 		}
 	}
+	var err error
 	for _, s := range sets {
 		err = errors.Join(err, s.remove())
 	}
@@ -373,8 +372,8 @@ func (r *rivalBench) names() []string {
 	for _, s := range r.rivals {
 		out = append(out, s.name)
 	}
-	if r.juice != nil {
-		out = append(out, juiceName)
+	for _, m := range r.mounts {
+		out = append(out, m.name)
 	}
 	return out
 }
@@ -382,6 +381,14 @@ func (r *rivalBench) names() []string {
 // row measures one operation in turns.
 func (r *rivalBench) row(ctx context.Context, what string, ops map[string]func(*client, int) error, size, threads, count int) error {
 	figures, names := series{}, r.names()
+	for _, m := range r.mounts {
+		if m.reclaim == nil {
+			continue
+		}
+		if err := m.reclaim(ctx); err != nil {
+			return err
+		}
+	}
 	for round := -1; round < r.config.rounds; round++ { // the first is a warm-up
 		for i := range names {
 			name := names[(max(round, 0)+i)%len(names)]

@@ -104,4 +104,7 @@ func TestRivalsMissing(t *testing.T) {
 	for _, w := range wires() {
 		mustContain(t, out, "Not measured: rivals", "no "+w.name, "apt-get install "+w.program)
 	}
+	for _, kind := range mountKinds() {
+		mustContain(t, out, "no "+kind.name)
+	}
 }
