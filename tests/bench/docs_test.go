@@ -77,7 +77,7 @@ func TestPageFaults(t *testing.T) {
 
 // The page of the tree has a block for each topic.
 func TestPerformancePage(t *testing.T) {
-	if err := checkPage("../../docs/performance.md", topics()); err != nil {
+	if err := performance("../../docs/performance.md").Check(topics()); err != nil {
 		t.Error(err)
 	}
 }

@@ -72,6 +72,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kvfs/kvfs/tests/figures"
 )
 
 // bench is one run of the program.
@@ -117,7 +119,7 @@ func main() {
 
 func run(c *config) error {
 	if c.docsPath != "" {
-		if err := checkPage(c.docsPath, c.measuredTopics()); err != nil {
+		if err := performance(c.docsPath).Check(c.measuredTopics()); err != nil {
 			return err
 		}
 	}
@@ -146,7 +148,7 @@ func run(c *config) error {
 		err = writePage(c.docsPath, c.measured(time.Now()), b.report)
 	}
 	if c.plotDir != "" {
-		err = errors.Join(err, writePlots(c.plotDir, b.report.rows))
+		err = errors.Join(err, figures.WritePlots(c.plotDir, plots(b.report.rows)))
 	}
 	if c.jsonPath != "" {
 		err = errors.Join(err, b.report.writeJSON(c.jsonPath))

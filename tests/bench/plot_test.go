@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kvfs/kvfs/tests/figures"
 )
 
 // TestPlots shows that the plots are drawn of the rows with one thread, that they are XML, and that a topic with one size
@@ -21,7 +23,7 @@ func TestPlots(t *testing.T) {
 		}
 	}
 	rows = append(rows, row{Topic: "fresh", Target: kvfsName, BlockBytes: mib, Threads: 1, Unit: "GB/s", Value: 1})
-	if err := writePlots(dir, rows); err != nil {
+	if err := figures.WritePlots(dir, plots(rows)); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "read.svg"))
@@ -60,7 +62,7 @@ func TestTierPlot(t *testing.T) {
 	}
 	add("peerlatency", kvfsName, mib, 1)
 	add("peerlatency", readName, mib, 100)
-	got := tierPlot(rows).svg()
+	got := tierPlot(rows).SVG()
 	for _, want := range []string{">memory<", ">peer<", ">64 KiB<", ">1 MiB<", ">16 MiB<", ">10<", ">100<", ">1000<",
 		`d="M50.0 284.0L510.0 34.0"`, `d="M280.0 159.0"`, `cx="280.0" cy="159.0"`} {
 		if !strings.Contains(got, want) {
@@ -80,7 +82,7 @@ func TestScalePlot(t *testing.T) {
 		rows = append(rows, row{Topic: "heap", Blocks: n, Unit: "heap for each block, bytes", Value: 300},
 			row{Topic: "heap", Blocks: n, Unit: "ready again after SIGKILL, s", Value: float64(n) / 1e5}, row{Topic: "heap", Blocks: n, Unit: "stored, blocks/s", Value: 1})
 	}
-	got := scalePlot(rows).svg()
+	got := scalePlot(rows).SVG()
 	for _, want := range []string{">heap, bytes<", ">ready, ms<", ">1 k<", ">1 M<", ">10<", ">10000<"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
