@@ -37,9 +37,9 @@ cluster: cluster-deps build ## three nodes on this machine: write on one, read o
 	@exec .ci/cluster
 
 NODES := 100
-simulate: ## the cluster's own code with a virtual clock and NODES (100) nodes: convergence, restarts, partitions, traffic, memory
+simulate: ## the cluster's own code with a virtual clock and up to NODES (100) nodes: tables; DOCS=docs puts them and plots into docs/cluster.md
 	KVFS_SIM=$(NODES) go test -count=1 -timeout=2h -v $(LINK) -run '^(TestConvergence|TestSimulationTable|TestDigestBytes|TestSimulatedCluster)$$' \
-		./cluster ./cluster/gossip ./cluster/feed
+		./cluster ./cluster/gossip ./cluster/feed | go run ./tests/simulate -docs=$(DOCS)
 
 test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
 	go build -o bin/report ./tests/report

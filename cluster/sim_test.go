@@ -43,7 +43,7 @@ type simCluster struct {
 
 	lookups, absent      int
 	wrong, missed, stale int
-	lag                  time.Duration // the longest from a change to an answer that did not know it, without trouble
+	untrue               int // missed and stale without trouble, but at the moment of a change
 }
 
 // simNode is a place of the cluster: a node that may be down.
@@ -291,8 +291,8 @@ func (s *simCluster) late(n *simNode, x *simName, what, at string) {
 	if trouble >= simSettle && change >= simLag {
 		s.t.Errorf("%s %s %s %s, %v after its last change and %v after the last trouble", n.name, what, x.path, at, change, trouble)
 	}
-	if trouble >= simSettle {
-		s.lag = max(s.lag, change)
+	if trouble >= simSettle && change > 0 {
+		s.untrue++
 	}
 }
 
@@ -423,7 +423,6 @@ func (s *simCluster) run(rounds int) {
 	received := s.received()
 	s.pass(simSettle)
 	s.t.Logf("without trouble each receives %.1f KB/s", float64(s.received()-received)/simSettle.Seconds()/float64(len(s.nodes))/1e3)
-	var longest time.Duration
 	for range rounds {
 		for _, what := range troubles {
 			s.trouble = time.Now()
@@ -432,14 +431,20 @@ func (s *simCluster) run(rounds int) {
 			s.t.Logf("%s: of %d look-ups %d were misses, %d stale", what.name, s.lookups-lookups, s.missed-missed, s.stale-stale)
 			s.trouble = time.Now()
 			took := s.converge()
-			longest = max(longest, took)
-			s.t.Logf("  all right %.1f s after its end", took.Seconds())
+			s.figure("all answers are right again after: "+what.name, took.Seconds(), "s")
 			s.pass(simTrouble - time.Since(s.trouble))
 		}
 	}
-	s.t.Logf("all right %.1f s after the end of a trouble at the latest; without trouble a change was known everywhere after %v",
-		longest.Seconds(), s.lag)
-	s.t.Logf("%d look-ups, %d of names that nobody has, %d wrong", s.lookups, s.absent, s.wrong)
+	s.figure("look-ups", float64(s.lookups), "")
+	s.figure("look-ups of names that nobody has", float64(s.absent), "")
+	s.figure("answers about what never was", float64(s.wrong), "")
+	s.figure("without trouble: misses, and answers that were not true any more", float64(s.untrue), "")
+}
+
+// figure logs a cell of the table.
+func (s *simCluster) figure(row string, value float64, unit string) {
+	locations := map[Locations]string{LocationsAll: "all locations", LocationsOwned: "owned"}[s.locations]
+	s.t.Log(simnet.Figure{Table: "trouble", Row: row, Column: fmt.Sprintf("%d nodes, %s", len(s.nodes), locations), Value: value, Unit: unit})
 }
 
 // received returns the bytes that have come to all nodes.

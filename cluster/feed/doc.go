@@ -166,8 +166,8 @@
 //	loss: until nothing of it is found   at once    at once    at once   (3)
 //	  until it is forgotten                 60 s       60 s       60 s
 //	  CPU to forget it                     20 ms     204 ms      2.1 s
-//	index                                28.4 MB     288 MB    2.88 GB
-//	  bytes an entry                        28.4       28.8       28.8
+//	index                                28.6 MB     272 MB    2.78 GB
+//	  bytes an entry                        28.6       27.2       27.8
 //	feed: Interval                         10 ms      10 ms     100 ms
 //	  a subscriber: records              69 KB/s   689 KB/s  5.65 MB/s
 //	    with what is around them        220 KB/s  2.20 MB/s  7.22 MB/s
@@ -176,7 +176,7 @@
 //	  in all, on the wire               2.2 MB/s   220 MB/s   7.2 GB/s   (4)
 //
 // (1) All nodes make and serve their feeds. This many nodes follow them, and the figures are of one
-// follower. The index of 1,000 nodes is 2.9 GB: a process has room for one or two.
+// follower. The index of 1,000 nodes is 2.8 GB: a process has room for one or two.
 //
 // (2) The time that the bytes need on the link of the joining node, while events go on everywhere.
 // CPU comes on top, spread over the cores: 1.8 µs a record at most, mostly for an index that does

@@ -3,10 +3,10 @@ package feed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/cluster/simnet"
 )
 
 // The network of the simulation: each node has a link of 10 Gbit/s to a switch that is never the
@@ -56,28 +57,30 @@ func TestSimulation(t *testing.T) {
 	simulate(t, simScale{nodes: 10, blocks: 2000, subscribers: 10, owned: true})
 }
 
-// TestSimulationTable makes the columns of the table of the package comment for up to KVFS_SIM nodes. 1,000 take some
-// minutes and 8 GB of memory.
+// TestSimulationTable makes the columns of the table of the package comment for up to KVFS_SIM nodes, and figures of
+// docs/cluster.md. 1,000 take some minutes and 8 GB of memory.
 func TestSimulationTable(t *testing.T) {
-	nodes, err := strconv.Atoi(os.Getenv("KVFS_SIM"))
-	if err != nil {
+	if os.Getenv("KVFS_SIM") == "" {
 		t.Skip("KVFS_SIM is not a number of nodes")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(30))
-	for _, s := range []simScale{
-		{10, 100_000, 10, false}, {100, 100_000, 3, false}, {nodes, 100_000, 1, false},
-		{10, 100_000, 10, true}, {100, 100_000, 3, true}, {nodes, 100_000, 1, true},
-	} {
-		if s.nodes > nodes || s.subscribers == 1 && nodes <= 100 {
-			continue
+	for _, table := range []string{"all", "owned"} {
+		for _, n := range simnet.Sizes() {
+			r := simulate(t, simScale{n, 100_000, max(1, min(10, 300/n)), table == "owned"})
+			for _, f := range []simnet.Figure{
+				{Row: "index of each node", Value: float64(r.indexBytes), Unit: "B"},
+				{Row: "a node that joins receives", Value: float64(r.joinBytes), Unit: "B"},
+				{Row: "each node receives while nothing changes but these 500 events a second on each", Value: float64(r.wire), Unit: "B/s"},
+			} {
+				f.Table, f.Column = table, fmt.Sprint(n)
+				t.Log(f)
+			}
+			debug.FreeOSMemory()
 		}
-		simulate(t, s)
-		debug.FreeOSMemory()
 	}
 }
 
-func simulate(t *testing.T, s simScale) {
-	var r simResult
+func simulate(t *testing.T, s simScale) (r simResult) {
 	synctest.Test(t, func(t *testing.T) { r = newSimulation(t, s).run() })
 	n := uint64(s.nodes)
 	t.Logf("%d nodes of %d blocks, %d subscribers, owned shards only: %v", s.nodes, s.blocks, s.subscribers, s.owned)
@@ -88,6 +91,7 @@ func simulate(t *testing.T, s simScale) {
 	t.Logf("  feed  %.1f KB/s a subscriber, %.1f KB/s on the wire, %d batches/s; %.1f MB/s in all, %.1f on the wire; %.2f CPU s/s a subscriber, both sides",
 		float64(r.feedBytes)/1e3, float64(r.wire)/1e3, r.batches, float64(r.feedBytes*n)/1e6, float64(r.wire*n)/1e6,
 		r.applyCPU.Seconds()/simSteady.Seconds()/float64(s.subscribers))
+	return r
 }
 
 // simulation is a cluster in one process.

@@ -75,15 +75,10 @@
 //
 // # Convergence
 //
-// Time until all nodes know of one that joined, of one that left and of one that was killed.
-// The network is simulated without delay and with its own clock, on the lan profile
-// (make simulate NODES=300, TestConvergence). Start is the time until all know all when 32
-// nodes come each second.
-//
-//	nodes    start     join    leave     loss
-//	   10    0.6 s    0.4 s    1.8 s    5-7 s
-//	  100    3.9 s    1.0 s    2.6 s     10 s
-//	  300     11 s    1.7 s    2.6 s     13 s
+// docs/cluster.md says how long it takes until all nodes know of one that joined, of one that left
+// and of one that was killed: on the lan profile, in a simulated network without delay and with its
+// own clock (make simulate, TestConvergence). If nodes come 32 a second, all know all about a
+// second after the last one.
 //
 // Probes find a loss: each node sends one a second. The node is then suspected for 4 s times
 // the decimal logarithm of the number of nodes, longer if few nodes confirm it.

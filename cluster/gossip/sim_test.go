@@ -2,10 +2,8 @@ package gossip
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,13 +161,9 @@ func (n *node) is(other Node) bool {
 
 // TestConvergence measures in virtual time, on the lan profile, how long it takes until
 // all nodes know of one that joined, of one that left and of one that was lost. It runs
-// 10 nodes, and KVFS_SIM nodes if that is more; the table is in the package comment.
+// 10 nodes, and up to KVFS_SIM nodes.
 func TestConvergence(t *testing.T) {
-	sizes := []int{10}
-	if n, err := strconv.Atoi(os.Getenv("KVFS_SIM")); err == nil && n > 10 {
-		sizes = append(sizes, n)
-	}
-	for _, size := range sizes {
+	for _, size := range simnet.Sizes() {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			simulate(t, func(t *testing.T) { converge(t, size) })
 		})
@@ -206,7 +200,16 @@ func converge(t *testing.T, size int) {
 	loss := known(t, all, size-2)
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
-	t.Logf("%d nodes: start %v, join %v, leave %v, loss %v; heap %d MiB", size, start, join, leave, loss, mem.HeapInuse>>20)
+	t.Logf("%d nodes: start %v; heap %d MiB", size, start, mem.HeapInuse>>20)
+	for _, f := range []struct {
+		row  string
+		took time.Duration
+	}{
+		{"all know a node that joined", join}, {"all know a node that left", leave},
+		{"all know that a node was killed, and find its blocks no longer", loss},
+	} {
+		t.Log(simnet.Figure{Table: "all", Row: f.row, Column: fmt.Sprint(size), Value: f.took.Seconds(), Unit: "s"})
+	}
 }
 
 // known waits until all nodes have so many others, and returns how long it took.
