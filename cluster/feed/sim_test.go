@@ -225,8 +225,9 @@ func (m *simulation) join(ctx context.Context, wait *sync.WaitGroup) *simSubscri
 	s.slots = newSlotPool(m.t, s.index, 2*m.nodes)
 	if m.owned { // as many shards as package owner gives it
 		s.scope = NewParts(MaxParts)
+		rnd := rand.New(rand.NewPCG(uint64(len(m.readers)), 3)) // m.rnd is that of the traffic
 		for shard := range MaxParts {
-			if m.rnd.IntN(m.nodes) < 3 {
+			if rnd.IntN(m.nodes) < 3 {
 				s.scope.Add(shard)
 			}
 		}
