@@ -182,6 +182,7 @@ func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, erro
 	// The reader waits for a peer that gets no time on this machine: a block that it does not give
 	// would be a miss.
 	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name,
+		"--memory-dir", filepath.Join(c.shmDir, "memory-"+name), // the file of removals is beside it, and stays
 		"--peer-timeout", clusterLimit.String()}, o.flags...)
 	if i > 0 {
 		flags = append(flags, "--join", net.JoinHostPort(c.net.Addr(0), gossipPort))
