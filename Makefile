@@ -1,7 +1,7 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
 .PHONY: help build dist run cluster simulate test test-ceph test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
-DEPS := run-deps cluster-deps test-deps ceph-deps bench-deps dist-deps
+DEPS := run-deps cluster-deps test-deps ceph-deps bench-deps rivals-deps dist-deps
 .PHONY: $(DEPS)
 
 # The tag giouring puts io_uring into directio; its binding reaches into the runtime by
@@ -68,7 +68,7 @@ fuzz: ## run each fuzz target for FUZZTIME (5s)
 
 # Without ARGS a run measures everything, and replaces the tables and plots of docs/performance.md.
 bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/performance.md -plots docs
-bench: bench-deps ## measure kvfs next to tmpfs, a disk and others into docs/performance.md; ARGS='-only ttft' only prints a part
+bench: bench-deps rivals-deps ## measure kvfs next to tmpfs, a disk and others into docs/performance.md; ARGS='-only ttft' only prints a part
 	go run $(LINK) ./tests/bench $(ARGS)
 
 bench-quick: bench-deps ## the same in a minute, to see that it works

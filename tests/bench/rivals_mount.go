@@ -50,7 +50,7 @@ func (b *bench) startMount(ctx context.Context, kind mountKind) (m *rivalMount, 
 	m = &rivalMount{program: filepath.Join(root, "bin", kind.program), data: filepath.Join(b.shmDir, kind.program)}
 	m.name, m.log.echo = kind.name, b.config.verbose
 	if _, err := os.Stat(m.program); err != nil {
-		return nil, fmt.Errorf("%w (.ci/deps bench builds it)", err)
+		return nil, fmt.Errorf("%w (.ci/deps rivals builds it)", err)
 	}
 	if m.dir, err = b.mountPoint(kind.program); err != nil {
 		return nil, err
