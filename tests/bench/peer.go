@@ -156,6 +156,7 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 			return c, err
 		}
 		s.argv = append([]string{"nsenter", "--net=" + c.net.Path(i)}, s.argv...)
+		s.adopts = false // close frees the memory of a killed one
 		servers = append(servers, s)
 		c.nodes = append(c.nodes, &target{name: kvfsName, dir: s.mount, server: s})
 	}
@@ -176,13 +177,16 @@ func (p *peerBench) join(ctx context.Context, o peerOptions) (*peers, error) {
 	return c, err
 }
 
+// memory is the directory of the blocks of node i.
+func (c *peers) memory(i int) string { return filepath.Join(c.shmDir, fmt.Sprintf("memory%d", i)) }
+
 // flags are the flags of node i.
 func (c *peers) flags(ctx context.Context, i int, o peerOptions) ([]string, error) {
 	name := fmt.Sprintf("node%d", i)
 	// The reader waits for a peer that gets no time on this machine: a block that it does not give
 	// would be a miss.
 	flags := append([]string{"--bind", net.JoinHostPort(c.net.Addr(i), gossipPort), "--node-name", name,
-		"--memory-dir", filepath.Join(c.shmDir, "memory-"+name), // the file of removals is beside it, and stays
+		"--memory-dir", c.memory(i), // the file of removals is beside it, and stays
 		"--peer-timeout", clusterLimit.String()}, o.flags...)
 	if i > 0 {
 		flags = append(flags, "--join", net.JoinHostPort(c.net.Addr(0), gossipPort))
@@ -243,6 +247,9 @@ func (c *peers) close() error {
 		g.Go(func() error { errs[i] = n.server.stop(); return nil })
 	}
 	g.Wait() // the errors are in errs
+	for i := range c.nodes {
+		detach(c.memory(i)) // of a killed one
+	}
 	if c.net != nil {
 		errs[len(c.nodes)] = c.net.Close()
 	}

@@ -27,9 +27,9 @@ const (
 // server is a FUSE daemon in a child process: kvfs or the loopback.
 //
 // The server reports that it is ready by a line on descriptor 3. It ends at SIGTERM, and gets
-// SIGTERM too when this program dies. Start, stop and crash must be called from the main goroutine,
-// which is locked to the main thread: the kernel sends that last SIGTERM when the thread that
-// started the child ends.
+// SIGTERM too when this program dies. Start and crash, and stop if adopts is set, must be called from
+// the main goroutine, which is locked to the main thread: the kernel sends that last SIGTERM when the
+// thread that started the child ends.
 type server struct {
 	argv    []string
 	mount   string
