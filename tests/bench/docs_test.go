@@ -51,7 +51,7 @@ func TestPage(t *testing.T) {
 // A page that a run could not fill fails before the run, which names the topic, and stays as it is.
 func TestPageFaults(t *testing.T) {
 	for _, c := range []struct{ page, want string }{
-		{"", "no block of topic read: add the lines <!-- bench: read --> and <!-- end -->"},
+		{"", "no block of topic read: add its two lines"},
 		{" <!-- bench: read -->\n<!-- end -->\n", "line 2: an end of no topic"},
 		{"<!-- bench: read -->\n", "topic read has no end"},
 		{"<!-- bench: read -->\n<!-- bench: cold -->\n<!-- end -->\n", "line 2: topic cold begins before the end of topic read"},

@@ -66,7 +66,7 @@ func (p Page) fill(page string, with map[string]string) (string, error) {
 	var errs []error
 	for _, topic := range slices.Sorted(maps.Keys(with)) {
 		if _, ok := places[topic]; !ok {
-			errs = append(errs, fmt.Errorf("no block of topic %s: add the lines <!-- bench: %s --> and <!-- end -->", topic, topic))
+			errs = append(errs, fmt.Errorf("no block of topic %s: add its two lines", topic))
 		}
 	}
 	// From the end, so that the places before stay.
