@@ -73,8 +73,8 @@ type device struct {
 	}
 }
 
-// openDevice opens a directory and reads what it holds into memory.
-func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err error) {
+// openDevice opens the directory of device i and reads what it holds into memory.
+func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *device, err error) {
 	d := &device{tier: t, dir: o.Dir, capacity: o.CapacityBytes}
 	wake := make(chan struct{}, 1) // of the keeper
 	d.queue.init()
@@ -102,7 +102,7 @@ func (t *Tier) openDevice(ctx context.Context, o DeviceOptions) (_ *device, err 
 	})
 	d.uuid = d.home.Superblock().UUID
 	d.mu.space = ledger.NewSpace(ledger.SpaceOptions{
-		Device: len(t.devices), Down: d.port.IsDown, Wake: func() { kick(wake) },
+		Device: i, Down: d.port.IsDown, Wake: func() { kick(wake) },
 		UUID: d.uuid, Capacity: d.capacity, SlabBytes: slabBytes, Policy: t.opts.Policy,
 	})
 	if d.headers, err = newHeaders(t, d.mu.space, d.port, d.try); err != nil {

@@ -63,8 +63,8 @@ type Options struct {
 	// do not use Pool: each has a pool of its own, and they share the budget of Pool.
 	Pool *directio.Pool
 
-	// Progress is called now and then, on the goroutine of Open, while Open reads what the devices hold: with how many
-	// slots of how many it has come by, of one device after the other. Nil: it is not.
+	// Progress is called now and then while Open reads what the devices hold: with how many slots of how many of a device
+	// it has come by. Open reads all devices at once, and calls Progress for them in parallel. Nil: it is not.
 	Progress func(dir string, done, total int64)
 
 	// AllowTmpfs lets tests use directories in memory, which have no direct I/O.

@@ -1,8 +1,13 @@
 package disk
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/kvfs/kvfs/directio"
 )
 
 // TestOpenProgress shows that Open tells how much of a device it has read, from its index and, after a crash, from its
@@ -37,4 +42,34 @@ func TestOpenProgress(t *testing.T) {
 	steps = nil
 	r.crash(t)
 	check("by the tables")
+}
+
+// TestDevicesOpenAtOnce shows that no device waits until another one has been read: after a crash of a machine with many
+// devices that would take as long as all of them together.
+func TestDevicesOpenAtOnce(t *testing.T) {
+	const devices = 3
+	r := newRig(t, devices, 64<<20, nil)
+	var all []stored
+	for i := range 100 * devices {
+		all = append(all, stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 100+i)})
+	}
+	r.mustStore(t, all...)
+	var opening sync.WaitGroup
+	opening.Add(devices)
+	together := make(chan struct{})
+	go func() { opening.Wait(); close(together) }() // ends with the test, or is left waiting by one that fails
+	engine := r.opts.Engine
+	r.opts.Engine = func(ctx context.Context, dir string) (directio.Engine, error) {
+		opening.Done()
+		select {
+		case <-together:
+			return engine(ctx, dir)
+		case <-time.After(patience):
+			return nil, fmt.Errorf("nobody opens the other devices while %s is opened", dir)
+		}
+	}
+	next := r.crash(t)
+	for _, b := range all {
+		next.mustLoad(t, b)
+	}
 }

@@ -118,28 +118,43 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < port.MinShare {
 		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, port.MinShare, block.ErrInvalid))
 	}
-	for _, o := range opts.Devices {
-		d, err := t.openDevice(ctx, o)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("open disk tier: device %s: %w", o.Dir, err))
-			continue
-		}
-		t.devices = append(t.devices, d)
-	}
-	if len(errs) > 0 {
-		for _, d := range t.devices {
-			d.discard()
+	devices, err := t.openDevices(ctx)
+	if errs = append(errs, err); errors.Join(errs...) != nil {
+		for _, d := range devices {
+			if d != nil {
+				d.discard()
+			}
 		}
 		if t.ownPool {
 			errs = append(errs, t.pool.Close())
 		}
 		return nil, errors.Join(errs...)
 	}
+	t.devices = devices
 	t.initBudget()
 	for _, d := range t.devices {
 		d.start()
 	}
 	return t, nil
+}
+
+// openDevices opens all devices at once, since after a crash each of them takes as long as its tables take to read. The
+// device of one that fails is nil.
+func (t *Tier) openDevices(ctx context.Context) ([]*device, error) {
+	devices, errs := make([]*device, len(t.opts.Devices)), make([]error, len(t.opts.Devices))
+	var wg sync.WaitGroup
+	for i, o := range t.opts.Devices {
+		wg.Go(func() {
+			d, err := t.openDevice(ctx, i, o)
+			if err != nil {
+				errs[i] = fmt.Errorf("open disk tier: device %s: %w", o.Dir, err)
+				return
+			}
+			devices[i] = d
+		})
+	}
+	wg.Wait()
+	return devices, errors.Join(errs...)
 }
 
 // SetHost sets the Host, which is asked before evictions and told of losses. Call it before any

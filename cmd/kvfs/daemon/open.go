@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -246,7 +247,10 @@ func openSecondaries(ctx context.Context, cfg *config.Config, web *web, log *zap
 // recovering returns a function that tells, on the web and on a terminal, how much of an SSD directory is read.
 func recovering(web *web, tier string) func(dir string, done, total int64) {
 	bar := show.NewBar(os.Stderr, show.IsTerminal(os.Stderr))
+	var mu sync.Mutex // guards bar
 	return func(dir string, done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
 		if done == total { // of this directory
 			bar.Clear()
 			return
