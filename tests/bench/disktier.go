@@ -65,7 +65,7 @@ func (b *bench) measureDiskTier(ctx context.Context) error {
 	}
 	steps := map[string]func(context.Context) error{
 		"cold": d.cold, "drain": d.drain, "hotcascade": d.hotCascade, "recovery": d.recovery,
-		"prefetch": d.prefetch,
+		"prefetch": d.prefetch, "lookfirst": d.lookFirst,
 	}
 	var errs []error
 	for _, topic := range diskTopics() {

@@ -29,7 +29,9 @@ func hotTopics() []string {
 }
 
 // diskTopics are about the disk tier.
-func diskTopics() []string { return []string{"cold", "drain", "hotcascade", "recovery", "prefetch"} }
+func diskTopics() []string {
+	return []string{"cold", "drain", "hotcascade", "recovery", "prefetch", "lookfirst"}
+}
 
 // config is the parsed flags.
 type config struct {

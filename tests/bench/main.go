@@ -24,7 +24,7 @@
 // Those of the disk tier, in a separate directory under -disk and with separate daemons: cold
 // (reads of blocks that only the disk tier has, beside fio and a plain directory), drain (the rate
 // at which the cascade empties its queue, beside fio), hotcascade (how much a cascade slows hot
-// reads), recovery (start with and without the index). Fio runs io_uring with O_DIRECT in the same
+// reads), recovery (start with and without the index), lookfirst (look-ups that bring blocks up, beside opens that do). Fio runs io_uring with O_DIRECT in the same
 // directory and the same rounds, 8 requests deep, in cold as many as there are readers. Without fio the other figures are measured and
 // the tables say what is missing.
 //
