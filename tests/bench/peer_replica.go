@@ -40,6 +40,9 @@ func (p *peerBench) replicaSize(ctx context.Context, table *table, size int) (er
 		if err := c.iperfRound(ctx, perSec, peerMode{congestion: "cubic"}); err != nil {
 			return err
 		}
+		if err := pretouch(total*5/2 + 256*mib); err != nil { // for the blocks on both nodes
+			return err
+		}
 		copied, written, err := c.replicaPass(ctx, set)
 		if err != nil {
 			return err
