@@ -171,16 +171,16 @@ func (s *storeJob) prepare(c *copying, all []candidate) bool {
 		s.conclude(c)
 		return false
 	}
-	if c.sum, err = sumOf(tr); err != nil {
+	if c.sum, err = t.sumOf(tr); err != nil {
 		c.out.Err = t.fail("store", tr.Key, err)
 		return false
 	}
 	return true
 }
 
-// sumOf returns the checksum of a block, and reads the block if it is not known. It fails with
-// ErrInvalid if the file is too short.
-func sumOf(tr *driver.Transfer) (block.Checksum, error) {
+// sumOf returns the checksum of a block. If it is not known, the engine computes it as for a loan and keeps it, so
+// that the peers that fetch the block find it. It fails with ErrInvalid if the file is too short.
+func (t *Tier) sumOf(tr *driver.Transfer) (block.Checksum, error) {
 	fi, err := tr.File.Stat()
 	if err != nil {
 		return block.Checksum{}, fmt.Errorf("%w: %w", block.ErrUnavailable, err)
@@ -192,8 +192,14 @@ func sumOf(tr *driver.Transfer) (block.Checksum, error) {
 	if tr.Sum.Valid {
 		return tr.Sum, nil
 	}
+	if !tr.Volatile { // else another reading may have another checksum
+		if l, err := t.engine.lend(t.ctx, tr.Key.Path(), tr.Attrs.Seq); err == nil {
+			l.close()
+			return l.Sum, nil
+		}
+	}
 	sum := block.NewChecksum()
-	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, io.NewSectionReader(tr.File, 0, tr.Size), make([]byte, min(tr.Size+1, 1<<20)))
+	n, err := io.Copy(sum, io.NewSectionReader(tr.File, 0, tr.Size))
 	switch {
 	case err != nil:
 		return block.Checksum{}, fmt.Errorf("%w: %w", block.ErrUnavailable, err)

@@ -80,6 +80,40 @@ func (c *cell) holders(path string) (names []string) {
 	return names
 }
 
+// TestStoreSum shows that the engine computes an unknown checksum, which it keeps for the loans to come, unless the file may
+// change meanwhile or the engine cannot lend the block.
+func TestStoreSum(t *testing.T) {
+	held, file := payload(500, 1), payload(500, 2)
+	for _, x := range []struct {
+		name     string
+		volatile bool
+		lendErr  error
+		want     []byte
+	}{
+		{"kept by the engine", false, nil, held},
+		{"volatile", true, nil, file},
+		{"not lent", false, block.ErrPending, file},
+	} {
+		c := newCell(t, 1, nil)
+		c.engine.put(tiers.Holding{Path: "g/x", Seq: 7}, held)
+		c.engine.lendErr = x.lendErr
+		var offered block.Checksum
+		c.peers[0].memBackend, c.peers[0].store = newMemBackend(), func(_ context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
+			offered = l[0].Sum
+			return []cluster.StoreOutcome{{Status: cluster.StoreDone}}
+		}
+		done := make(chan driver.Outcome, 1)
+		c.Store(&driver.Job{
+			Blocks: []driver.Transfer{{Key: keyOf("g/x"), Size: 500, Attrs: driver.Attrs{Seq: 7}, Volatile: x.volatile, File: memFile(t, file)}},
+			Done:   func(r *driver.Result) { done <- r.Outcomes[0] },
+		})
+		o := within(t, "store", done)
+		if want := block.Sum(x.want); o.Status != driver.Stored || o.Sum != want || offered != want {
+			t.Errorf("%s: %v (%v), checksum %v, offered %v, want %v", x.name, o.Status, o.Err, o.Sum, offered, want)
+		}
+	}
+}
+
 // TestStoreReplicas shows that a block goes to as many peers as wanted, that peers that have it
 // count, and that another peer replaces one that refuses or fails.
 func TestStoreReplicas(t *testing.T) {
