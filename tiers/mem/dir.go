@@ -112,11 +112,10 @@ func claimDir(f *os.File, chown bool) error {
 }
 
 // waitLock takes LOCK_EX on f, or fails with the error of ctx. Other processes hold it only while
-// they attach or remove a store.
+// they attach, list or remove a store. The pauses grow, because fifty daemons that ask every few
+// milliseconds take the processor from the one that has the lock.
 func waitLock(ctx context.Context, f *os.File) error {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for pause := time.Millisecond; ; pause = min(2*pause, 64*time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return nil
@@ -127,7 +126,7 @@ func waitLock(ctx context.Context, f *os.File) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the lock on %s: %w", f.Name(), ctx.Err())
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
