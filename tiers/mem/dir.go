@@ -61,8 +61,8 @@ func openDirAt(at *os.File, name, path string) (*os.File, error) {
 }
 
 // openParent opens the directory above the store. It makes the directory if asked to. It waits for
-// the setup lock on it until ctx is done. Closing the file unlocks.
-func openParent(ctx context.Context, p place, create bool) (*os.File, error) {
+// the setup lock on it, LOCK_EX or LOCK_SH, until ctx is done. Closing the file unlocks.
+func openParent(ctx context.Context, p place, create bool, lock int) (*os.File, error) {
 	if create {
 		if err := os.MkdirAll(p.parent, 0o700); err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func openParent(ctx context.Context, p place, create bool) (*os.File, error) {
 		err = claimDir(f, false)
 	}
 	if err == nil {
-		err = waitLock(ctx, f)
+		err = waitLock(ctx, f, lock)
 	}
 	if err != nil {
 		f.Close()
@@ -111,12 +111,12 @@ func claimDir(f *os.File, chown bool) error {
 	return nil
 }
 
-// waitLock takes LOCK_EX on f, or fails with the error of ctx. Other processes hold it only while
-// they attach, list or remove a store. The pauses grow, because fifty daemons that ask every few
+// waitLock takes LOCK_EX or LOCK_SH on f, or fails with the error of ctx. Other processes hold it only
+// while they attach, list or remove a store. The pauses grow, because fifty daemons that ask every few
 // milliseconds take the processor from the one that has the lock.
-func waitLock(ctx context.Context, f *os.File) error {
+func waitLock(ctx context.Context, f *os.File, lock int) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 64*time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), lock|unix.LOCK_NB)
 		if err == nil {
 			return nil
 		}
@@ -363,20 +363,24 @@ func looksOurs(names []string) bool {
 }
 
 // detach unmounts and removes the directory of a store. The caller holds the setup lock and has
-// closed all its descriptors of the store but root.
-func detach(parent *os.File, p place, root *os.File, mounted bool) error {
+// closed all its descriptors of the store but root. The memory becomes free when the caller closes
+// rest, which is nil if it is free already. The caller unlocks first, because that can take seconds.
+func detach(parent *os.File, p place, root *os.File, mounted bool) (rest *os.File, err error) {
 	defer root.Close()
 	if !mounted {
 		if err := wipe(root, false); err != nil {
-			return err
+			return nil, err
 		}
 		unix.Unlinkat(int(root.Fd()), lockName, 0)
-		return rmdirEmpty(parent, p)
+		return nil, rmdirEmpty(parent, p)
 	}
-	// A clean unmount frees everything at once. If files are open, the whole tmpfs stays until the
-	// last of them is closed. So unlink the others.
+	if fd, e := unix.OpenTree(int(root.Fd()), "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC); e == nil {
+		rest = os.NewFile(uintptr(fd), p.dir()) // a second mount of the tmpfs; before Linux 5.2 there is none
+	}
+	// A clean unmount frees everything with the last mount. If files are open, the whole tmpfs stays until
+	// the last of them is closed. So unlink the others.
 	root.Close()
-	err := unix.Unmount(p.dir(), unix.UMOUNT_NOFOLLOW)
+	err = unix.Unmount(p.dir(), unix.UMOUNT_NOFOLLOW)
 	if err == unix.EBUSY {
 		var again *os.File
 		if again, err = openDirAt(parent, p.name, p.dir()); err == nil {
@@ -389,7 +393,7 @@ func detach(parent *os.File, p place, root *os.File, mounted bool) error {
 	} else if err == unix.EINVAL {
 		err = nil // another process was faster
 	}
-	return errors.Join(err, rmdirEmpty(parent, p))
+	return rest, errors.Join(err, rmdirEmpty(parent, p))
 }
 
 // rmdirEmpty removes the directory itself. It keeps the directory if others use it, or if another

@@ -89,8 +89,8 @@
 // the lock of the id lease is below it, taken once in 2^32 calls.
 //
 // Two locks work between processes. The flock on the directory above the store is held while a
-// store is attached, listed or removed. The flock on the file lock inside is held as long as the
-// store is open.
+// store is attached, listed or removed; Close takes it shared, so that many can close at once. The
+// flock on the file lock inside is held as long as the store is open.
 //
 // # What stays
 //

@@ -17,8 +17,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// listWait bounds how long List and Discard wait for a process that attaches or removes a store.
-const listWait = 30 * time.Second
+// setupWait bounds how long Close, List and Discard wait for a process that attaches, lists or removes a store.
+const setupWait = 30 * time.Second
 
 // Info describes a store of this machine.
 type Info struct {
@@ -63,9 +63,9 @@ func list(parents []string) ([]Info, error) {
 }
 
 func listParent(path string) ([]Info, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), listWait)
+	ctx, cancel := context.WithTimeout(context.Background(), setupWait)
 	defer cancel()
-	parent, err := openParent(ctx, place{parent: path, own: true}, false)
+	parent, err := openParent(ctx, place{parent: path, own: true}, false, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +172,9 @@ func Discard(dir string) error {
 }
 
 func discard(p place) error {
-	ctx, cancel := context.WithTimeout(context.Background(), listWait)
+	ctx, cancel := context.WithTimeout(context.Background(), setupWait)
 	defer cancel()
-	parent, err := openParent(ctx, p, false)
+	parent, err := openParent(ctx, p, false, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,10 @@ func discard(p place) error {
 		root.Close()
 		return err
 	}
-	return detach(parent, p, root, mounted)
+	rest, err := detach(parent, p, root, mounted)
+	parent.Close()
+	rest.Close()
+	return err
 }
 
 // checkDead fails with *BusyError or ErrInvalid, unless root is a store that no process has open.

@@ -238,6 +238,42 @@ func TestCloseWhileOpen(t *testing.T) {
 	}
 }
 
+// TestDetach: the memory of a store becomes free only after the setup lock is, because much memory takes seconds.
+func TestDetach(t *testing.T) {
+	requireMount(t)
+	p := place{parent: shmDir(t), name: "s", mount: true}
+	s := open(t, Options{Dir: p.dir()})
+	put(t, s, "g/big", strings.Repeat("x", 16<<20))
+	s.Close(true)
+	parent, err := openParent(t.Context(), p, false, unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Close()
+	root, err := openDirAt(parent, p.name, p.dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest, err := detach(parent, p, root, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rest.Close()
+	if rest == nil {
+		t.Skip("no open_tree(2)")
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(rest.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used < 16<<20 {
+		t.Errorf("%d bytes are left: freed under the lock", used)
+	}
+	if _, err := os.Lstat(p.dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("directory: %v", err)
+	}
+}
+
 // TestOpenFails: when Open fails after the mount, the mount goes again.
 func TestOpenFails(t *testing.T) {
 	requireMount(t)

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -18,13 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-const (
-	buckets = 256
-
-	// teardownWait bounds how long Close waits for another process that attaches or lists a store.
-	// That takes milliseconds.
-	teardownWait = 10 * time.Second
-)
+const buckets = 256
 
 // Store is the primary tier in one directory; see the package comment. Its methods may be called in
 // parallel. Close waits for the calls in progress.
@@ -104,7 +97,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // open attaches the directory under the setup lock.
 func (s *Store) open(ctx context.Context) error {
-	parent, err := openParent(ctx, s.place, true)
+	parent, err := openParent(ctx, s.place, true, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -120,7 +113,9 @@ func (s *Store) open(ctx context.Context) error {
 	s.release()
 	if a.fresh {
 		if root, e := openDirAt(parent, s.place.name, s.dir); e == nil {
-			err = errors.Join(err, detach(parent, s.place, root, s.mounted))
+			rest, e := detach(parent, s.place, root, s.mounted)
+			rest.Close()
+			err = errors.Join(err, e)
 		}
 	}
 	return err
@@ -325,20 +320,22 @@ func (s *Store) Close(keep bool) error {
 		s.release()
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), teardownWait)
+	ctx, cancel := context.WithTimeout(context.Background(), setupWait)
 	defer cancel()
-	parent, err := openParent(ctx, s.place, false)
+	parent, err := openParent(ctx, s.place, false, unix.LOCK_SH) // not to wait for others that close
 	if err != nil {
 		// At least free the memory while the lock is still ours.
 		err = errors.Join(err, wipe(s.root, s.mounted))
 		s.release()
 		return err
 	}
-	defer parent.Close()
 	root := s.root
 	s.root = nil
 	s.release()
-	return detach(parent, s.place, root, s.mounted)
+	rest, err := detach(parent, s.place, root, s.mounted)
+	parent.Close()
+	rest.Close()
+	return err
 }
 
 // release closes all descriptors, the lock's last.

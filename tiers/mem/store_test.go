@@ -238,14 +238,21 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestWaits: Open waits for the setup lock no longer than its context.
+// TestWaits: Close does not wait for a Close of another store. Open waits for the setup lock no longer than its context.
 func TestWaits(t *testing.T) {
 	dir := shmDir(t)
+	s := open(t, Options{Dir: dir + "/s", NoMount: true})
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(false); err != nil {
+		t.Error(err)
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}

@@ -278,7 +278,7 @@ func TestClaim(t *testing.T) {
 	if err := os.Chmod(base, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f, err := openParent(context.Background(), place{parent: base, own: true}, true)
+	f, err := openParent(context.Background(), place{parent: base, own: true}, true, unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestClaim(t *testing.T) {
 	if err := os.Chown(base, 4242, 4242); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := openParent(context.Background(), place{parent: base, own: true}, true); !errors.Is(err, unix.EPERM) {
+	if f, err := openParent(context.Background(), place{parent: base, own: true}, true, unix.LOCK_EX); !errors.Is(err, unix.EPERM) {
 		t.Errorf("got %v, %v", f, err)
 	}
 }
