@@ -49,9 +49,10 @@ func (p *Peer) tryDial(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{link: l, peer: p}
+	c.nudge = func() { p.nudge(c) }
 	p.t.counters.dialled.Add(1)
 	p.t.counters.openOut.Add(1)
-	c.timer = time.AfterFunc(time.Hour, func() { p.nudge(c) }) // ends with close
+	c.timer = time.AfterFunc(time.Hour, c.nudge) // ends with close
 	c.timer.Stop()
 	if err := c.greet(ctx); err != nil {
 		c.close()
@@ -87,7 +88,9 @@ func (c *conn) greet(ctx context.Context) error {
 type conn struct {
 	*link
 	peer  *Peer
-	timer *time.Timer // runs while the connection is idle
+	nudge func()
+	timer *time.Timer // runs while the connection is idle and has nothing to confirm
+	wait  *rdma.Wait  // begun while it is idle and has something to confirm; else nil
 
 	reused  bool // has been idle since it was dialled
 	heard   bool // something came from the peer since acquire
@@ -115,10 +118,10 @@ func (c *conn) usable() bool {
 	return ctl == nil && (err == unix.EAGAIN || err == nil && n > 0)
 }
 
-// rest starts the timer of c, which is now idle.
+// rest has c tended, which is now idle.
 func (c *conn) rest() {
 	if c.confirmed != c.received {
-		c.timer.Reset(confirmDelay)
+		c.wait = c.peer.t.confirms.Begin(c.nudge)
 	} else {
 		c.timer.Reset(c.peer.t.opts.IdleTimeout)
 	}
@@ -142,9 +145,18 @@ func (c *conn) flush(frames []byte) error {
 	return nil
 }
 
+// rouse ends what rest has begun.
+func (c *conn) rouse() {
+	c.timer.Stop()
+	if c.wait != nil {
+		c.peer.t.confirms.End(c.wait)
+		c.wait = nil
+	}
+}
+
 // close ends the connection.
 func (c *conn) close() {
-	c.timer.Stop()
+	c.rouse()
 	c.tcp.Close()
 	c.peer.t.counters.openOut.Add(-1)
 }

@@ -21,9 +21,9 @@ func (s *session) lend(name []byte) (rdma.Loan, error) {
 		return rdma.Loan{}, rdma.ErrBusy
 	}
 	v := &vigil{session: s, done: make(chan struct{})}
-	timer := time.AfterFunc(lendPatience, v.run) // ends with v.stop below
+	wait := s.t.patience.Begin(v.run) // ends with v.stop below
 	loan, err := source.Lend(s.ctx, name)
-	if !timer.Stop() {
+	if !s.t.patience.End(wait) {
 		v.stop()
 	}
 	return loan, err

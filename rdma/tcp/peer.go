@@ -218,7 +218,7 @@ func (p *Peer) giveBack(g grant) {
 // takeLocked makes c busy.
 func (p *Peer) takeLocked(c *conn) {
 	p.mu.busy[c] = struct{}{}
-	c.timer.Stop()
+	c.rouse()
 }
 
 // freeLocked frees the slot of a connection.
@@ -255,14 +255,13 @@ func (p *Peer) release(c *conn, err error) {
 // dropIdleLocked closes the idle connections.
 func (p *Peer) dropIdleLocked() {
 	for _, c := range p.mu.idle {
-		c.timer.Stop()
 		c.close()
 		p.freeLocked()
 	}
 	p.mu.idle = nil
 }
 
-// nudge is called by the timer of an idle connection. It confirms the received blocks, and at the
+// nudge is called when a connection has been idle for some time. It confirms the received blocks, and at the
 // end of the idle time closes. It does nothing if c is in use again.
 func (p *Peer) nudge(c *conn) {
 	p.mu.Lock()

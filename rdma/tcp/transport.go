@@ -35,6 +35,8 @@ type Transport struct {
 	rate     pacer       // nil: no limit
 	rarely   *zap.Logger // for messages that strangers can cause as often as they like
 	source   atomic.Pointer[rdma.Source]
+	patience rdma.Patience // of lend
+	confirms rdma.Patience // of idle connections
 
 	// ctx ends when Close begins. It is the parent of Lends and dials.
 	ctx    context.Context
@@ -60,7 +62,7 @@ func Open(opts Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{opts: opts, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+	t := &Transport{opts: opts, patience: rdma.Patience{Time: lendPatience}, confirms: rdma.Patience{Time: confirmDelay}, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0)
 	}))}
 	if opts.Rate > 0 {

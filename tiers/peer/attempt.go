@@ -115,13 +115,31 @@ func (a *attempt) run() {
 	t.counters.fetches.Add(uint64(len(fetches)))
 	a.limitTime, a.moved = a.timeLimit(), t.now()
 	a.silence = a.silenceLimit()
-	a.restart()
-	defer func() { a.stopLimit(); a.stopHedging() }()
-	returned := make(chan struct{})
-	go func() { // ends with the request; the function waits for it below
-		defer close(returned)
+	a.last = a.moved
+	watched := make(chan struct{})
+	watch := func() { // ends with the request, which it cuts off if need be
+		defer close(watched)
+		a.watch(events)
+	}
+	if len(a.pieces) == 1 { // few take so long that somebody has to watch
+		wait := t.patience.Begin(watch)
 		a.peer.Fetch(a.request, fetches)
-	}()
+		if t.patience.End(wait) {
+			f := <-events
+			a.answered(&f)
+			return
+		}
+	} else {
+		go watch()
+		a.peer.Fetch(a.request, fetches)
+	}
+	<-watched
+}
+
+// watch follows the request until all pieces have their answers.
+func (a *attempt) watch(events <-chan fetched) {
+	a.setTimers()
+	defer func() { a.stopLimit(); a.stopHedging() }()
 	for a.count > 0 || a.hedge != nil {
 		var hedged <-chan fetched
 		if a.hedge != nil {
@@ -138,7 +156,6 @@ func (a *attempt) run() {
 			a.startHedge()
 		}
 	}
-	<-returned
 }
 
 // timeLimit is how long the request may stand still: half of the remaining time if another node has
@@ -194,15 +211,18 @@ func (a *attempt) outOfTime() {
 
 // restart starts both timers again, after something has come.
 func (a *attempt) restart() {
+	a.last, a.seen = a.t.now(), a.progress.Load()
+	a.setTimers()
+}
+
+func (a *attempt) setTimers() {
 	t := a.t
-	a.last = t.now()
 	a.stopLimit()
 	a.stopHedging()
 	a.limit, a.hedgeTime = nil, nil
 	if a.count == 0 || a.cut != notCut {
 		return
 	}
-	a.seen = a.progress.Load()
 	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, a.limitTime))
 	a.planHedge()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/peer/pace"
@@ -36,6 +38,7 @@ type Tier struct {
 	watches  watchTable
 	older    *older
 	room     *pace.Room
+	patience rdma.Patience // of fetches; less than a hedge takes to begin
 	speed    pace.Speeds
 	silent   pace.Silences
 	segment  *segment
@@ -97,7 +100,8 @@ func open(o Options, n node, c clock) *Tier {
 	t := &Tier{
 		opts: o, node: n, log: o.Logger, clock: c,
 		hints: newHintTable(), bad: pace.NewShunned(), gone: pace.NewShunned(), declined: pace.NewShunned(), room: pace.NewRoom(o.MaxInFlightBytes),
-		takes: make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
+		patience: rdma.Patience{Time: 2 * time.Millisecond},
+		takes:    make(chan struct{}, maxTakes), offers: make(chan struct{}, maxStores),
 	}
 	t.older, t.segment = newOlder(t), newSegment(t)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -262,8 +266,19 @@ func (t *Tier) begin(run func()) bool {
 	if t.mu.closed {
 		return false
 	}
-	t.jobs.Go(run) // Close waits for it; t.ctx cuts it off
+	t.jobs.Go(func() { // Close waits for it; t.ctx cuts it off
+		deepen()
+		run()
+	})
 	return true
+}
+
+// deepen grows the stack of a new goroutine at once to what a fetch needs. Else it grows in steps, and each moves all that is on it.
+//
+//go:noinline
+func deepen() {
+	var room [12 << 10]byte
+	runtime.KeepAlive(&room)
 }
 
 // background runs a function that Close cuts off and waits for. False: the tier is closed.
