@@ -3,6 +3,8 @@ package pace
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,4 +106,18 @@ func TestCutAfterFunc(t *testing.T) {
 			t.Errorf("%d was called", n)
 		}
 	})
+}
+
+// TestSpeedsForget compares the median with that of the latest samples, sorted anew.
+func TestSpeedsForget(t *testing.T) {
+	s, all := &Speeds{}, []time.Duration{}
+	for range 10 * speedSamples {
+		d := time.Second + time.Duration(rand.IntN(speedSamples))
+		s.Add(1, d)
+		all = append(all, d)
+		latest := slices.Sorted(slices.Values(all[max(0, len(all)-speedSamples):]))
+		if got, ok := s.Quantile(1, 0.5); ok && got != latest[len(latest)/2] {
+			t.Fatalf("after %d samples: median %v, want %v", len(all), got, latest[len(latest)/2])
+		}
+	}
 }

@@ -23,8 +23,9 @@ type Speeds struct {
 }
 
 type speedClass struct {
-	ring [speedSamples]time.Duration
-	n    int // samples ever
+	ring   [speedSamples]time.Duration
+	sorted []time.Duration // the samples of ring
+	n      int             // samples ever
 }
 
 // Add records that a block of that size took d to come.
@@ -36,6 +37,12 @@ func (s *Speeds) Add(size int64, d time.Duration) {
 		c = &speedClass{}
 		s.mu.classes[bits.Len64(uint64(size))] = c
 	}
+	if c.n >= speedSamples {
+		at, _ := slices.BinarySearch(c.sorted, c.ring[c.n%speedSamples])
+		c.sorted = slices.Delete(c.sorted, at, at+1)
+	}
+	at, _ := slices.BinarySearch(c.sorted, d)
+	c.sorted = slices.Insert(c.sorted, at, d)
 	c.ring[c.n%speedSamples] = d
 	c.n++
 }
@@ -44,15 +51,12 @@ func (s *Speeds) Add(size int64, d time.Duration) {
 // there were too few.
 func (s *Speeds) Quantile(size int64, q float64) (time.Duration, bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	c := s.mu.classes[bits.Len64(uint64(size))]
 	if c == nil || c.n < minSamples {
-		s.mu.Unlock()
 		return 0, false
 	}
-	sorted := slices.Clone(c.ring[:min(c.n, speedSamples)])
-	s.mu.Unlock()
-	slices.Sort(sorted)
-	return max(minHedge, sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]), true
+	return max(minHedge, c.sorted[min(int(q*float64(len(c.sorted))), len(c.sorted)-1)]), true
 }
 
 const (
