@@ -66,6 +66,8 @@ func TestRate(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		count := map[context.Context]int{}
 		for i, ctx := range r.order {
 			count[ctx]++
