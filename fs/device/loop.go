@@ -46,9 +46,10 @@ type loop struct {
 	latencies *Latencies // counts the requests of the kernel
 	watch     *Watch     // is shown them
 
-	unique  atomic.Uint64 // request that the leader answers itself, 0 if none
-	opening atomic.Int64  // OPENs that are answered later, plus one that is being decided
-	spare   chan struct{} // hands the lead to a parked worker
+	unique  atomic.Uint64      // request that the leader answers itself, 0 if none
+	opening atomic.Int64       // OPENs that are answered later, plus one that is being decided
+	opens   [512]atomic.Uint64 // the numbers of the last OPENs; see opened
+	spare   chan struct{}      // hands the lead to a parked worker
 	parked  atomic.Int64
 	quit    chan struct{} // closed when the mount is gone
 	once    sync.Once
@@ -62,6 +63,10 @@ type loop struct {
 		ended        bool // no worker is left
 	}
 }
+
+// opened returns the place of the number of an OPEN. The numbers are even. None is used twice, so places are not cleared. A newer
+// OPEN may take the place of an older one.
+func (d *loop) opened(unique uint64) *atomic.Uint64 { return &d.opens[unique/2%uint64(len(d.opens))] }
 
 // maxParked bounds the workers that wait to lead. Others end after their request.
 const maxParked = 16

@@ -288,6 +288,13 @@ func (r Reply) Send(st fuse.Status, out *fuse.OpenOut) {
 	}
 }
 
+// interruptsOpen reports whether an INTERRUPT of n bytes is of an OPEN. go-fuse does not know of that: it would have the kernel ask
+// again at once, until the block has come.
+func (w *worker) interruptsOpen(n int) bool {
+	in := (*fuse.InterruptIn)(unsafe.Pointer(&w.in[0]))
+	return n == int(unsafe.Sizeof(*in)) && w.d.opened(in.Unique).Load() == in.Unique
+}
+
 // hot answers the requests of a hot read without the protocol layer and without allocating. It
 // returns size 0 if the answer comes later. fd is the descriptor that read the request.
 func (w *worker) hot(fd, n int) (size int, ok bool) {
@@ -298,6 +305,7 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		if n < int(unsafe.Sizeof(fuse.OpenIn{})) {
 			return 0, false
 		}
+		w.d.opened(h.Unique).Store(h.Unique)
 		out := (*fuse.OpenOut)(body)
 		*out = fuse.OpenOut{}
 		in := (*fuse.OpenIn)(unsafe.Pointer(h))
@@ -311,6 +319,8 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 		}
 		w.d.opening.Add(-1)
 		return w.head(h.Unique, st, unsafe.Sizeof(*out)), true
+	case opcodeInterrupt:
+		return 0, w.interruptsOpen(n)
 	case opcodeRelease:
 		if n < int(unsafe.Sizeof(fuse.ReleaseIn{})) {
 			return 0, false
