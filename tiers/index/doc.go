@@ -30,8 +30,11 @@
 //	entries  chunks of 1024 Entry; ID = chunk<<10 | slot; the free ones chained
 //	buckets  chunks of 4096 ID: hash table over (parent, name), chained through
 //	         Entry.chain, split one bucket for each entry that is linked
-//	names    16 size classes, of 16 to 256 bytes in steps of 16; a class has
-//	         chunks of 1024 slots and chains its free slots through themselves
+//	names    64 size classes, of 4 to 256 bytes in steps of 4; a class has
+//	         chunks of 512 slots and chains its free slots through themselves
+//
+// A hash is stored in half its bytes: 16 lower-case hexadecimal digits as 8 bytes, as often as the
+// name begins with them.
 //
 // The fields of an Entry that a look-up reads are 64 bytes side by side.
 //
@@ -47,8 +50,8 @@
 //
 // # Memory
 //
-// An entry costs 152 bytes, its bucket 4, and its name the length rounded up to 16. That is 236
-// bytes with a name of 68 bytes (BenchmarkMemory). Chunks are kept for reuse and never given back.
+// An entry costs 152 bytes, its bucket 4, and its name what is stored of it, rounded up to 4. That is
+// 192 bytes with 64 digits and ".bin" (BenchmarkMemory). Chunks are kept for reuse and never given back.
 // So the memory is that of the largest number of entries so far, at most 2^32-2.
 //
 // # Concurrency

@@ -11,6 +11,9 @@ type probe struct {
 	parent       ID
 	name         uint32
 	nameLen      uint8
+	state        state
+	stored       []byte
+	first        byte
 	i            uint8
 }
 
@@ -48,7 +51,14 @@ func (x *Index) lookupEach(parents []ID, names []string, out []Found) {
 		for k := range left {
 			p := &left[k]
 			e := &x.entries[p.id>>entryBits][p.id%entryChunk] // slot 0 is nobody's, but there
-			p.hash, p.parent, p.chain, p.name, p.nameLen = e.hash, e.parent, e.chain, e.name, e.nameLen
+			p.hash, p.parent, p.chain = e.hash, e.parent, e.chain
+			p.name, p.nameLen, p.state = e.name, e.nameLen, e.state
+		}
+		for k := range left {
+			if p := &left[k]; p.hash == p.wanted && p.id != 0 {
+				p.stored = x.names.at(p.name, p.nameLen)
+				p.first = p.stored[0]
+			}
 		}
 		again := left[:0]
 		for k := range left {
@@ -56,7 +66,7 @@ func (x *Index) lookupEach(parents []ID, names []string, out []Found) {
 			if p.id == 0 {
 				continue
 			}
-			if p.hash == p.wanted && p.parent == parents[p.i] && string(x.names.at(p.name, p.nameLen)) == names[p.i] {
+			if p.hash == p.wanted && p.parent == parents[p.i] && isName(p.stored, p.state.groups(), names[p.i]) {
 				out[p.i].ID = p.id
 			} else if p.id = p.chain; p.id != 0 {
 				again = append(again, p)

@@ -16,7 +16,7 @@ type Entry struct {
 	chain   ID     // next in the same bucket; if free, next free entry
 	parent  ID     // 0 for Root and unlinked entries
 	name    uint32 // slot in the size class of nameLen
-	nameLen uint8  // bytes, 1 to 255 if linked; 0 for Root
+	nameLen uint8  // bytes in that slot, 1 to 255 if linked; 0 for Root
 	state   state
 	Flags   uint16
 	Mode    uint32 // type and permission bits, as st_mode
@@ -51,8 +51,14 @@ type state uint8
 const (
 	free state = iota
 	unlinked
-	linked
+	linked // and all above, by the groups of digits in the name
 )
+
+// length returns the bytes of the name.
+func (e *Entry) length() int { return int(e.nameLen) + e.state.groups()*digits/2 }
+
+// groups returns how many groups of digits the name begins with.
+func (s state) groups() int { return max(int(s)-int(linked), 0) }
 
 const (
 	entryBits  = 10 // 1024 entries, 152 KiB a chunk: what an empty index costs

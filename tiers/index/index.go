@@ -105,7 +105,7 @@ func (x *Index) find(h uint32, parent ID, name string) ID {
 	for id != 0 {
 		e := x.At(id)
 		// Comparing the hash first spares the miss on the name's memory.
-		if e.hash == h && e.parent == parent && string(x.names.at(e.name, e.nameLen)) == name {
+		if e.hash == h && e.parent == parent && isName(x.names.at(e.name, e.nameLen), e.state.groups(), name) {
 			return id
 		}
 		id = e.chain

@@ -209,6 +209,26 @@ func TestNameLengths(t *testing.T) {
 	}
 }
 
+// TestDigits: names that differ in one byte stay apart, and keep that byte, whether or not it is a hexadecimal digit.
+func TestDigits(t *testing.T) {
+	x := New()
+	ids := map[string]ID{}
+	for i := range 2 * digits {
+		for c := 1; c < 256; c++ {
+			p := []byte("00112233445566778899aabbccddeeff.bin")
+			p[i] = byte(c)
+			if name := string(p); ids[name] == 0 {
+				ids[name] = add(x, Root, name, fileMode)
+			}
+		}
+	}
+	for name, id := range ids {
+		if x.Lookup(Root, name) != id || x.Name(id) != name || x.Path(id) != name {
+			t.Errorf("%q: found %d, want %d, with the name %q", name, x.Lookup(Root, name), id, x.Name(id))
+		}
+	}
+}
+
 // TestMisuse: breaking a rule panics at once and says which entry it was.
 func TestMisuse(t *testing.T) {
 	tests := []struct {

@@ -3,7 +3,7 @@ package index
 import "slices"
 
 // Linked reports whether id has a place in the tree; Root has.
-func (x *Index) Linked(id ID) bool { return x.At(id).state == linked }
+func (x *Index) Linked(id ID) bool { return x.At(id).state >= linked }
 
 // Parent returns the directory of id, 0 for Root and for unlinked entries.
 func (x *Index) Parent(id ID) ID { return x.At(id).parent }
@@ -22,8 +22,8 @@ func (x *Index) Within(id, dir ID) bool {
 // Name returns the name of id in its directory, "" for Root and for unlinked
 // entries.
 func (x *Index) Name(id ID) string {
-	e := x.At(id)
-	return string(x.names.at(e.name, e.nameLen))
+	var buf [maxName]byte
+	return string(x.names.append(buf[:0], x.At(id)))
 }
 
 // Path returns the path of id from Root, as Walk takes it: "" for Root, and
@@ -34,7 +34,7 @@ func (x *Index) Path(id ID) string { return string(x.AppendPath(nil, id)) }
 func (x *Index) AppendPath(dst []byte, id ID) []byte {
 	n := 0
 	for e := x.At(id); e.parent != 0; e = x.At(e.parent) {
-		n += len("/") + int(e.nameLen)
+		n += len("/") + e.length()
 	}
 	if n == 0 {
 		return dst
@@ -43,8 +43,8 @@ func (x *Index) AppendPath(dst []byte, id ID) []byte {
 	dst = slices.Grow(dst, n)
 	path := dst[len(dst) : len(dst)+n]
 	for e := x.At(id); e.parent != 0; e = x.At(e.parent) {
-		n -= int(e.nameLen)
-		copy(path[n:], x.names.at(e.name, e.nameLen))
+		n -= e.length()
+		x.names.append(path[n:n], e)
 		if n > 0 {
 			n--
 			path[n] = '/'

@@ -29,7 +29,7 @@ func (x *Index) resume(dir *Entry, after uint64, hint ID) ID {
 		e := &x.entries[hint>>entryBits][hint%entryChunk]
 		// A cookie is given once, so an equal cookie proves that this is the entry. But dir may
 		// have lost it.
-		if e.state == linked && e.order == after && x.At(e.parent) == dir {
+		if e.state >= linked && e.order == after && x.At(e.parent) == dir {
 			return e.next
 		}
 	}

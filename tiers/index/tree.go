@@ -38,7 +38,7 @@ func (x *Index) Rename(id, parent ID, name string) {
 
 func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	dir := x.At(parent)
-	if dir.state != linked || dir.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+	if dir.state < linked || dir.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 		bug("child of what is not a linked directory:", parent)
 	}
 	if len(name) == 0 || len(name) > maxName {
@@ -48,11 +48,11 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	if x.find(h, parent, name) != 0 { // cheap: the caller has just looked here
 		bug("taken name for", id)
 	}
-	e.state = linked
 	e.parent = parent
 	e.hash = h
-	e.name = x.names.put(name)
-	e.nameLen = uint8(len(name))
+	var groups uint8
+	e.name, e.nameLen, groups = x.names.put(name)
+	e.state = linked + state(groups)
 	x.insert(id, e)
 	x.linked++
 
@@ -69,7 +69,7 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 }
 
 func (x *Index) detach(id ID, e *Entry) {
-	if e.state != linked || id == Root {
+	if e.state < linked || id == Root {
 		bug("unlink of the nameless", id)
 	}
 	dir := x.At(e.parent)
