@@ -159,8 +159,7 @@ func (e *adoption) fillFile(f *leftFile) {
 		en.Sum, en.Flags = r.Sum.Sum, en.Flags|state.FlagSum
 	}
 	if !r.Expires.IsZero() {
-		en.Expires = r.Expires.UnixNano()
-		e.Mu.Expiries.Add(en.Expires, f.id)
+		ix.SetExpires(f.id, r.Expires.UnixNano())
 	}
 	parent := ix.Parent(f.id)
 	e.EnterGroupLocked(en, e.GroupOfLocked(parent))
@@ -314,10 +313,7 @@ func (n *enumeration) add(h *driver.Held) {
 	if h.Sum.Valid {
 		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
 	}
-	if a.Expires != 0 {
-		en.Expires = a.Expires
-		e.Mu.Expiries.Add(a.Expires, id)
-	}
+	e.Mu.Ix.SetExpires(id, a.Expires)
 	en.Tiers = n.s.Bit
 	e.EnterGroupLocked(en, e.GroupOfLocked(n.parent))
 	state.Pin(e.State, id, en, a.Pinned)

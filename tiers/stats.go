@@ -141,7 +141,7 @@ func (e *report) Pinned(id index.ID) bool {
 func (e *report) TTL(id index.ID) time.Duration {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	if at := e.Mu.Ix.At(id).Expires; at != 0 {
+	if at := e.Mu.Ix.Expires(id); at != 0 {
 		return max(time.Duration(at-e.Now()), 1)
 	}
 	return 0

@@ -96,7 +96,7 @@ func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	case en.Flags&state.FlagUncommitted != 0:
 		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}
 	case e.ExpiredLocked(id):
-		return fate.Verdict{Kind: fate.Expired, Time: time.Unix(0, en.Expires), Text: "its time to live has passed"}
+		return fate.Verdict{Kind: fate.Expired, Time: time.Unix(0, e.Mu.Ix.Expires(id)), Text: "its time to live has passed"}
 	}
 	tiers := strings.Join(e.TierNamesLocked(id), ",")
 	switch {

@@ -92,9 +92,6 @@ func (e *elsewhere) enterFoundLocked(id index.ID, en *index.Entry, l *driver.Loc
 		return
 	}
 	e.Mu.Room.Group(en.Group).Learn(l.Size)
-	if l.Expires != 0 {
-		en.Expires = l.Expires
-		e.Mu.Expiries.Add(l.Expires, id)
-	}
+	e.Mu.Ix.SetExpires(id, l.Expires)
 	e.TierEventLocked(event.Stored, s.Opts.Name, id, fate.Cause{}) // the events tell which blocks there are
 }

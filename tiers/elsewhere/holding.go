@@ -30,10 +30,10 @@ func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
 	return local && !e.Mu.Room.Group(en.Group).Pinned() && !e.ExpiredLocked(id)
 }
 
-func (e *lending) holdingLocked(en *index.Entry, path string, h *Holding) {
+func (e *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&state.FlagPinned != 0, Memory: en.Blob != 0,
+		Mtime: en.Mtime, Expires: e.Mu.Ix.Expires(id), Pinned: en.Flags&state.FlagPinned != 0, Memory: en.Blob != 0,
 		tiers: e.OwnTiers(en),
 	}
 	if en.Flags&state.FlagSum != 0 {
@@ -58,7 +58,7 @@ func (e *lending) Holding(path string) (Holding, bool) {
 	if !e.holdsLocked(id, en) {
 		return h, false
 	}
-	e.holdingLocked(en, path, &h)
+	e.holdingLocked(id, en, path, &h)
 	if en.Mode&state.ModeType != state.ModeDir {
 		h.Dirs = e.AttrsLocked(id, en).Dirs
 	}
@@ -168,7 +168,7 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 		}
 		if e.holdsLocked(id, en) {
 			batch = append(batch, Holding{})
-			e.holdingLocked(en, string(path)+ix.Name(id), &batch[len(batch)-1])
+			e.holdingLocked(id, en, string(path)+ix.Name(id), &batch[len(batch)-1])
 		}
 		return true
 	})

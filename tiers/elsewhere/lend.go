@@ -82,7 +82,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 	}
 	blob := driver.BlobID(en.Blob)
 	l := &Lent{id: id, blob: blob}
-	e.holdingLocked(en, o.Path, &l.Holding)
+	e.holdingLocked(id, en, o.Path, &l.Holding)
 	l.Dirs = e.AttrsLocked(id, en).Dirs
 	en.Opens++
 	if en.Opens == 1 {
@@ -172,7 +172,7 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	}
 	en := e.Mu.Ix.At(id)
 	l := &Lent{}
-	e.holdingLocked(en, o.Path, &l.Holding)
+	e.holdingLocked(id, en, o.Path, &l.Holding)
 	l.Dirs = e.AttrsLocked(id, en).Dirs
 	have := e.OwnTiers(en)
 	charge := state.ChargeOf(en.Size)

@@ -2,15 +2,12 @@ package index
 
 import "container/heap"
 
-// Expiries are times to live, soonest first. An entry that was changed or freed since leaves its time behind:
-// who takes one from Due compares it with the entry. It needs a lock of its user.
-type Expiries struct{ list expiries }
-
 type expiry struct {
 	at int64
 	id ID
 }
 
+// expiries are times to live, soonest first. A file that was changed or freed since leaves its old time behind.
 type expiries []expiry
 
 func (h expiries) Len() int           { return len(h) }
@@ -28,14 +25,25 @@ func (h *expiries) Pop() any {
 	return x
 }
 
-// Add notes that an entry expires at a time, in nanoseconds since the epoch.
-func (x *Expiries) Add(at int64, id ID) { heap.Push(&x.list, expiry{at, id}) }
+// Expires returns when a file expires, in nanoseconds since the epoch. 0: never.
+func (x *Index) Expires(id ID) int64 { return x.expires[id] }
 
-// Due takes an entry whose time is now or before. False: there is none.
-func (x *Expiries) Due(now int64) (at int64, id ID, ok bool) {
-	if len(x.list) == 0 || x.list[0].at > now {
-		return 0, 0, false
+// SetExpires sets when a file expires. Due returns the file then. 0: never.
+func (x *Index) SetExpires(id ID, at int64) {
+	if at == 0 {
+		delete(x.expires, id)
+		return
 	}
-	e := heap.Pop(&x.list).(expiry)
-	return e.at, e.id, true
+	x.expires[id] = at
+	heap.Push(&x.due, expiry{at, id})
+}
+
+// Due takes a file whose time is now or before, once for each SetExpires. 0: there is none.
+func (x *Index) Due(now int64) ID {
+	for len(x.due) > 0 && x.due[0].at <= now {
+		if e := heap.Pop(&x.due).(expiry); x.expires[e.id] == e.at {
+			return e.id
+		}
+	}
+	return 0
 }

@@ -16,6 +16,9 @@ type Index struct {
 	used    uint64 // slots handed out at least once, in ascending order; slot 0 is none
 	free    ID     // first of the free entries below used
 	table   table
+	dirs    map[ID]children // of directories that have some
+	expires map[ID]int64    // of files that expire
+	due     expiries
 	names   names
 	seed    maphash.Seed
 	linked  int    // entries with a name, so without Root
@@ -25,7 +28,7 @@ type Index struct {
 // New returns an index that holds Root, a directory with mode 0755 and all
 // other fields zero.
 func New() *Index {
-	x := &Index{used: 1, seed: maphash.MakeSeed()}
+	x := &Index{used: 1, seed: maphash.MakeSeed(), dirs: map[ID]children{}, expires: map[ID]int64{}}
 	x.table.init()
 	root := x.At(x.Alloc())
 	root.state = linked
@@ -42,6 +45,8 @@ func (x *Index) Bytes() int64 {
 	n := int64(unsafe.Sizeof(*x))
 	n += int64(len(x.entries)) * int64(unsafe.Sizeof(entries{}))
 	n += int64(cap(x.entries)) * pointer
+	n += int64(len(x.dirs)) * int64(unsafe.Sizeof(ID(0))+unsafe.Sizeof(children{}))
+	n += int64(len(x.expires)+cap(x.due)) * int64(unsafe.Sizeof(expiry{}))
 	return n + x.table.bytes() + x.names.bytes()
 }
 
@@ -86,6 +91,7 @@ func (x *Index) Free(id ID) {
 	if e.state != unlinked {
 		bug("free of linked", id)
 	}
+	delete(x.expires, id)
 	e.state = free
 	e.chain = x.free
 	x.free = id

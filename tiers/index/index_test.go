@@ -322,8 +322,8 @@ func TestGrowth(t *testing.T) {
 
 // TestEntrySize keeps the memory that the package comment promises.
 func TestEntrySize(t *testing.T) {
-	if got := unsafe.Sizeof(Entry{}); got != 152 {
-		t.Errorf("Entry has %d bytes, want 152", got)
+	if got := unsafe.Sizeof(Entry{}); got != 136 {
+		t.Errorf("Entry has %d bytes, want 136", got)
 	}
 }
 

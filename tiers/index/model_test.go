@@ -240,11 +240,11 @@ func check(t testing.TB, x *Index) {
 		t.Fatalf("%d entries in the table, %d linked", inTable, x.linked)
 	}
 	for id := uint64(1); id < x.used; id++ {
-		dir := &x.entries[id>>entryBits][id%entryChunk]
+		of := x.dirs[ID(id)]
 		var prev ID
 		var order uint64
 		n := uint32(0)
-		for c := dir.first; dir.state != free && c != 0; c = x.At(c).next {
+		for c := of.first; c != 0; c = x.At(c).next {
 			e := x.At(c)
 			if e.prev != prev || e.order <= order || e.parent != ID(id) {
 				t.Fatalf("child %d of %d is out of place: %+v", c, id, *e)
@@ -252,8 +252,8 @@ func check(t testing.TB, x *Index) {
 			prev, order = c, e.order
 			n++
 		}
-		if dir.state != free && (n != dir.children || dir.end != prev) {
-			t.Fatalf("entry %d has %d children ending in %d, says %d, %d", id, n, prev, dir.children, dir.end)
+		if n != of.count || of.end != prev {
+			t.Fatalf("entry %d has %d children ending in %d, says %d, %d", id, n, prev, of.count, of.end)
 		}
 	}
 }

@@ -9,7 +9,7 @@ func (x *Index) Linked(id ID) bool { return x.At(id).state >= linked }
 func (x *Index) Parent(id ID) ID { return x.At(id).parent }
 
 // Children returns the number of children of id, 0 for a file.
-func (x *Index) Children(id ID) int { return int(x.At(id).children) }
+func (x *Index) Children(id ID) int { return int(x.dirs[id].count) }
 
 // Within reports whether id is dir or below it.
 func (x *Index) Within(id, dir ID) bool {

@@ -11,7 +11,7 @@ package index
 // between. The children may change between two calls. A child that stays is seen exactly once. A
 // child that is linked or renamed into dir meanwhile is seen later in the scan.
 func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, cookie uint64) bool) {
-	for id := x.resume(x.At(dir), after, hint); id != 0; {
+	for id := x.resume(dir, after, hint); id != 0; {
 		e := x.At(id)
 		if !fn(id, e, e.order) {
 			return
@@ -21,28 +21,29 @@ func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, 
 }
 
 // resume returns the first child of dir with a cookie greater than after.
-func (x *Index) resume(dir *Entry, after uint64, hint ID) ID {
-	if after == 0 || dir.children == 0 {
-		return dir.first
+func (x *Index) resume(dir ID, after uint64, hint ID) ID {
+	of := x.dirs[dir]
+	if after == 0 || of.count == 0 {
+		return of.first
 	}
 	if hint != 0 && uint64(hint) < x.used {
 		e := &x.entries[hint>>entryBits][hint%entryChunk]
 		// A cookie is given once, so an equal cookie proves that this is the entry. But dir may
 		// have lost it.
-		if e.state >= linked && e.order == after && x.At(e.parent) == dir {
+		if e.state >= linked && e.order == after && e.parent == dir {
 			return e.next
 		}
 	}
-	first, end := x.At(dir.first).order, x.At(dir.end).order
+	first, end := x.At(of.first).order, x.At(of.end).order
 	switch {
 	case after < first:
-		return dir.first
+		return of.first
 	case after >= end:
 		return 0
 	case after-first < end-after:
-		return x.searchUp(dir.first, after)
+		return x.searchUp(of.first, after)
 	}
-	return x.searchDown(dir.end, after)
+	return x.searchDown(of.end, after)
 }
 
 // searchUp returns the first sibling, from id on, with a cookie greater than after. There must be
@@ -73,14 +74,14 @@ func (x *Index) searchDown(id ID, after uint64) ID {
 // contains, siblings in ascending order of cookies, until fn returns false. fn
 // must not change the index. Descend keeps no stack: any depth will do.
 func (x *Index) Descend(dir ID, fn func(id ID, e *Entry) bool) {
-	id := x.At(dir).first
+	id := x.dirs[dir].first
 	for id != 0 {
 		e := x.At(id)
 		if !fn(id, e) {
 			return
 		}
-		if e.first != 0 {
-			id = e.first
+		if e.isDir() && x.Children(id) > 0 {
+			id = x.dirs[id].first
 			continue
 		}
 		for e.next == 0 && e.parent != dir {

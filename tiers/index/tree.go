@@ -1,7 +1,5 @@
 package index
 
-import "syscall"
-
 // Link gives the unlinked entry id a name of 1 to 255 bytes in the linked
 // directory parent, as its last child. The caller has checked that parent has
 // no child of that name, and that the name contains no slash. Link keeps no
@@ -18,7 +16,7 @@ func (x *Index) Link(id, parent ID, name string) {
 // directory must have no children. The caller does not unlink Root.
 func (x *Index) Unlink(id ID) {
 	e := x.At(id)
-	if e.children != 0 {
+	if x.Children(id) != 0 {
 		bug("unlink of the directory with children that is", id)
 	}
 	x.detach(id, e)
@@ -38,7 +36,7 @@ func (x *Index) Rename(id, parent ID, name string) {
 
 func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	dir := x.At(parent)
-	if dir.state < linked || dir.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+	if dir.state < linked || !dir.isDir() {
 		bug("child of what is not a linked directory:", parent)
 	}
 	if len(name) == 0 || len(name) > maxName {
@@ -58,32 +56,38 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 
 	x.order++
 	e.order = x.order
-	e.prev, e.next = dir.end, 0
-	if dir.end != 0 {
-		x.At(dir.end).next = id
+	of := x.dirs[parent]
+	e.prev, e.next = of.end, 0
+	if of.end != 0 {
+		x.At(of.end).next = id
 	} else {
-		dir.first = id
+		of.first = id
 	}
-	dir.end = id
-	dir.children++
+	of.end = id
+	of.count++
+	x.dirs[parent] = of
 }
 
 func (x *Index) detach(id ID, e *Entry) {
 	if e.state < linked || id == Root {
 		bug("unlink of the nameless", id)
 	}
-	dir := x.At(e.parent)
+	of := x.dirs[e.parent]
 	if e.prev != 0 {
 		x.At(e.prev).next = e.next
 	} else {
-		dir.first = e.next
+		of.first = e.next
 	}
 	if e.next != 0 {
 		x.At(e.next).prev = e.prev
 	} else {
-		dir.end = e.prev
+		of.end = e.prev
 	}
-	dir.children--
+	if of.count--; of.count > 0 {
+		x.dirs[e.parent] = of
+	} else {
+		delete(x.dirs, e.parent)
+	}
 
 	x.remove(id, e)
 	x.linked--

@@ -500,8 +500,7 @@ func (e *loads) learnAttrs(p *promotion, a *driver.Attrs) {
 	en.Mode = state.ModeRegular | a.Mode&0o7777
 	e.ChownLocked(p.id, en, a.UID, a.GID)
 	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
-	if a.Expires != 0 && en.Expires != a.Expires {
-		en.Expires = a.Expires
-		e.Mu.Expiries.Add(a.Expires, p.id)
+	if a.Expires != 0 && e.Mu.Ix.Expires(p.id) != a.Expires {
+		e.Mu.Ix.SetExpires(p.id, a.Expires)
 	}
 }

@@ -145,11 +145,8 @@ func (e *attrs) SetTTL(id index.ID, ttl time.Duration) error {
 	if ttl > 0 {
 		at = e.Now() + int64(ttl)
 	}
-	return e.change(id, func(en *index.Entry) error {
-		en.Expires = at
-		if at != 0 {
-			e.Mu.Expiries.Add(at, id)
-		}
+	return e.change(id, func(*index.Entry) error {
+		e.Mu.Ix.SetExpires(id, at)
 		return nil
 	})
 }

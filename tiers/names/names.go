@@ -384,7 +384,7 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 			}
 			en = e.Mu.Ix.At(id)
 		}
-		if en.Expires != 0 && en.Expires <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
+		if at := e.Mu.Ix.Expires(id); at != 0 && at <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
 			return true
 		}
 		buf = append(buf, state.Dirent{ID: id, Mode: en.Mode, Name: name, Cookie: cookie})

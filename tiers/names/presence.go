@@ -128,7 +128,7 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 	switch {
 	case en.Mode&state.ModeType == state.ModeDir:
 		return Place{Dir: true}
-	case en.Expires != 0 && en.Expires <= now:
+	case e.Mu.Ix.Expires(id) != 0 && e.Mu.Ix.Expires(id) <= now:
 		return Place{}
 	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
 		return Place{Presence: driver.Pending}

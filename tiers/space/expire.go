@@ -8,12 +8,9 @@ import (
 
 func (e *space) ExpireLocked(g *state.Gone) {
 	now := e.Now()
-	for at, id, ok := e.Mu.Expiries.Due(now); ok; at, id, ok = e.Mu.Expiries.Due(now) {
-		if !e.Mu.Ix.Valid(id) {
-			continue
-		}
+	for id := e.Mu.Ix.Due(now); id != 0; id = e.Mu.Ix.Due(now) {
 		en := e.Mu.Ix.At(id)
-		if en.Expires != at || !e.Mu.Ix.Linked(id) || en.Flags&state.FlagUncommitted != 0 {
+		if !e.Mu.Ix.Linked(id) || en.Flags&state.FlagUncommitted != 0 {
 			continue
 		}
 		e.Mu.Counters.Expired++

@@ -46,8 +46,8 @@ func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
 
 // ExpiredLocked reports whether a file is past its time to live.
 func (e *State) ExpiredLocked(id index.ID) bool {
-	en := e.Mu.Ix.At(id)
-	return en.Expires != 0 && en.Expires <= e.Now()
+	at := e.Mu.Ix.Expires(id)
+	return at != 0 && at <= e.Now()
 }
 
 // OpenForWritingLocked reports whether any process has a descriptor for writing an entry.
@@ -76,8 +76,8 @@ func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
 	if en.Flags&FlagSum != 0 {
 		r.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
-	if en.Expires != 0 {
-		r.Expires = time.Unix(0, en.Expires)
+	if at := ix.Expires(id); at != 0 {
+		r.Expires = time.Unix(0, at)
 	}
 	return r
 }

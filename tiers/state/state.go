@@ -61,7 +61,6 @@ type State struct {
 		Blocks   int64 // committed files in memory
 		Hollow   int64 // committed files in secondary tiers only
 		Seq      uint64
-		Expiries index.Expiries
 		Counters Counters
 		Tally    tally
 		Scratch  []byte // for paths

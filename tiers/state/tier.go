@@ -45,16 +45,16 @@ func (e *State) FarLocked(id index.ID, en *index.Entry) bool {
 }
 
 // FileAttrs is AttrsLocked without the directories above.
-func FileAttrs(en *index.Entry) driver.Attrs {
+func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
 	return driver.Attrs{
 		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: en.Expires, Pinned: en.Flags&FlagPinned != 0,
+		Mtime: en.Mtime, Expires: ix.Expires(id), Pinned: en.Flags&FlagPinned != 0,
 	}
 }
 
 // AttrsLocked is what a tier is to keep with a block.
 func (e *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
-	a := FileAttrs(en)
+	a := FileAttrs(e.Mu.Ix, id, en)
 	depth := 0
 	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
 		depth++

@@ -419,9 +419,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	e.Mu.Counters.Stored++
 	gr.Stored++
 	e.Mu.Counters.StoredBytes += uint64(size)
-	if en.Expires != 0 {
-		e.Mu.Expiries.Add(en.Expires, f.id)
-	}
+	e.Mu.Ix.SetExpires(f.id, e.Mu.Ix.Expires(f.id)) // it may have been due before it was committed
 	e.ClassifyLocked(f.id, en)
 	e.EventLocked(event.Stored, f.id, fate.Cause{})
 	e.ShrinkLocked(state.BillOf(e.Mu.Room, en), g)

@@ -144,7 +144,7 @@ func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow 
 	case action == draft.LookAgain, s.Place == draft.Gone && (en.Blob == 0 || o.Truncate && e.heirLocked(o.id) != 0):
 		return nil, false, e.promiseHeirLocked(o)
 	case action == draft.Anew:
-		h, err = e.openAnewLocked(o, en, &s)
+		h, err = e.openAnewLocked(o, &s)
 		return h, false, err
 	case e.HollowLocked(o.id, en):
 		return nil, true, nil
@@ -168,7 +168,7 @@ func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
 
 // openAnewLocked makes a version of a file in state s. It fails with errNeedsFile if o has no file for it, and
 // with ErrStale if o cannot be answered with a version.
-func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*Handle, error) {
+func (e *opens) openAnewLocked(o *writeOpen, s *draft.File) (*Handle, error) {
 	switch {
 	case o.by.Told && o.creates == nil:
 		return nil, state.ErrStale // its kernel does not come back for a version
@@ -181,13 +181,14 @@ func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, s *draft.File) (*H
 	} else if f != nil && s.Kind == draft.Temp {
 		f.passOnLocked()
 	}
-	h := e.anewLocked(o, en, k)
+	h := e.anewLocked(o, o.id, k)
 	if h == nil {
 		return nil, state.ErrStale
 	}
 	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
 		en := e.Mu.Ix.At(h.ID())
-		en.Mode, en.Expires = state.ModeRegular|o.creates.Mode&0o7777, 0
+		en.Mode = state.ModeRegular | o.creates.Mode&0o7777
+		e.Mu.Ix.SetExpires(h.ID(), 0)
 		e.ChownLocked(h.ID(), en, o.creates.UID, o.creates.GID)
 		state.Pin(e.State, h.ID(), en, false)
 	}
@@ -212,7 +213,7 @@ func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *state.Gone) 
 
 // anewLocked makes a version of the name k, like base. The version is open if it can answer o. Else it is promised
 // to the caller, and the result is nil.
-func (e *opens) anewLocked(o *writeOpen, base *index.Entry, k state.NameKey) *Handle {
+func (e *opens) anewLocked(o *writeOpen, base index.ID, k state.NameKey) *Handle {
 	o.used = true
 	f := e.drafts.versionLocked(k, base, &o.by, o.blob)
 	if o.creates != nil {
@@ -239,7 +240,7 @@ func (e *opens) promiseHeirLocked(o *writeOpen) error {
 	if o.file == nil {
 		return errNeedsFile
 	}
-	e.anewLocked(o, en, k)
+	e.anewLocked(o, heir, k)
 	return state.ErrStale
 }
 

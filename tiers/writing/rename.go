@@ -270,7 +270,7 @@ func (e *renames) followLocked(moved []index.ID, from, to string, g *state.Gone)
 		switch {
 		case en.Tiers|en.Storing == 0 && !synced: // there are no copies
 		case i > 0 && en.Storing == 0 && !synced:
-			tree.Add(e.Mu.Ix, c, en.Tiers, state.FileAttrs(en))
+			tree.Add(e.Mu.Ix, c, en.Tiers, state.FileAttrs(e.Mu.Ix, c, en))
 		default:
 			old, _ := block.ParseKey(was(c))
 			if s := e.Keeper(); synced && (en.Tiers|e.BegunLocked(c, en))&s.Bit == 0 { // what fsync left there is not the block

@@ -18,16 +18,16 @@ import (
 const promiseGrace = 10e9 // nanoseconds that a version waits for the open that it was made for
 
 // versionLocked makes a version of the name k, with the mode, owner and pin of base, and the empty file blob.
-func (e *drafts) versionLocked(k state.NameKey, base *index.Entry, by *state.Caller, blob driver.BlobID) *File {
-	mode, uid, gid, pinned, expires := base.Mode, base.UID, base.GID, base.Flags&state.FlagPinned, base.Expires
+func (e *drafts) versionLocked(k state.NameKey, base index.ID, by *state.Caller, blob driver.BlobID) *File {
 	id := e.Mu.Ix.Alloc()
-	en := e.Mu.Ix.At(id)
+	en, like := e.Mu.Ix.At(id), e.Mu.Ix.At(base)
 	now := e.Now()
-	en.Mode, en.UID, en.GID, en.Expires, en.Blob = mode, uid, gid, expires, uint64(blob)
+	en.Mode, en.UID, en.GID, en.Blob = like.Mode, like.UID, like.GID, uint64(blob)
+	e.Mu.Ix.SetExpires(id, e.Mu.Ix.Expires(base))
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(by.Cgroup)
 	e.EnterGroupLocked(en, e.GroupOfLocked(k.Parent))
-	en.Flags = state.FlagUncommitted | pinned | e.NameFlagsLocked(k.Parent, k.Name)
+	en.Flags = state.FlagUncommitted | like.Flags&state.FlagPinned | e.NameFlagsLocked(k.Parent, k.Name)
 	f := e.NewFileLocked(id, en)
 	f.owner = by.Proc()
 	e.awaitLocked(f, k)
