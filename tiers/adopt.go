@@ -104,7 +104,7 @@ func (e *adoption) adoptDir(left *inventory, i int) {
 	e.Mu.Seq = max(e.Mu.Seq, d.seq)
 	d.id = ix.Alloc()
 	en := ix.At(d.id)
-	en.Mode, en.UID, en.GID, en.Seq, en.Blob = state.ModeDir|r.Mode, r.UID, r.GID, d.seq, uint64(d.blob)
+	en.Mode, en.UID, en.GID, en.Seq, en.Blob = uint16(state.ModeDir|r.Mode), r.UID, r.GID, d.seq, uint64(d.blob)
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	ix.Link(d.id, parent, name)
 	e.MarkDirLocked(d.id, en)
@@ -153,7 +153,7 @@ func (e *adoption) fillFile(f *leftFile) {
 		return // it is that of a later commit
 	}
 	e.Mu.Seq = max(e.Mu.Seq, f.seq)
-	en.Mode, en.UID, en.GID, en.Seq, en.Size = state.ModeRegular|r.Mode, r.UID, r.GID, f.seq, r.Size
+	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|r.Mode), r.UID, r.GID, f.seq, r.Size
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	if r.Sum.Valid {
 		en.Sum, en.Flags = r.Sum.Sum, en.Flags|state.FlagSum
@@ -308,7 +308,7 @@ func (n *enumeration) add(h *driver.Held) {
 	id := e.Mu.Ix.Alloc()
 	en := e.Mu.Ix.At(id)
 	a := &h.Attrs
-	en.Mode, en.UID, en.GID, en.Seq, en.Size = state.ModeRegular|a.Mode&0o7777, a.UID, a.GID, a.Seq, h.Size
+	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|a.Mode&0o7777), a.UID, a.GID, a.Seq, h.Size
 	en.Mtime, en.Atime, en.Ctime = a.Mtime, a.Mtime, a.Mtime
 	if h.Sum.Valid {
 		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
@@ -364,7 +364,7 @@ func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 			e.MarkDirLocked(id, en)
 		}
 		if en := e.Mu.Ix.At(id); depth < len(kept) && en.Mode&state.ModeType == state.ModeDir && en.Blob == 0 {
-			en.Mode, en.UID, en.GID = state.ModeDir|kept[depth].Mode&0o7777, kept[depth].UID, kept[depth].GID
+			en.Mode, en.UID, en.GID = uint16(state.ModeDir|kept[depth].Mode&0o7777), kept[depth].UID, kept[depth].GID
 		}
 		if e.Mu.Ix.At(id).Mode&state.ModeType != state.ModeDir {
 			return 0

@@ -32,7 +32,7 @@ func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
 
 func (e *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
 	*h = Holding{
-		Path: path, Seq: en.Seq, Size: en.Size, Mode: en.Mode, UID: en.UID, GID: en.GID,
+		Path: path, Seq: en.Seq, Size: en.Size, Mode: uint32(en.Mode), UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: e.Mu.Ix.Expires(id), Pinned: en.Flags&state.FlagPinned != 0, Memory: en.Blob != 0,
 		tiers: e.OwnTiers(en),
 	}

@@ -59,13 +59,13 @@ func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	}
 	l, s := e.latestLocked(e.Mu.Ix.Path(id))
 	switch {
-	case s == nil || l.Seq < en.Seq || l.Mode&state.ModeType != en.Mode&state.ModeType, dir && (s != e.Remote || l.Seq == en.Seq):
+	case s == nil || l.Seq < en.Seq || l.Mode&state.ModeType != uint32(en.Mode&state.ModeType), dir && (s != e.Remote || l.Seq == en.Seq):
 		return id
 	case dir:
-		en.Mode, en.UID, en.GID, en.Seq = l.Mode&(state.ModeType|0o7777), l.UID, l.GID, l.Seq
+		en.Mode, en.UID, en.GID, en.Seq = uint16(l.Mode&(state.ModeType|0o7777)), l.UID, l.GID, l.Seq
 		return id
 	case s == e.Remote && l.Seq == en.Seq:
-		en.Mode = l.Mode & (state.ModeType | 0o7777) // the attributes may have changed since
+		en.Mode = uint16(l.Mode & (state.ModeType | 0o7777)) // the attributes may have changed since
 		e.ChownLocked(id, en, l.UID, l.GID)
 		return id
 	}
@@ -144,7 +144,7 @@ func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located,
 	ix := e.Mu.Ix
 	id := ix.Alloc()
 	en := ix.At(id)
-	en.Mode, en.UID, en.GID = l.Mode&(state.ModeType|0o7777), l.UID, l.GID
+	en.Mode, en.UID, en.GID = uint16(l.Mode&(state.ModeType|0o7777)), l.UID, l.GID
 	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
 	en.Seq = l.Seq
 	e.observeLocked(l.Seq)

@@ -36,8 +36,8 @@
 // A hash is stored in half its bytes: 16 lower-case hexadecimal digits as 8 bytes, as often as the
 // name begins with them.
 //
-// The fields of an Entry that a look-up reads are 56 bytes side by side. What
-// few entries have is in maps: the children of a directory, and the time when a file expires.
+// An Entry is 128 bytes. Those that a look-up reads are the first 56, in one cache line. What few
+// entries have is in maps: the children of a directory, and the time when a file expires.
 //
 // The hash table is Litwin's linear hashing (VLDB 1980): with n buckets and n/2 < 2^k <= n, bucket
 // n-2^k is split into itself and bucket n, then n grows by one. The load stays at one entry a
@@ -51,8 +51,8 @@
 //
 // # Memory
 //
-// An entry costs 136 bytes, its bucket 4, and its name what is stored of it, rounded up to 4. That is
-// 176 bytes with 64 digits and ".bin" (BenchmarkMemory). Chunks are kept for reuse and never given back.
+// An entry costs 128 bytes, its bucket 4, and its name what is stored of it, rounded up to 4. That is
+// 168 bytes with 64 digits and ".bin" (BenchmarkMemory). Chunks are kept for reuse and never given back.
 // So the memory is that of the largest number of entries so far, at most 2^32-2.
 //
 // # Concurrency

@@ -13,21 +13,22 @@ const Root ID = 1
 // Alloc zeroes them. After that the index reads only the type bits of Mode, to check that a parent
 // is a directory.
 type Entry struct {
-	// What a look-up needs, in 56 bytes: the fewer cache lines, the fewer waits for memory.
-	hash    uint32 // of parent and name
-	chain   ID     // next in the same bucket; if free, next free entry
-	parent  ID     // 0 for Root and unlinked entries
-	name    uint32 // slot in the size class of nameLen
-	nameLen uint8  // bytes in that slot, 1 to 255 if linked; 0 for Root
-	state   state
-	Flags   uint16
-	Mode    uint32 // type and permission bits, as st_mode
-	Blob    uint64 // file in the primary tier; 0: none
-	Lease   int64  // do not evict before this time
-	Size    int64  // bytes
-	Group   uint32 // ordinal of the group, given by the caller
-	Tiers   uint16 // secondary tiers that hold the block, one bit each
-	Storing uint16 // those that it is being copied to
+	// What a look-up needs is in the first 64 bytes: the fewer cache lines, the fewer waits for memory.
+	hash      uint32 // of parent and name
+	chain     ID     // next in the same bucket; if free, next free entry
+	parent    ID     // 0 for Root and unlinked entries
+	name      uint32 // slot in the size class of nameLen
+	nameLen   uint8  // bytes in that slot, 1 to 255 if linked; 0 for Root
+	state     state
+	Flags     uint16
+	Mode      uint16 // type and permission bits, as st_mode
+	orderHigh uint16
+	Blob      uint64 // file in the primary tier; 0: none
+	Lease     int64  // do not evict before this time
+	Size      int64  // bytes
+	Group     uint32 // ordinal of the group, given by the caller
+	Tiers     uint16 // secondary tiers that hold the block, one bit each
+	Storing   uint16 // those that it is being copied to
 
 	Mtime    int64 // nanoseconds since the epoch, as all times here
 	Atime    int64
@@ -42,8 +43,13 @@ type Entry struct {
 
 	// The tree; see the methods of Index.
 	prev, next ID     // siblings, ascending by order
-	order      uint64 // cookie among siblings; ascending in time of linking
+	orderLow   uint32 // see order
 }
+
+// order returns the cookie among siblings, which ascends in time of linking.
+func (e *Entry) order() uint64 { return uint64(e.orderHigh)<<32 | uint64(e.orderLow) }
+
+func (e *Entry) setOrder(n uint64) { e.orderHigh, e.orderLow = uint16(n>>32), uint32(n) }
 
 // children are those of a directory.
 type children struct {
@@ -68,7 +74,7 @@ func (e *Entry) length() int { return int(e.nameLen) + e.state.groups()*digits/2
 func (s state) groups() int { return max(int(s)-int(linked), 0) }
 
 const (
-	entryBits  = 10 // 1024 entries, 152 KiB a chunk: what an empty index costs
+	entryBits  = 10 // 1024 entries, 128 KiB a chunk: what an empty index costs
 	entryChunk = 1 << entryBits
 )
 

@@ -13,7 +13,7 @@ const (
 	fileMode = syscall.S_IFREG | 0o644
 )
 
-func add(x *Index, parent ID, name string, mode uint32) ID {
+func add(x *Index, parent ID, name string, mode uint16) ID {
 	id := x.Alloc()
 	x.At(id).Mode = mode
 	x.Link(id, parent, name)
@@ -33,7 +33,7 @@ func grow(t *testing.T) (x *Index, ids map[string]ID) {
 		if i := strings.LastIndexByte(name, '/'); i >= 0 {
 			parent, base = name[:i], name[i+1:]
 		}
-		mode := uint32(fileMode)
+		mode := uint16(fileMode)
 		if isDir {
 			mode = dirMode
 		}
@@ -322,8 +322,8 @@ func TestGrowth(t *testing.T) {
 
 // TestEntrySize keeps the memory that the package comment promises.
 func TestEntrySize(t *testing.T) {
-	if got := unsafe.Sizeof(Entry{}); got != 136 {
-		t.Errorf("Entry has %d bytes, want 136", got)
+	if got := unsafe.Sizeof(Entry{}); got != 128 {
+		t.Errorf("Entry has %d bytes, want 128", got)
 	}
 }
 

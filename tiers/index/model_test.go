@@ -246,10 +246,10 @@ func check(t testing.TB, x *Index) {
 		n := uint32(0)
 		for c := of.first; c != 0; c = x.At(c).next {
 			e := x.At(c)
-			if e.prev != prev || e.order <= order || e.parent != ID(id) {
+			if e.prev != prev || e.order() <= order || e.parent != ID(id) {
 				t.Fatalf("child %d of %d is out of place: %+v", c, id, *e)
 			}
-			prev, order = c, e.order
+			prev, order = c, e.order()
 			n++
 		}
 		if n != of.count || of.end != prev {

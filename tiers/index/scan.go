@@ -13,7 +13,7 @@ package index
 func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, cookie uint64) bool) {
 	for id := x.resume(dir, after, hint); id != 0; {
 		e := x.At(id)
-		if !fn(id, e, e.order) {
+		if !fn(id, e, e.order()) {
 			return
 		}
 		id = e.next
@@ -30,11 +30,11 @@ func (x *Index) resume(dir ID, after uint64, hint ID) ID {
 		e := &x.entries[hint>>entryBits][hint%entryChunk]
 		// A cookie is given once, so an equal cookie proves that this is the entry. But dir may
 		// have lost it.
-		if e.state >= linked && e.order == after && e.parent == dir {
+		if e.state >= linked && e.order() == after && e.parent == dir {
 			return e.next
 		}
 	}
-	first, end := x.At(of.first).order, x.At(of.end).order
+	first, end := x.At(of.first).order(), x.At(of.end).order()
 	switch {
 	case after < first:
 		return of.first
@@ -51,7 +51,7 @@ func (x *Index) resume(dir ID, after uint64, hint ID) ID {
 func (x *Index) searchUp(id ID, after uint64) ID {
 	for {
 		e := x.At(id)
-		if e.order > after {
+		if e.order() > after {
 			return id
 		}
 		id = e.next
@@ -63,7 +63,7 @@ func (x *Index) searchUp(id ID, after uint64) ID {
 func (x *Index) searchDown(id ID, after uint64) ID {
 	for {
 		prev := x.At(id).prev
-		if x.At(prev).order <= after {
+		if x.At(prev).order() <= after {
 			return id
 		}
 		id = prev

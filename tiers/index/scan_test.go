@@ -83,7 +83,7 @@ func TestReadDirMoved(t *testing.T) {
 	x := New()
 	from, to := add(x, Root, "from", dirMode), add(x, Root, "to", dirMode)
 	a, b := add(x, from, "a", fileMode), add(x, from, "b", fileMode)
-	cookie := x.At(a).order
+	cookie := x.At(a).order()
 	x.Rename(a, to, "a")
 	var got []ID
 	x.ReadDir(from, cookie, a, func(id ID, _ *Entry, _ uint64) bool { got = append(got, id); return true })
@@ -91,7 +91,7 @@ func TestReadDirMoved(t *testing.T) {
 		t.Errorf("got %v, want %v", got, []ID{b})
 	}
 	// A cookie of another directory: its hint is linked and matches.
-	x.ReadDir(from, x.At(a).order, a, func(id ID, _ *Entry, _ uint64) bool {
+	x.ReadDir(from, x.At(a).order(), a, func(id ID, _ *Entry, _ uint64) bool {
 		t.Errorf("child %d", id)
 		return true
 	})

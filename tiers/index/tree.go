@@ -55,7 +55,7 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	x.linked++
 
 	x.order++
-	e.order = x.order
+	e.setOrder(x.order)
 	of := x.dirs[parent]
 	e.prev, e.next = of.end, 0
 	if of.end != 0 {
@@ -94,5 +94,6 @@ func (x *Index) detach(id ID, e *Entry) {
 	x.names.drop(e.name, e.nameLen)
 	e.state = unlinked
 	e.parent, e.prev, e.next = 0, 0, 0
-	e.name, e.nameLen, e.hash, e.order = 0, 0, 0, 0
+	e.name, e.nameLen, e.hash = 0, 0, 0
+	e.setOrder(0)
 }

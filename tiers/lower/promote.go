@@ -497,7 +497,7 @@ func (e *loads) learnAttrs(p *promotion, a *driver.Attrs) {
 	if en == nil || en.Seq != a.Seq || en.Tiers != e.Remote.Bit {
 		return
 	}
-	en.Mode = state.ModeRegular | a.Mode&0o7777
+	en.Mode = uint16(state.ModeRegular | a.Mode&0o7777)
 	e.ChownLocked(p.id, en, a.UID, a.GID)
 	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
 	if a.Expires != 0 && e.Mu.Ix.Expires(p.id) != a.Expires {

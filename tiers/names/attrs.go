@@ -70,7 +70,7 @@ func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
 // setgid bits away, unless c sets the mode, too.
 func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 	if c.Mode != nil {
-		en.Mode = en.Mode&state.ModeType | *c.Mode&0o7777
+		en.Mode = en.Mode&state.ModeType | uint16(*c.Mode&0o7777)
 	} else if (c.UID != nil || c.GID != nil) && en.Mode&state.ModeType == state.ModeRegular {
 		en.Mode &^= unix.S_ISUID
 		if en.Mode&unix.S_IXGRP != 0 {

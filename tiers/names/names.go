@@ -167,7 +167,7 @@ func (e *names) Forget(id index.ID, n uint64) {
 // AttrLocked returns the attributes of an entry.
 func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
 	a := state.Attr{
-		ID: id, Mode: en.Mode, UID: en.UID, GID: en.GID, Nlink: 1,
+		ID: id, Mode: uint32(en.Mode), UID: en.UID, GID: en.GID, Nlink: 1,
 		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
 		Stable: en.Flags&(state.FlagUncommitted|state.FlagTemp|state.FlagPlain) == 0,
 		Temp:   en.Flags&state.FlagTemp != 0,
@@ -277,7 +277,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (stat
 	id := e.Mu.Ix.Alloc()
 	en := e.Mu.Ix.At(id)
 	now := e.Now()
-	en.Mode, en.UID, en.GID = state.ModeDir|mode&0o7777, uid, gid
+	en.Mode, en.UID, en.GID = uint16(state.ModeDir|mode&0o7777), uid, gid
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups = uint64(blob), 1
 	if blob != 0 {
@@ -387,7 +387,7 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 		if at := e.Mu.Ix.Expires(id); at != 0 && at <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
 			return true
 		}
-		buf = append(buf, state.Dirent{ID: id, Mode: en.Mode, Name: name, Cookie: cookie})
+		buf = append(buf, state.Dirent{ID: id, Mode: uint32(en.Mode), Name: name, Cookie: cookie})
 		return len(buf)-start < readdirBatch
 	})
 	return buf

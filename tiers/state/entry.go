@@ -69,7 +69,7 @@ func (e *State) ChildPathLocked(parent index.ID, name string) string {
 func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
 	r := driver.Record{
 		Path: ix.Path(id), Dir: en.Mode&ModeType == ModeDir, Seq: en.Seq, Size: en.Size,
-		Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
 		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),
 		Pinned: en.Flags&FlagPinned != 0,
 	}
@@ -111,7 +111,7 @@ func (e *State) MarkDirLocked(id index.ID, en *index.Entry) {
 // ReachesLocked reports whether v may search a directory and all directories above it.
 func (e *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
 	for ; dir != 0; dir = e.Mu.Ix.Parent(dir) {
-		if en := e.Mu.Ix.At(dir); !v.May(event.MaySearch, en.Mode, en.UID, en.GID) {
+		if en := e.Mu.Ix.At(dir); !v.May(event.MaySearch, uint32(en.Mode), en.UID, en.GID) {
 			return false
 		}
 	}
@@ -124,7 +124,7 @@ func (e *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
 		return true
 	}
 	en := e.Mu.Ix.At(id)
-	return v.May(event.MayRead, en.Mode, en.UID, en.GID) && e.ReachesLocked(v, dir)
+	return v.May(event.MayRead, uint32(en.Mode), en.UID, en.GID) && e.ReachesLocked(v, dir)
 }
 
 // GuardLocked appends the permissions that keep users from knowing an entry by its name: of it and the directories
@@ -132,8 +132,9 @@ func (e *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
 func (e *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
 	for ; id != 0; id = e.Mu.Ix.Parent(id) {
 		en := e.Mu.Ix.At(id)
-		if all := event.Wanted(en.Mode) * 0o111; en.Mode&all != all {
-			guard = append(guard, driver.DirAttrs{Mode: en.Mode, UID: en.UID, GID: en.GID})
+		mode := uint32(en.Mode)
+		if all := event.Wanted(mode) * 0o111; mode&all != all {
+			guard = append(guard, driver.DirAttrs{Mode: mode, UID: en.UID, GID: en.GID})
 		}
 	}
 	return guard

@@ -111,7 +111,7 @@ func New(opts Options) *State {
 	now := e.Now()
 	e.Mu.Fates = fate.New(e.seed, opts.Kernels, now)
 	root := e.Mu.Ix.At(index.Root)
-	root.Mode, root.Mtime, root.Atime, root.Ctime = ModeDir|opts.RootMode, now, now, now
+	root.Mode, root.Mtime, root.Atime, root.Ctime = uint16(ModeDir|opts.RootMode), now, now, now
 	root.UID, root.GID = opts.RootUID, opts.RootGID
 	return e
 }

@@ -47,7 +47,7 @@ func (e *State) FarLocked(id index.ID, en *index.Entry) bool {
 // FileAttrs is AttrsLocked without the directories above.
 func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
 	return driver.Attrs{
-		Seq: en.Seq, Mode: en.Mode & 0o7777, UID: en.UID, GID: en.GID,
+		Seq: en.Seq, Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
 		Mtime: en.Mtime, Expires: ix.Expires(id), Pinned: en.Flags&FlagPinned != 0,
 	}
 }
@@ -63,7 +63,7 @@ func (e *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
 	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
 		depth--
 		de := e.Mu.Ix.At(p)
-		a.Dirs[depth] = driver.DirAttrs{Mode: de.Mode & 0o7777, UID: de.UID, GID: de.GID}
+		a.Dirs[depth] = driver.DirAttrs{Mode: uint32(de.Mode & 0o7777), UID: de.UID, GID: de.GID}
 	}
 	return a
 }

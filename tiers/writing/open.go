@@ -187,7 +187,7 @@ func (e *opens) openAnewLocked(o *writeOpen, s *draft.File) (*Handle, error) {
 	}
 	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
 		en := e.Mu.Ix.At(h.ID())
-		en.Mode = state.ModeRegular | o.creates.Mode&0o7777
+		en.Mode = uint16(state.ModeRegular | o.creates.Mode&0o7777)
 		e.Mu.Ix.SetExpires(h.ID(), 0)
 		e.ChownLocked(h.ID(), en, o.creates.UID, o.creates.GID)
 		state.Pin(e.State, h.ID(), en, false)
