@@ -55,7 +55,7 @@ test-helm: ## render the Helm chart, decode its objects with the types of Kubern
 	go test -C tests/helm $(TIMEOUT) ./...
 
 race: test-deps ## run every test under the race detector, the daemon included; RACED='./tiers/...' takes a part
-	go test $(PACKAGES) $(TIMEOUT) -race -vet=off $(LINK) $(RACED)
+	go test $(PACKAGES) $(TIMEOUT) $(SHORT) -race -vet=off $(LINK) $(RACED)
 
 lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, imports and style
 	@.ci/lint

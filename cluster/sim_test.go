@@ -99,13 +99,6 @@ func newSimCluster(t *testing.T, size int, locations Locations, seed uint64) *si
 	for i := range size {
 		s.nodes = append(s.nodes, &simNode{s: s, name: fmt.Sprintf("n%02d", i), held: map[string]uint64{}})
 	}
-	slow := s.nodes[size-1]
-	s.net.Delay(func(from, to string) time.Duration {
-		if from == slow.addr || to == slow.addr {
-			return simSlow
-		}
-		return simLink
-	})
 	for _, n := range s.nodes {
 		n.start()
 	}
@@ -117,6 +110,13 @@ func (n *simNode) start() {
 	s := n.s
 	n.host = s.net.Host(n.addr)
 	n.addr = n.host.Addr()
+	slow := s.nodes[len(s.nodes)-1].addr
+	s.net.Delay(func(from, to string) time.Duration {
+		if from == slow || to == slow {
+			return simSlow
+		}
+		return simLink
+	})
 	bulk, err := s.bulk.Transport(n.name, nil)
 	if err != nil {
 		s.t.Fatal(err)
