@@ -29,6 +29,9 @@ import (
 //
 // Measured with 64 KiB blocks, open-read-close by one thread on two cores: go-fuse's loop 72
 // us, one thread without spinning 66 us, with spinning 25 us; tmpfs itself 6 us.
+//
+// Several leaders, each with a request of its own, were slower there: 16 threads read 79,000 blocks
+// a second with one leader, 61,000 with two and 62,000 with four; one thread 55,000, 50,000, 36,000.
 type loop struct {
 	files Files
 	epoch Epoch
