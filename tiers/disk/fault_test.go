@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -380,6 +381,7 @@ func TestStuck(t *testing.T) {
 			}
 			t.Cleanup(func() { pool.Close() })
 			faults := make(map[string]*faultio.Engine)
+			var mu sync.Mutex // guards faults: the devices open at once
 			r := newRig(t, 2, 16<<20, func(o *Options) {
 				o.StuckTimeout = time.Hour
 				o.Pool = pool
@@ -388,8 +390,11 @@ func TestStuck(t *testing.T) {
 					if err != nil {
 						return nil, err
 					}
-					faults[dir] = faultio.New(inner, nil)
-					return overdue{faults[dir]}, nil
+					e := faultio.New(inner, nil)
+					mu.Lock()
+					defer mu.Unlock()
+					faults[dir] = e
+					return overdue{e}, nil
 				}
 			})
 			r.fault = faults

@@ -55,7 +55,7 @@ type Options struct {
 	// failed. Zero means 30 s.
 	StuckTimeout time.Duration
 
-	// Engine opens the engine of one device. Nil means directio.Open with DirectIO.
+	// Engine opens the engine of one device, of several in parallel. Nil means directio.Open with DirectIO.
 	Engine func(ctx context.Context, dir string) (directio.Engine, error)
 	// DirectIO configures engines if Engine is nil.
 	DirectIO directio.Options
