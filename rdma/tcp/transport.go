@@ -62,9 +62,10 @@ func Open(opts Options) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Transport{opts: opts, patience: rdma.Patience{Time: lendPatience}, confirms: rdma.Patience{Time: confirmDelay}, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+	t := &Transport{opts: opts, rarely: opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, rarePeriod, 1, 0)
 	}))}
+	t.patience.Time, t.confirms.Time = lendPatience, confirmDelay
 	if opts.Rate > 0 {
 		t.rate = rate.NewLimiter(rate.Limit(opts.Rate), rateTurn)
 	}
