@@ -157,6 +157,7 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 		return fuse.EPERM
 	}
 	by := f.maker(in.Pid)
+	by.Told = f.stale.toldCreate(in.Pid)
 	by.Waits = waiter{f, in.Unique}
 	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,

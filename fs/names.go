@@ -37,6 +37,8 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 	}
 	if errors.Is(err, tiers.ErrStale) {
 		f.stale.note(in.Pid, stalePath)
+	} else if errors.Is(err, block.ErrNotFound) {
+		f.stale.absent(in.Pid)
 	}
 	if a.Stable {
 		// The kernel may keep an absence as long as a presence: only this mount makes names,

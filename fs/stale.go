@@ -40,6 +40,7 @@ const (
 	stalePath                    // a directory on the path of any call
 	staleBefore                  // either, from an earlier owner of the mount
 	staleTried                   // an open that then got EINTR: it starts again
+	staleAbsent                  // an open whose name is then absent: it ends, unless it creates
 )
 
 const (
@@ -64,13 +65,39 @@ func (s staleThread) lives() bool {
 
 // told reports whether thread tid got ESTALE in its current system call.
 func (t *staleThreads) told(tid uint32) bool {
+	what, ok := t.had(tid)
+	return ok && what != staleTried && what != staleAbsent
+}
+
+// toldCreate is told for a CREATE.
+func (t *staleThreads) toldCreate(tid uint32) bool {
+	what, ok := t.had(tid)
+	return ok && what != staleTried
+}
+
+// had returns what thread tid got ESTALE for.
+func (t *staleThreads) had(tid uint32) (what staleKind, ok bool) {
 	if t.n.Load() == 0 {
-		return false
+		return 0, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	had, ok := t.mu.tids[tid]
-	return ok && had.what != staleTried && had.lives()
+	return had.what, ok && had.lives()
+}
+
+// absent records that a look-up of thread tid found nothing. If the thread got ESTALE for an open before, only a CREATE
+// can follow in the same system call.
+func (t *staleThreads) absent(tid uint32) {
+	if t.n.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if had, ok := t.mu.tids[tid]; ok && had.what == staleOpen {
+		had.what = staleAbsent
+		t.mu.tids[tid] = had
+	}
 }
 
 // note records that thread tid gets ESTALE.

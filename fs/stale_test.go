@@ -55,6 +55,28 @@ func TestStaleThreads(t *testing.T) {
 	}
 }
 
+// TestStaleAbsent: a look-up that finds nothing ends the open of a thread that got ESTALE, unless a CREATE follows. So
+// the next open of that thread is told ESTALE too, and the kernel gives up a name that is gone.
+func TestStaleAbsent(t *testing.T) {
+	const stale = fuse.Status(syscall.ESTALE)
+	var s staleThreads
+	s.absent(1)
+	if s.told(1) || s.toldCreate(1) {
+		t.Error("a thread counts as told that never got ESTALE")
+	}
+	s.note(1, staleOpen)
+	if s.absent(1); s.told(1) || !s.toldCreate(1) {
+		t.Errorf("after the look-up: an open counts as told: %t, a CREATE: %t", s.told(1), s.toldCreate(1))
+	}
+	if got := s.calls(1, tiers.ErrStale, fuse.ENOENT); got != stale {
+		t.Errorf("the next open: told %v, want ESTALE", got)
+	}
+	s.note(2, staleBefore)
+	if s.absent(2); !s.told(2) {
+		t.Error("the path of an earlier owner is looked up in several steps")
+	}
+}
+
 // TestStaleLife shows for how long a thread counts as told, and that one that does not come back is
 // forgotten by the answer to another.
 func TestStaleLife(t *testing.T) {
