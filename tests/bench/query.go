@@ -22,7 +22,7 @@ const (
 	// The goals, in keys a second, as a multiple of the speed of the mount itself, and in
 	// milliseconds.
 	existsJSONGoal   = 2e6
-	existsBinaryGoal = 5e6
+	existsBinaryGoal = 8e6
 	statGoal         = 20
 	redisGoal        = 1.5
 	hitGoal          = 2
