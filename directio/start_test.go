@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +50,42 @@ func TestStart(t *testing.T) {
 		wg.Wait()
 		if got := ends.Load(); got != chains*pages {
 			t.Errorf("%d ends, want %d", got, chains*pages)
+		}
+	})
+}
+
+// TestStartFed: what the end of a Start begins is with the kernel when the next end is told, also if both ends came at once.
+func TestStartFed(t *testing.T) {
+	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
+		if e.Name() != EngineUring {
+			t.Skip("only the ring has a single goroutine for all ends")
+		}
+		f, m := fileWith(t, "", bytes.Repeat([]byte{1}, 4*Alignment)), mem(t, 4*Alignment)
+		for range 20 {
+			clear(m)
+			ends, fed := 0, false // all ends are on one goroutine
+			var over sync.WaitGroup
+			read := func(i int, done func()) {
+				over.Add(1)
+				ops := []Op{{Kind: Read, File: f, Mem: m[i*Alignment:][:Alignment], Off: int64(i) * Alignment}}
+				e.(Starter).Start(ops, func() { defer over.Done(); done() })
+			}
+			end := func() {
+				switch ends++; {
+				case ends == 1: // so that the other two come at once, where the kernel reads without this goroutine
+					for began, i := time.Now(), 0; i < 3 && time.Since(began) < time.Second; {
+						if (*atomic.Uint64)(unsafe.Pointer(&m[i*Alignment])).Load() != 0 {
+							i++
+						}
+					}
+				case ends == 2:
+					read(3, func() { fed = true })
+				case !fed && e.Stats().InFlight == 0:
+					t.Error("the read that the end before began is not with the kernel")
+				}
+			}
+			read(3, func() { read(0, end); read(1, end); read(2, end) }) // these go to the kernel together
+			over.Wait()
 		}
 	})
 }

@@ -207,6 +207,14 @@ func (u *uring) reap() {
 		} else {
 			u.s.finish(p, int(r.res), 0)
 		}
+		u.feed()
+	}
+}
+
+// feed submits what has been queued since. Else the device would idle while the ends of Starts are told, which verify and copy.
+func (u *uring) feed() {
+	if u.submitAll(); u.ring.SQReady() > 0 {
+		_, _ = u.ring.Submit() // what it leaves goes with the next call
 	}
 }
 
