@@ -125,11 +125,11 @@ func TestDiskTopics(t *testing.T) {
 				judged++
 			}
 		}
-		if judged != 2 {
-			t.Errorf("got %d rows with a goal, want with and without an index", judged)
+		if judged != 3 {
+			t.Errorf("got %d rows with a goal, want an eviction, and a start with and without an index", judged)
 		}
-		mustContain(t, text, "with the index, after a clean stop", "without it, after SIGKILL",
-			"under 1", "under 5", "recovery_seconds 0.25", " 100 ")
+		mustContain(t, text, "eviction of all from memory", "with the index, after a clean stop", "without it, after SIGKILL",
+			"under 5", "under 0.5", "under 1", "recovery_seconds 0.25", " 100 ")
 	})
 }
 
