@@ -32,13 +32,14 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 	a, err := f.engine.Lookup(index.ID(in.NodeId), name, by)
 	f.waiters.Put(w)
 	if err == nil {
+		f.stale.looked(in.Pid, true)
 		f.fillEntry(out, &a)
 		return fuse.OK
 	}
 	if errors.Is(err, tiers.ErrStale) {
 		f.stale.note(in.Pid, stalePath)
 	} else if errors.Is(err, block.ErrNotFound) {
-		f.stale.absent(in.Pid)
+		f.stale.looked(in.Pid, false)
 	}
 	if a.Stable {
 		// The kernel may keep an absence as long as a presence: only this mount makes names,

@@ -40,7 +40,7 @@ const (
 	stalePath                    // a directory on the path of any call
 	staleBefore                  // either, from an earlier owner of the mount
 	staleTried                   // an open that then got EINTR: it starts again
-	staleAbsent                  // an open whose name is then absent: it ends, unless it creates
+	staleAbsent                  // an open whose name is then absent: it ends, unless it creates or looks again
 )
 
 const (
@@ -86,16 +86,20 @@ func (t *staleThreads) had(tid uint32) (what staleKind, ok bool) {
 	return had.what, ok && had.lives()
 }
 
-// absent records that a look-up of thread tid found nothing. If the thread got ESTALE for an open before, only a CREATE
-// can follow in the same system call.
-func (t *staleThreads) absent(tid uint32) {
+// looked records whether a look-up of thread tid found something. If the thread got ESTALE for an open before, and what
+// it looks up is absent, only a CREATE or another look-up can follow in the same system call.
+func (t *staleThreads) looked(tid uint32, found bool) {
 	if t.n.Load() == 0 {
 		return
 	}
+	was, is := staleOpen, staleAbsent
+	if found {
+		was, is = is, was
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if had, ok := t.mu.tids[tid]; ok && had.what == staleOpen {
-		had.what = staleAbsent
+	if had, ok := t.mu.tids[tid]; ok && had.what == was {
+		had.what = is
 		t.mu.tids[tid] = had
 	}
 }
