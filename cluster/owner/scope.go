@@ -56,6 +56,9 @@ type Options struct {
 	Log     *zap.Logger
 	// Settle is how long a node asks owners before it follows everything again. Zero means ten minutes.
 	Settle time.Duration
+	// Return is how long a member that is gone keeps its shards: most come back, because they were restarted. Zero means
+	// half a minute.
+	Return time.Duration
 }
 
 // Scopes decides what this node follows. It follows everything as long as the index has room. When it has not, Scopes
@@ -69,8 +72,9 @@ type Scopes struct {
 	all           atomic.Bool           // of Covered
 
 	// Used by Run alone.
-	narrow bool      // this node follows only what it owns
-	since  time.Time // so long
+	narrow bool                 // this node follows only what it owns
+	since  time.Time            // so long
+	gone   map[string]time.Time // members of the table that are gone, since when
 }
 
 // NewScopes returns Scopes of a node that follows everything.
@@ -78,7 +82,10 @@ func NewScopes(o Options) *Scopes {
 	if o.Settle <= 0 {
 		o.Settle = 10 * time.Minute
 	}
-	return &Scopes{o: o, wake: make(chan struct{}, 1)}
+	if o.Return <= 0 {
+		o.Return = 30 * time.Second
+	}
+	return &Scopes{o: o, wake: make(chan struct{}, 1), gone: map[string]time.Time{}}
 }
 
 // Follow returns what the feeds should bring.
@@ -189,8 +196,7 @@ func (s *Scopes) next() Scope {
 	if !s.narrow && t == nil {
 		return nil
 	}
-	members := append(s.o.Members(), s.o.Self)
-	slices.Sort(members)
+	members := s.members(t)
 	if t == nil || !slices.Equal(t.Members(), members) {
 		t = NewTable(members)
 		s.table.Store(t)
@@ -199,6 +205,38 @@ func (s *Scopes) next() Scope {
 		return nil
 	}
 	return t.Owned(s.o.Self)
+}
+
+// members returns the owners in order: the live members, and those of t that may come back soon. If more than a tenth of them
+// is gone, too many shards would lack all owners: then none but the live ones count.
+func (s *Scopes) members(t *Table) []string {
+	live := append(s.o.Members(), s.o.Self)
+	slices.Sort(live)
+	if t == nil {
+		return live
+	}
+	all, now := slices.Clone(live), time.Now()
+	for _, name := range t.Members() {
+		if _, alive := slices.BinarySearch(live, name); alive {
+			delete(s.gone, name)
+			continue
+		}
+		since, noted := s.gone[name]
+		if !noted {
+			since, s.gone[name] = now, now
+		}
+		if now.Sub(since) < s.o.Return {
+			all = append(all, name)
+		} else {
+			delete(s.gone, name)
+		}
+	}
+	if len(all)-len(live) > max(1, len(all)/10) || len(all) == len(live) {
+		clear(s.gone)
+		return live
+	}
+	slices.Sort(all)
+	return all
 }
 
 // move changes what this node follows. Keys that it gives up are not known from the beginning of move on.

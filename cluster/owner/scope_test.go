@@ -144,6 +144,46 @@ func TestScopes(t *testing.T) {
 	})
 }
 
+// TestReturn shows that a member that is gone keeps its shards for a while, and that those of many members move at once.
+func TestReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		others := names(30)[1:]
+		n := newFakeNode(t, others)
+		n.set(func() { n.full = true })
+		want := func(members int, when string) {
+			t.Helper()
+			if !slices.Equal(n.Table().Members(), slices.Sorted(slices.Values(names(members)))) {
+				t.Errorf("%s: owners are %v", when, n.Table().Members())
+			}
+			if !slices.Equal(n.Follow(), NewTable(names(members)).Owned("node-0")) {
+				t.Errorf("%s: it follows what it does not own", when)
+			}
+		}
+		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() } // reason: the clock of a bubble
+		want(30, "at first")
+		before := n.changed
+		n.set(func() { n.members = others[:27] })
+		want(30, "soon after two have gone")
+		wait(20 * time.Second)
+		n.set(func() { n.members = others[:28] })
+		wait(20 * time.Second)
+		want(29, "after one of them has been gone for long")
+		n.set(func() { n.members = others })
+		want(30, "when it is back")
+		n.set(func() { n.members = others[:28] })
+		wait(20 * time.Second)
+		want(30, "soon after it has gone again")
+		n.set(func() { n.members = others })
+		if want(30, "after a restart"); n.changed != before+2 {
+			t.Errorf("the feeds began again %d times, not twice", n.changed-before)
+		}
+		n.set(func() { n.members = others[:25] })
+		want(26, "when many are gone")
+		n.set(func() { n.members = others[:24] })
+		want(26, "soon after one more has gone")
+	})
+}
+
 // TestWithin shows what a nil scope is.
 func TestWithin(t *testing.T) {
 	a, b := feed.NewParts(feed.MaxParts), feed.NewParts(feed.MaxParts)
