@@ -18,7 +18,7 @@ const (
 	fleetHolders = 5      // have the blocks
 	fleetBlocks  = 20_000 // of each of them
 	fleetKills   = 2
-	fleetSettle  = 20 * time.Second
+	fleetSettle  = 60 * time.Second
 	fleetRest    = 15 * time.Second
 )
 
@@ -38,8 +38,8 @@ func (p *peerBench) fleet(ctx context.Context) error {
 		nodes, f = fleetHolders+2, fleet{settle: time.Second, rest: time.Second, blocks: 100, kills: 1}
 	}
 	f.table = p.report.table("fleet", fmt.Sprintf("%d nodes on this machine", nodes),
-		fmt.Sprintf("(one round of each, means of the nodes; idle: %v; %d nodes store blocks of %s, and the others grow; known: by all nodes)",
-			f.rest, fleetHolders, sizeText(heapBlockBytes)),
+		fmt.Sprintf("(one round of each, means of the nodes; idle: %v, from %v after the start on; %d nodes store blocks of %s, and the others grow; known: by all nodes)",
+			f.rest, f.settle, fleetHolders, sizeText(heapBlockBytes)),
 		"what", "peer.locations", "value", "min-max", "goal", "")
 	for _, f.locations = range []string{"all", "owned"} {
 		if err := f.measure(ctx, p, nodes); err != nil {
