@@ -15,8 +15,9 @@
 // of Copies/n of the shards, and no others.
 //
 // No node decides for another one. A node with enough memory follows everything, and can answer for any shard. Nodes may see
-// other members for a while, and a new owner has to catch up. So a node that is asked says of which keys it does not know all,
-// and the next owner is asked. The answer may be a miss then, but is never wrong: a holder is asked by path and version.
+// other members for a while, not least because one that is gone counts for Options.Return, and a new owner has to catch up. So
+// a node that is asked says of which keys it does not know all, and the next owner is asked. The answer may be a miss then, but
+// is never wrong: a holder is asked by path and version.
 //
 // # Cost
 //

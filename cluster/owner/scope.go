@@ -85,7 +85,7 @@ func NewScopes(o Options) *Scopes {
 	if o.Return <= 0 {
 		o.Return = 30 * time.Second
 	}
-	return &Scopes{o: o, wake: make(chan struct{}, 1), gone: map[string]time.Time{}}
+	return &Scopes{o: o, wake: make(chan struct{}, 1)}
 }
 
 // Follow returns what the feeds should bring.
@@ -212,27 +212,25 @@ func (s *Scopes) next() Scope {
 func (s *Scopes) members(t *Table) []string {
 	live := append(s.o.Members(), s.o.Self)
 	slices.Sort(live)
+	before, now := s.gone, time.Now()
+	s.gone = map[string]time.Time{}
 	if t == nil {
 		return live
 	}
-	all, now := slices.Clone(live), time.Now()
+	all := slices.Clone(live)
 	for _, name := range t.Members() {
 		if _, alive := slices.BinarySearch(live, name); alive {
-			delete(s.gone, name)
 			continue
 		}
-		since, noted := s.gone[name]
+		since, noted := before[name]
 		if !noted {
-			since, s.gone[name] = now, now
+			since = now
 		}
 		if now.Sub(since) < s.o.Return {
-			all = append(all, name)
-		} else {
-			delete(s.gone, name)
+			s.gone[name], all = since, append(all, name)
 		}
 	}
-	if len(all)-len(live) > max(1, len(all)/10) || len(all) == len(live) {
-		clear(s.gone)
+	if len(s.gone) > max(1, len(all)/10) {
 		return live
 	}
 	slices.Sort(all)
