@@ -1,37 +1,23 @@
 package tests
 
 import (
-	"bytes"
 	"go/ast"
 	"go/token"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// Limits of what one reads at a time. What is larger today is listed below with its size, methods rounded up to
-// tens and lines to hundreds: it may shrink, and leaves the list when it is within the limit. Nothing is added.
+// maxComplexity limits the branches, cases, && and || of a function, plus one. A single switch may have more cases:
+// it reads better whole than in five pieces. Packages and types have no limit: they end where their meaning ends.
 const (
-	maxMethods      = 60   // of a type
-	maxComplexity   = 15   // of a function: branches, cases, && and ||, and one
-	maxPackageLines = 4000 // without tests
+	maxComplexity       = 15
+	maxSwitchComplexity = 20 // of a function in which one switch or select makes half of the branches
 )
 
-// largeTypes are the types of more than maxMethods methods.
-var largeTypes = map[string]int{}
-
-// largePackages are the packages of more than maxPackageLines lines.
-var largePackages = map[string]int{}
-
-// complexFuncs are the functions that are more complex than maxComplexity.
-var complexFuncs = map[string]int{}
-
-// TestSizes shows that types, functions and packages stay small, and that those which are not shrink.
-func TestSizes(t *testing.T) {
-	methods, lines, branches := map[string]int{}, map[string]int{}, map[string]int{}
+// TestComplexityLimit shows that functions stay simple enough to follow.
+func TestComplexityLimit(t *testing.T) {
 	for _, name := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(name))
 		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(dir, "tests") {
@@ -48,39 +34,36 @@ func TestSizes(t *testing.T) {
 		if ast.IsGenerated(src.file) {
 			continue
 		}
-		lines[dir] += bytes.Count(text, []byte("\n"))
 		for _, d := range src.file.Decls {
 			f, ok := d.(*ast.FuncDecl)
 			if !ok {
 				continue
 			}
-			of := dir + "."
-			if f.Recv != nil {
-				methods[of+receiver(f)]++
-				of += receiver(f) + "."
+			if n, limit := complexity(f), complexityLimit(f); n > limit {
+				t.Errorf("%s: %s has complexity %d, %d is the limit", name, f.Name.Name, n, limit)
 			}
-			branches[of+f.Name.Name] = complexity(f)
 		}
 	}
-	checkSizes(t, "methods", methods, maxMethods, largeTypes)
-	checkSizes(t, "lines", lines, maxPackageLines, largePackages)
-	checkSizes(t, "branches", branches, maxComplexity, complexFuncs)
 }
 
-// checkSizes fails the test for what is larger than most, or than its exception, and for exceptions that
-// are none any more.
-func checkSizes(t *testing.T, unit string, sizes map[string]int, most int, except map[string]int) {
-	t.Helper()
-	for _, name := range slices.Sorted(maps.Keys(sizes)) {
-		if n, limit := sizes[name], max(most, except[name]); n > limit {
-			t.Errorf("%s has %d %s, %d is the limit", name, n, unit, limit)
+// complexityLimit is maxSwitchComplexity if one switch or select makes at least half of the branches of f.
+func complexityLimit(f *ast.FuncDecl) int {
+	most := 0
+	ast.Inspect(f, func(x ast.Node) bool {
+		switch x := x.(type) {
+		case *ast.SwitchStmt:
+			most = max(most, len(x.Body.List))
+		case *ast.TypeSwitchStmt:
+			most = max(most, len(x.Body.List))
+		case *ast.SelectStmt:
+			most = max(most, len(x.Body.List))
 		}
+		return true
+	})
+	if 2*most >= complexity(f) {
+		return maxSwitchComplexity
 	}
-	for _, name := range slices.Sorted(maps.Keys(except)) {
-		if sizes[name] <= most {
-			t.Errorf("%s has %d %s: take it off the list", name, sizes[name], unit)
-		}
-	}
+	return maxComplexity
 }
 
 // complexity is the cyclomatic complexity of a function, function literals in it included.
@@ -118,14 +101,19 @@ func (t *T) busy(a, b bool) {
 	select { case <-c: default: }
 	f := func() { if a { } }
 }
+func whole(k int) {
+	if x { return }
+	switch k { case 1: case 2: case 3: case 4: default: }
+}
 `
 	src, err := parseSource("p.go", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int{1, 9} {
-		if f := src.file.Decls[i].(*ast.FuncDecl); complexity(f) != want {
-			t.Errorf("%s: %d, want %d", f.Name, complexity(f), want)
+	for i, want := range []struct{ n, limit int }{{1, maxComplexity}, {9, maxComplexity}, {6, maxSwitchComplexity}} {
+		f := src.file.Decls[i].(*ast.FuncDecl)
+		if n, limit := complexity(f), complexityLimit(f); n != want.n || limit != want.limit {
+			t.Errorf("%s: %d of %d, want %+v", f.Name, n, limit, want)
 		}
 	}
 }
