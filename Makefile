@@ -1,7 +1,7 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster simulate test test-ceph test-rdma test-helm race lint deadcode fuzz bench bench-quick site clean
-DEPS := run-deps cluster-deps test-deps ceph-deps bench-deps rivals-deps dist-deps
+.PHONY: help build dist run cluster simulate test test-all test-ceph test-rdma race lint deadcode fuzz bench bench-quick site clean
+DEPS := run-deps cluster-deps test-deps test-all-deps ceph-deps bench-deps rivals-deps dist-deps
 .PHONY: $(DEPS)
 
 # The tag giouring puts io_uring into directio; its binding reaches into the runtime by
@@ -10,28 +10,26 @@ DEPS := run-deps cluster-deps test-deps ceph-deps bench-deps rivals-deps dist-de
 # Each recipe asks anew, as its prerequisite may have installed them.
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 RACED := ./...
-TIMEOUT := -timeout=25m
-# CI runs the short forms: fewer rounds, and fewer kinds of mount for the same test.
-SHORT := $(if $(CI),-short)
-# Tests wait more than they work: more packages at a time than there are processors, the longest first.
-PACKAGES := -p=4
-LONGEST := ./tests/mount ./tests/engines/llama ./tests/cluster ./tiers/object/bucket
+# Tests wait more than they work: more packages at a time than there are processors.
+REPORT = go build -o bin/report ./tests/report && exec bin/report $(if $(CI),-skips=.ci/skips)
+FLAGS = -p=6 -vet=off $(LINK)
 RDMA ?= 1
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## compile bin/kvfs
+	@echo "compiling kvfs; with an empty cache of Go that takes minutes"
 	go build $(LINK) -o bin/kvfs ./cmd/kvfs
 
-dist: dist-deps ## tarballs, deb and rpm packages, container images for amd64 and arm64, in dist/
-	@exec .ci/dist
+dist: dist-deps ## tarball, deb and rpm packages, container image for this machine, in dist/; ARCH=all for amd64 and arm64
+	@exec .ci/dist $(ARCH)
 
 run: run-deps build ## install what is missing, build, mount on ./mnt until Ctrl-C
 	@exec .ci/try
 
 $(DEPS): %-deps:
-	@.ci/deps $*
+	@.ci/deps $* $(ARCH)
 
 cluster: cluster-deps build ## three nodes on this machine: write on one, read on the others, kill one (as root)
 	@exec .ci/cluster
@@ -41,9 +39,11 @@ simulate: ## the cluster's own code with a virtual clock and up to NODES (100) n
 	KVFS_SIM=$(NODES) go test -count=1 -timeout=2h -v $(LINK) -run '^(TestConvergence|TestSimulationTable|TestDigestBytes|TestSimulatedCluster)$$' \
 		./cluster ./cluster/gossip ./cluster/feed | go run ./tests/simulate -docs=$(DOCS)
 
-test: test-deps ## install what is missing, run every test, count what passed, failed and was skipped
-	go build -o bin/report ./tests/report
-	@exec bin/report -vet -- $(PACKAGES) $(TIMEOUT) $(SHORT) -vet=off $(LINK) $(LONGEST) ./... -- -C tests/csi $(TIMEOUT) ./...
+test: test-deps ## the tests to run before each commit, 5 minutes: install what is missing, count what passed, failed and was skipped
+	@$(REPORT) -set=quick -- -short -timeout=10m $(FLAGS)
+
+test-all: test-all-deps ## all other tests: install what is missing, count what passed, failed and was skipped
+	@$(REPORT) -set=rest -- -timeout=40m $(FLAGS)
 
 test-ceph: ceph-deps ## the tests of the tier on object storage, each with a Ceph cluster of its own
 	KVFS_TEST_S3=ceph go test -count=1 -p=1 -timeout=1h -v $(LINK) ./tiers/object/bucket ./tests/object
@@ -51,11 +51,8 @@ test-ceph: ceph-deps ## the tests of the tier on object storage, each with a Cep
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma
 
-test-helm: ## render the Helm chart, decode its objects with the types of Kubernetes, have kvfs check its settings
-	go test -C tests/helm $(TIMEOUT) ./...
-
-race: test-deps ## run every test under the race detector, the daemon included; RACED='./tiers/...' takes a part
-	go test $(PACKAGES) $(TIMEOUT) $(SHORT) -race -vet=off $(LINK) $(RACED)
+race: test-all-deps ## run every test in its short form under the race detector, the daemon included; RACED='./tiers/...' takes a part
+	@$(REPORT) -- -race -short -timeout=60m $(FLAGS) $(RACED)
 
 lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, imports and style
 	@.ci/lint

@@ -50,11 +50,11 @@ var crowdOps = []struct {
 // tell each other of it, a read returns what somebody wrote, whole, and no operation fails
 // as it may not; once all is told, a name that one of them can read all can; and nothing is
 // left of names that nobody uses.
-func TestCrowdModel(t *testing.T) {
-	rounds := 24
-	if testing.Short() {
-		rounds = 4
-	}
+func TestCrowdModel(t *testing.T) { crowdRounds(t, 4) }
+
+func TestCrowdModelLong(t *testing.T) { crowdRounds(t, 24) }
+
+func crowdRounds(t *testing.T, rounds int) {
 	s := seed(t)
 	for round := range rounds {
 		m := &crowdModel{

@@ -370,11 +370,11 @@ func (k *modelLink) spoil(b *Batch) *Batch {
 // TestModel runs nodes that follow each other over pipes that break anywhere. Their rings are so
 // small that they overtake subscribers. The nodes make, evict and remove blocks, and restart. Once
 // quiet, each node must know what each other holds, and all graves, and digests must say so.
-func TestModel(t *testing.T) {
-	runs := 12
-	if testing.Short() {
-		runs = 4
-	}
+func TestModel(t *testing.T) { modelRuns(t, 4) }
+
+func TestModelLong(t *testing.T) { modelRuns(t, 12) }
+
+func modelRuns(t *testing.T, runs int) {
 	var total modelTotals
 	for range runs {
 		seed := uint64(time.Now().UnixNano())
@@ -387,7 +387,7 @@ func TestModel(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if total.overtaken == 0 || total.resumes == 0 || total.brokenSnapshots == 0 || total.graves == 0 || total.refused == 0 ||
-		total.partial == 0 || total.brokenPartial == 0 && !testing.Short() {
+		total.partial == 0 || total.brokenPartial == 0 && runs > 4 {
 		t.Errorf("something never happened: %+v", total)
 	}
 }

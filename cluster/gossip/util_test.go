@@ -21,6 +21,8 @@ import (
 	"go.uber.org/zap/zaptest"
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // patience bounds every wait. It is generous: the machine may be busy.
@@ -28,6 +30,7 @@ const patience = time.Minute
 
 // TestMain shows that no goroutine of a Gossip, memberlist's included, outlives it.
 func TestMain(m *testing.M) {
+	sets.Select()
 	code := m.Run()
 	deadline := time.Now().Add(patience)
 	for code == 0 {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // patience is how long an expected event may take.
@@ -32,6 +33,7 @@ const childVar = "KVFS_FABRIC_CHILD"
 func TestMain(m *testing.M) {
 	switch os.Getenv(childVar) {
 	case "":
+		sets.Select()
 		os.Exit(m.Run())
 	case "hold":
 		exit(hold(os.Stdin, os.Stdout))

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
@@ -29,6 +31,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(fakeKVFSEnv) == "" {
+		sets.Select()
 		os.Exit(m.Run())
 	}
 	if err := fakeKVFS(os.Args[1:]); err != nil {

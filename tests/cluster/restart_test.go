@@ -11,7 +11,9 @@ import (
 
 // TestRestarts kills and stops nodes in turn while all of them write, read and remove.
 // What is read is right, also while nodes are down, and in the end all agree.
-func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 9, 3)) }
+func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 3, 3)) }
+
+func TestRestartsLong(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 9, 3)) }
 
 // TestRestartsOwned does that with nodes that know only a share of what the others have.
 func TestRestartsOwned(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness/netns"
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // Environment variables between a test process and its helpers.
@@ -28,7 +29,7 @@ var helpers = map[string]func(args []string) int{actorHelper: actorMain, launchH
 // its result is their exit code. Call it in TestMain, before Main.
 func Helper(name string, fn func(args []string) int) { helpers[name] = fn }
 
-// Main runs the tests, or the helper for which this process was started, and returns the exit code.
+// Main runs the tests of the set that the environment selects (see tests/sets), or the helper for which this process was started, and returns the exit code.
 func Main(m *testing.M) int {
 	if name := os.Getenv(helperEnv); name != "" {
 		fn := helpers[name]
@@ -38,6 +39,7 @@ func Main(m *testing.M) int {
 		}
 		return fn(os.Args[1:])
 	}
+	sets.Select()
 	sweep()
 	removeOnSignal()
 	code := m.Run()

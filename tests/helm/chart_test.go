@@ -1,6 +1,6 @@
 // Package helm tests the Helm chart: it renders deploy/helm/kvfs with several sets of values, decodes every object
 // strictly with the types of Kubernetes, and has kvfs itself check what the chart gives it. It is a module of its own
-// for Helm and these types; `make test-helm` runs it.
+// for Helm and these types; `make test-all` runs it.
 package helm
 
 import (

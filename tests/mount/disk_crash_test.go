@@ -20,7 +20,7 @@ import (
 
 const (
 	diskRoundsDefault  = 20 // KVFS_TEST_ROUNDS sets another number
-	diskRoundsShort    = 8
+	diskRoundsRace     = 8
 	diskCrashNamesEach = 12
 )
 
@@ -28,8 +28,8 @@ const (
 func diskRounds(t *testing.T) int {
 	t.Helper()
 	n := diskRoundsDefault
-	if testing.Short() || harness.RaceEnabled {
-		n = diskRoundsShort
+	if harness.RaceEnabled {
+		n = diskRoundsRace
 	}
 	if s := os.Getenv("KVFS_TEST_ROUNDS"); s != "" {
 		var err error

@@ -223,9 +223,6 @@ var raceRows = []row{
 		harness.KvfsOnly(t, "one staging object for each open")
 		a, b := harness.NewActor(t, nil), harness.NewActor(t, nil)
 		for i, order := range interleavings(5, 5) {
-			if i%3 != 0 && testing.Short() {
-				continue
-			}
 			dir := e.path(fmt.Sprint(i))
 			mkdir(t, dir)
 			wa := &fixedTemp{a: a, dir: dir, bytes: pattern("a", 300*kib)}

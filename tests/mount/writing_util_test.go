@@ -62,12 +62,9 @@ type act struct {
 	run  func(t *testing.T, s *stage)
 }
 
-// onStages runs the acts on each kind of mount. With -short TestWritingNonRoot alone runs them without passthrough.
+// onStages runs the acts on each kind of mount.
 func onStages(t *testing.T, acts []act) {
 	for _, kind := range stages {
-		if testing.Short() && len(kind.opts.Flags) > 0 {
-			continue
-		}
 		t.Run(kind.name, func(t *testing.T) { playActs(t, kind.opts, acts) })
 	}
 }

@@ -6,13 +6,17 @@
 //
 // Usage:
 //
-//	report [-vet] -- ARGS [-- ARGS]...
+//	report [-set quick|rest] [-skips FILE] -- [ARGS]
 //
-// With -vet, `go vet ./...` comes first, with the first -tags in ARGS, and counts as a case. Each ARGS are the arguments
-// of one `go test`, and may begin with -C DIR for another module. The runs follow each other, and a failure does not stop
-// the next. Without any, report reads the JSON of a run from standard input. A test that has run for two minutes is
-// named, once. SIGTERM and SIGINT end the runs, with all processes that they started, and then report. It exits 1 if
-// anything failed or nothing ran at all.
+// ARGS are arguments of `go test` before its packages. With -set the packages are those that have tests of this set
+// (see tests/sets), and those of other modules follow each in a run of its own. Without it, ARGS have the packages;
+// without ARGS, too, report reads the JSON of a run from standard input.
+//
+// With -skips, a skip that FILE does not expect is a failure. A line of FILE has patterns of a package, a test and
+// a reason, with a tab between them; "#" begins a comment.
+//
+// A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with all processes that they
+// started, and then report. It exits 1 if anything failed or nothing ran at all.
 package main
 
 import (
@@ -22,63 +26,109 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 func main() {
 	s := newStopper()
 	r := newReport(os.Stdout)
-	vet := flag.Bool("vet", false, "run go vet first")
-	flag.Usage = func() { fmt.Fprintln(os.Stderr, "usage: report [-vet] -- ARGS [-- ARGS]...") }
+	set := flag.String("set", "", "run the tests of this set: quick or rest")
+	skips := flag.String("skips", "", "file of the skips that are expected")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: report [-set quick|rest] [-skips FILE] -- [ARGS]")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
-	runs := split(flag.Args())
-	if *vet {
-		r.vet(s, slices.Concat(runs...))
+	runs, err := plan(*set, flag.Args())
+	if err == nil && *skips != "" {
+		r.expected, err = readSkips(*skips)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(2)
 	}
 	if len(runs) == 0 {
 		r.read(os.Stdin)
-	}
-	for _, args := range runs {
-		if err := test(s, r, args); err != nil {
-			r.fail("go test", err.Error())
-		}
+	} else if err := r.runAll(s, runs); err != nil {
+		r.fail("report", err.Error())
 	}
 	if !r.finish() {
 		os.Exit(1)
 	}
 }
 
-// split cuts args at each "--". (Package flag has swallowed the first one.)
-func split(args []string) [][]string {
-	if len(args) == 0 {
-		return nil
+// runAll runs each `go test`, one after the other, with a temporary directory that does not outlive them.
+func (r *report) runAll(s *stopper, runs [][]string) error {
+	temp, err := newScratch()
+	if err != nil {
+		return err
 	}
-	runs := [][]string{nil}
-	for _, a := range args {
-		if a == "--" {
-			runs = append(runs, nil)
-			continue
+	fmt.Fprintln(r.w, "compiling kvfs and the tests; with an empty cache of Go that takes minutes")
+	if err := s.build(temp.dir, runs[0]); err != nil {
+		return errors.Join(err, temp.remove())
+	}
+	for _, args := range runs {
+		if err := test(s, r, args); err != nil {
+			r.fail("go test", err.Error())
 		}
-		runs[len(runs)-1] = append(runs[len(runs)-1], a)
 	}
-	return runs
+	return temp.remove()
 }
 
-// vet runs go vet over everything, with the first -tags in args, as one case.
-func (r *report) vet(s *stopper, args []string) {
-	flags := []string{"vet"}
-	if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-tags=") }); i >= 0 {
-		flags = append(flags, args[i])
+// plan returns the arguments of each `go test`, and sets the environment that selects a set.
+func plan(set string, args []string) ([][]string, error) {
+	if set == "" {
+		if len(args) == 0 {
+			return nil, nil
+		}
+		return [][]string{args}, nil
 	}
-	cmd := exec.Command("go", append(flags, "./...")...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := s.run(cmd, func() {}); err != nil {
-		r.fail("go vet ./...", err.Error())
-		return
+	if set != sets.Quick && set != sets.Rest {
+		return nil, fmt.Errorf("-set=%s: want %s or %s", set, sets.Quick, sets.Rest)
 	}
-	fmt.Fprintln(r.w, "ok   go vet ./...")
-	r.passed++
+	os.Setenv(sets.Env, set)
+	here, modules := packages(set)
+	if set == sets.Quick {
+		out, err := exec.Command("go", "list", "./...").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		here = append(here, whole(strings.Fields(string(out)))...)
+	}
+	runs := [][]string{slices.Concat(args, here)}
+	for _, dir := range modules {
+		runs = append(runs, slices.Concat([]string{"-C", dir}, args, []string{"./..."}))
+	}
+	return runs, nil
+}
+
+// packages returns the divided packages that have tests of a set: those of this module, as "./dir", and those that are
+// modules of their own.
+func packages(set string) (here, modules []string) {
+	for _, d := range sets.Divisions() {
+		if has := map[string]func() bool{sets.Quick: d.HasQuick, sets.Rest: d.HasRest}[set]; !has() {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(d.Dir, "go.mod")); err == nil {
+			modules = append(modules, d.Dir)
+		} else {
+			here = append(here, "./"+d.Dir)
+		}
+	}
+	return here, modules
+}
+
+// whole drops the divided packages.
+func whole(all []string) []string {
+	divided := map[string]bool{}
+	for _, d := range sets.Divisions() {
+		divided[module+d.Dir] = true
+	}
+	return slices.DeleteFunc(all, func(pkg string) bool { return divided[pkg] })
 }
 
 // test runs `go test -json args` into r. Its error says that go test failed in

@@ -43,9 +43,10 @@ type report struct {
 	bad     map[id]bool      // tests and packages below which a failure was counted
 	cases   map[string]int   // passed, by package
 
-	passed  int
-	failed  []note
-	skipped []note
+	passed   int
+	failed   []note
+	skipped  []note
+	expected []skip // nil: any skip is
 }
 
 func newReport(w io.Writer) *report {
@@ -151,7 +152,7 @@ func (r *report) take(e event) {
 func (r *report) endTest(k id, action string) {
 	switch {
 	case action == "skip":
-		r.skipped = append(r.skipped, note{k.name(), reason(r.output[k])})
+		r.skip(k, reason(r.output[k]))
 	case action == "fail" && !r.bad[k]:
 		r.show(k)
 		r.count(k, reason(r.output[k]))

@@ -2,10 +2,14 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // TestReport feeds runs as go test prints them and shows what is counted, and
@@ -42,6 +46,67 @@ func TestReport(t *testing.T) {
 				t.Errorf("got:\n%s\nwant %q and at the end %q", out.String(), c.has, c.counts)
 			}
 		})
+	}
+}
+
+// TestSkips shows that a skip is a failure if the file of skips does not expect this test and this reason.
+func TestSkips(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "skips")
+	for _, c := range []struct{ lines, counts string }{
+		{"", "1 passed, 2 failed, 0 skipped"},
+		{"# a device is missing\np\tA(/.*)?\tno device .*\n", "1 passed, 1 failed, 1 skipped"},
+		{"p\t.*\tno .*", "1 passed, 0 failed, 2 skipped"},
+		{"p\t.*\tdevice", "1 passed, 2 failed, 0 skipped"},
+		{"q\t.*\t.*", "1 passed, 2 failed, 0 skipped"},
+	} {
+		if err := os.WriteFile(file, []byte(c.lines), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		r := newReport(&out)
+		var err error
+		if r.expected, err = readSkips(file); err != nil {
+			t.Fatal(err)
+		}
+		r.read(strings.NewReader(stream("run A|run A/x|output A/x no device 7|skip A/x|pass A|run B|output B no root|skip B|run C|pass C|pass")))
+		r.finish()
+		if !strings.HasSuffix(out.String(), "\n"+c.counts+"\n") {
+			t.Errorf("%q: got:\n%s\nwant at the end %q", c.lines, out.String(), c.counts)
+		}
+	}
+	for _, bad := range []string{"p A no device", "p\tA", "p\t(\tx"} {
+		if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readSkips(file); err == nil || !strings.Contains(err.Error(), file+":1:") {
+			t.Errorf("%q: error %v", bad, err)
+		}
+	}
+}
+
+// TestPlan shows the runs of go test of each set, and that other words are refused.
+func TestPlan(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	t.Setenv(sets.Env, "")
+	for _, c := range []struct {
+		set, has, hasNot string
+	}{
+		{sets.Quick, "-v ./tests/mount", "tests/csi"},
+		{sets.Quick, module + "tests/report", "./tests/engines/llama"},
+		{sets.Rest, "./tests/engines/llama", "tests/report"},
+		{sets.Rest, "-C tests/csi -v ./...", module},
+	} {
+		runs, err := plan(c.set, []string{"-v"})
+		text := ""
+		for _, args := range runs {
+			text += strings.Join(args, " ") + "\n"
+		}
+		if err != nil || !strings.Contains(text, c.has) || strings.Contains(text, c.hasNot) {
+			t.Errorf("%s: %v\n%s", c.set, err, text)
+		}
+	}
+	if _, err := plan("all", nil); err == nil {
+		t.Error("-set=all is no error")
 	}
 }
 

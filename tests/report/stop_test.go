@@ -12,7 +12,8 @@ import (
 )
 
 // TestStopped asks the report to end while go runs: it does, and so does all that go has started,
-// also what has left its process group and holds its output. The counts are printed, and the exit code is 1.
+// also what has left its process group and holds its output. The counts are printed, the exit code is 1, and the
+// temporary directory of the tests is gone.
 func TestStopped(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "report")
@@ -20,12 +21,13 @@ func TestStopped(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	child := filepath.Join(dir, "child")
-	script := "#!/bin/sh\ntrap '' INT\nsetsid sleep 1000 &\necho $! > " + child + ".tmp\nmv " + child + ".tmp " + child + "\nwait\n"
+	script := "#!/bin/sh\ntrap '' INT\ntouch $TMPDIR/left\nsetsid sleep 1000 &\necho $! > " + child + ".tmp\nmv " + child + ".tmp " + child + "\nwait\n"
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(bin, "--", "./...", "--", "./more")
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	cmd := exec.Command(bin, "--", "./...")
+	temp := t.TempDir()
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "TMPDIR="+temp)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -49,8 +51,11 @@ func TestStopped(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the report does not end")
 	}
-	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(out.String(), "0 passed, 2 failed") {
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(out.String(), "0 passed, 1 failed") {
 		t.Errorf("exit code %d\n%s", code, out.String())
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v %v", left, err)
 	}
 	await(t, "what go has started ends", func() bool { return syscall.Kill(pid, 0) != nil })
 }
@@ -63,5 +68,38 @@ func await(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 		time.Sleep(10 * time.Millisecond) // reason: other processes have no event
+	}
+}
+
+// TestScratch shows that the runs of a checkout use the same directory, one after the other, and not at the same time.
+func TestScratch(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	first, err := newScratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", filepath.Dir(first.dir))
+	second, err := newScratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.dir == second.dir {
+		t.Errorf("two runs use %s", first.dir)
+	}
+	for _, s := range []*scratch{first, second} {
+		if err := s.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Setenv("TMPDIR", filepath.Dir(first.dir))
+	third, err := newScratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if third.dir != first.dir {
+		t.Errorf("a later run uses %s, the one before %s", third.dir, first.dir)
+	}
+	if err := third.remove(); err != nil {
+		t.Error(err)
 	}
 }

@@ -62,13 +62,13 @@ type crashRun struct {
 // middle of a page run, and opens what is there. Whatever loads is byte-exact and was
 // at some time stored under that name; what a Sync had confirmed is there, unless it was
 // changed or evicted since; what was removed before a Sync does not come back.
-func TestCrash(t *testing.T) {
+func TestCrash(t *testing.T) { crashRounds(t, 10) }
+
+func TestCrashLong(t *testing.T) { crashRounds(t, 60) }
+
+func crashRounds(t *testing.T, rounds int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	rounds := 60
-	if testing.Short() {
-		rounds = 10
-	}
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Parallel()

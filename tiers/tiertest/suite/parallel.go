@@ -3,7 +3,6 @@ package suite
 import (
 	"slices"
 	"sync"
-	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -68,11 +67,7 @@ func checkParallelRandomSmall(h *harness) {
 // follows, and on common blocks. An own block is where the model says, unless the tier is lossy:
 // faulty or too small. Its bytes are in any case those of its last Store.
 func checkParallelRandom(h *harness, maxBytes int64, lossy bool) {
-	const workers = 4
-	steps := 150
-	if testing.Short() {
-		steps = 40
-	}
+	const workers, steps = 4, 150
 	shared := make([]payload, 6)
 	for i := range shared {
 		shared[i] = h.payload(numberedKey("shared", i), 0, 1+h.rng.Int64N(maxBytes))
