@@ -11,7 +11,7 @@ DEPS := run-deps cluster-deps test-deps test-all-deps ceph-deps bench-deps rival
 LINK = -tags=giouring$(shell test -e /usr/include/rdma/fabric.h && command -v gcc >/dev/null && echo ,ofi) -ldflags=-checklinkname=0
 RACED := ./...
 # Tests wait more than they work: more packages at a time than there are processors.
-REPORT = go build -o bin/report ./tests/report && exec bin/report $(if $(CI),-skips=.ci/skips)
+REPORT = go build -o bin/report ./tests/report && exec bin/report $(if $(CI),-skips=tests/sets/skips.txt)
 FLAGS = -p=6 -vet=off $(LINK)
 RDMA ?= 1
 
