@@ -109,6 +109,28 @@ func TestStoreBusy(t *testing.T) {
 	}
 }
 
+// TestSilentPeer shows that a test of a peer that does not answer keeps fetches from waiting for it until a probe
+// succeeds, and that one of a peer that answers changes nothing.
+func TestSilentPeer(t *testing.T) {
+	nodes := cluster(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	p := a.PeerBy("b")
+	ctx, cancel := withPatience(t.Context())
+	defer cancel()
+	if p.Test(ctx); !p.Usable() || p.Member().Failures != 0 {
+		t.Errorf("it answers: %+v", p.Member())
+	}
+	gate := make(chan struct{})
+	b.locked(func() { b.gate = gate })
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if p.Test(short); p.Usable() {
+		t.Error("fetches wait for a peer that does not answer")
+	}
+	close(gate)
+	eventually(t, "a probe succeeds", p.Usable)
+}
+
 // TestListStat lists a directory of several pages, stops early, and asks for paths, more
 // than go into one call.
 func TestListStat(t *testing.T) {

@@ -328,6 +328,35 @@ func (p *Peer) probeBulk(ctx context.Context, s *session) error {
 	return err
 }
 
+// Test finds out whether the peer answers before ctx ends, because others do not. If it does not, this node asks it
+// nothing until a probe succeeds.
+func (p *Peer) Test(ctx context.Context) {
+	s := p.live()
+	if s == nil {
+		return
+	}
+	came := p.fetchedKeys.Load()
+	test := func(b *breaker.Breaker, probe func(context.Context, *session) error) {
+		if !b.Closed() {
+			return
+		}
+		switch err := probe(ctx, s); {
+		case err == nil: // a probe is not a call of a reader: see package breaker
+		case p.fetchedKeys.Load() != came: // it waited behind blocks
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			p.failed(b, err, b.Silent)
+		default:
+			p.outcome(b, err)
+		}
+	}
+	var wg sync.WaitGroup
+	if s.link.Load() != nil { // a link needs leases
+		wg.Go(func() { test(p.control, p.probe) }) // waited for below
+	}
+	test(p.bulk, p.probeBulk)
+	wg.Wait()
+}
+
 // outcome tells a breaker the result of a call to the peer.
 func (p *Peer) outcome(b *breaker.Breaker, err error) {
 	switch {

@@ -96,3 +96,41 @@ func (w *world) stalls(n *harness.Node, blocks string) map[string]time.Duration 
 	work.Wait()
 	return worst
 }
+
+// TestAllPeersLost takes the link of a node away. Opens of blocks that four other nodes have, and of whose size it has
+// fetched many or none, end long before the time that a peer has at most: the nodes do not get it one after the other.
+func TestAllPeersLost(t *testing.T) {
+	const blocks, fetched = 8, 24
+	w := newWorld(t, harness.ClusterOptions{Nodes: 5, PeerTimeout: 30 * time.Second})
+	a, writer := w.Nodes[0], w.Nodes[1]
+	for _, size := range []int{mib, 64 * kib} {
+		w.fill(writer, fmt.Sprintf("lost-%d", size), blocks, size)
+	}
+	w.fill(writer, "before", fetched, mib)
+	w.WaitQuiet()
+	for _, n := range w.Nodes[2:] {
+		for _, size := range []int{mib, 64 * kib} {
+			for i := range blocks {
+				w.mustRead(n, block("lost-%d-%03d", size, i))
+			}
+		}
+	}
+	for i := range fetched {
+		w.mustRead(a, block("before-%03d", i))
+	}
+	w.WaitQuiet()
+	for _, size := range []int{mib, 64 * kib} {
+		w.Net.LinkDown(a.Index)
+		for i := range blocks {
+			begin := time.Now()
+			_, err := os.ReadFile(a.Path(block("lost-%d-%03d", size, i)))
+			took := time.Since(begin)
+			t.Logf("%d KiB, open %d: %v (%v)", size/kib, i, took.Round(time.Millisecond), err)
+			if took > stallLimit {
+				t.Errorf("%d KiB, open %d took %v", size/kib, i, took)
+			}
+		}
+		w.Net.LinkUp(a.Index)
+		w.WaitJoined()
+	}
+}

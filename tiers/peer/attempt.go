@@ -35,13 +35,14 @@ const (
 //
 // Both timers start again with each block that comes. So a large request has the time that it
 // needs, and a stalled one has not. The limit timer is short: it checks whether any byte came
-// since. Its length depends on how fast others were.
+// since. Its length depends on how fast others were. The hedge has a limit timer of its own.
 //
 //	while pieces are open, or a hedge is under way:
 //	  a piece came or failed      settle it, or leave it to the hedge or the next holder
 //	  the hedge timer ran out     fetch the first open piece from its second holder
 //	  the hedge came              cut off the request, unless the piece has come meanwhile
-//	  the limit timer ran out     cut off the request, unless bytes came and time is left
+//	  a limit timer ran out       cut off the request or the hedge, unless bytes came and time is left;
+//	                              if none came, test the other holders (Tier.test)
 //
 // A request that is cut off still answers for each piece, by the contract of Fetch. Only then may
 // another writer use the destination of the piece.
@@ -58,11 +59,23 @@ type attempt struct {
 
 	limit, hedgeTime       <-chan time.Time
 	stopLimit, stopHedging func()
-	limitTime              time.Duration // for one piece
-	silence                time.Duration // time in which some bytes of it must come
-	progress               atomic.Int64  // grows with all bytes that come
-	seen                   int64         // its value when the limit timer was set
-	hedge                  *hedge        // nil: none is under way
+	bound                  bound  // of the request; time is for one piece
+	hedge                  *hedge // nil: none is under way
+}
+
+// bound is how long a request, or a hedge, may take.
+type bound struct {
+	time     time.Duration // for all
+	silence  time.Duration // in which some bytes must come
+	progress atomic.Int64  // grows with all bytes that come
+	seen     int64         // its value when the request began, a piece came, or the limit timer ran out
+}
+
+// look reports whether nothing came since the last look.
+func (b *bound) look() (silent bool) {
+	was := b.seen
+	b.seen = b.progress.Load()
+	return b.seen == was
 }
 
 // results is the state of the pieces of an attempt, by index.
@@ -79,11 +92,8 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 	for _, p := range pieces {
 		bytes += p.tr.Size
 	}
-	took, err := t.room.Acquire(ctx, bytes, func() (<-chan time.Time, func()) { return t.after(roomTimer, t.opts.Timeout) })
-	if err != nil {
-		for _, p := range pieces {
-			p.left = 0 // fetchAll gives up
-		}
+	took, ok := t.acquire(ctx, pieces, bytes)
+	if !ok {
 		return pieces
 	}
 	defer t.room.Release(took)
@@ -93,12 +103,32 @@ func (t *Tier) fetchGroup(ctx context.Context, pieces []*piece) (rest []*piece) 
 		a.open[i] = true
 	}
 	a.run()
+	waited := a.waited()
 	for i, p := range pieces {
 		if !a.settled[i] {
+			p.left -= waited
 			rest = append(rest, p)
 		}
 	}
 	return rest
+}
+
+// acquire waits for room for pieces: for opts.Timeout in sum over all holders of a piece. False: there was none, and
+// fetchAll gives up.
+func (t *Tier) acquire(ctx context.Context, pieces []*piece, bytes int64) (took int64, ok bool) {
+	limit := t.opts.Timeout
+	for _, p := range pieces {
+		limit = min(limit, t.opts.Timeout-p.queued)
+	}
+	begun := t.now()
+	took, err := t.room.Acquire(ctx, bytes, func() (<-chan time.Time, func()) { return t.after(roomTimer, limit) })
+	for _, p := range pieces {
+		p.queued += t.now().Sub(begun)
+		if err != nil {
+			p.left = 0
+		}
+	}
+	return took, err == nil
 }
 
 func (a *attempt) run() {
@@ -109,13 +139,16 @@ func (a *attempt) run() {
 	events := make(chan fetched, len(a.pieces)) // room for all, so Done does not block
 	fetches := make([]*cluster.Fetch, len(a.pieces))
 	for i, p := range a.pieces {
-		fetches[i] = t.newFetch(p, i, p.tr.File, &a.progress, events)
+		fetches[i] = t.newFetch(p, i, p.tr.File, &a.bound.progress, events)
 	}
 	t.counters.requests.Add(1)
 	t.counters.fetches.Add(uint64(len(fetches)))
-	a.limitTime, a.moved = a.timeLimit(), t.now()
-	a.silence = a.silenceLimit()
+	a.moved = t.now()
 	a.last = a.moved
+	a.bound.time, a.bound.silence = t.opts.Timeout, a.silenceLimit(a.pieces[0], a.peer, 1)
+	for _, p := range a.pieces {
+		a.bound.time = min(a.bound.time, share(p.left, p, 1))
+	}
 	watched := make(chan struct{})
 	watch := func() { // ends with the request, which it cuts off if need be
 		defer close(watched)
@@ -142,8 +175,9 @@ func (a *attempt) watch(events <-chan fetched) {
 	defer func() { a.stopLimit(); a.stopHedging() }()
 	for a.count > 0 || a.hedge != nil {
 		var hedged <-chan fetched
+		var hedgeLimit <-chan time.Time
 		if a.hedge != nil {
-			hedged = a.hedge.done
+			hedged, hedgeLimit = a.hedge.done, a.hedge.limit
 		}
 		select {
 		case f := <-events:
@@ -154,32 +188,23 @@ func (a *attempt) watch(events <-chan fetched) {
 			a.outOfTime()
 		case <-a.hedgeTime:
 			a.startHedge()
+		case <-hedgeLimit:
+			a.hedgeOutOfTime()
 		}
 	}
 }
 
-// timeLimit is how long the request may stand still: half of the remaining time if another node has
-// the piece too.
-func (a *attempt) timeLimit() time.Duration {
-	limit := a.t.opts.Timeout
-	for _, p := range a.pieces {
-		left := p.left
-		if len(p.holders) > 1 {
-			left /= 2
-		}
-		limit = min(limit, left)
-	}
-	return limit
-}
-
-// silenceLimit is how long the peer may send nothing: half of it if another node has the first
-// piece too.
-func (a *attempt) silenceLimit() time.Duration {
-	d := a.t.silence(a.peer.Name(), a.pieces[0].tr.Size)
-	if len(a.pieces[0].holders) > 1 {
+// share is how much of a time for a piece one holder has: half if more holders than those being asked have it.
+func share(d time.Duration, p *piece, asked int) time.Duration {
+	if len(p.holders) > asked {
 		d /= 2
 	}
 	return d
+}
+
+// silenceLimit is how long a peer may send nothing of a piece that asked peers are asked for.
+func (a *attempt) silenceLimit(p *piece, from member, asked int) time.Duration {
+	return share(a.t.silence(from.Name(), p.tr.Size), p, asked)
 }
 
 // silence returns the time in which a holder must send something of a block. It doubles with each
@@ -195,23 +220,48 @@ func (t *Tier) silence(peer string, size int64) time.Duration {
 
 // outOfTime handles the limit timer.
 func (a *attempt) outOfTime() {
-	t, progress := a.t, a.progress.Load()
-	left := a.limitTime - t.now().Sub(a.last)
-	if progress == a.seen || left <= 0 {
-		if progress == a.seen {
-			t.silent.Add(a.peer.Name(), a.last, t.now())
-		}
-		a.cutOff(cutTimeout)
+	t := a.t
+	left := a.bound.time - t.now().Sub(a.last)
+	silent := a.bound.look()
+	if !silent && left > 0 {
+		a.stopLimit()
+		a.limit, a.stopLimit = t.after(limitTimer, min(a.bound.silence, left))
 		return
 	}
-	a.seen = progress
-	a.stopLimit()
-	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, left))
+	a.cutOff(cutTimeout)
+	if silent {
+		t.silent.Add(a.peer.Name(), a.last, t.now())
+		t.test(a.pieces)
+	}
+}
+
+// test finds out which holders of pieces answer, because one was silent: this node may have lost all of them, and readers
+// would wait for one after the other. Those that do not answer are asked nothing until a probe succeeds. The tests end
+// before a second holder that is silent too has had its time.
+func (t *Tier) test(pieces []*piece) {
+	for _, p := range pieces {
+		for _, h := range p.holders {
+			name := h.peer.Name()
+			if _, tested := t.tests.LoadOrStore(name, true); tested {
+				continue
+			}
+			limit := t.silence(name, p.tr.Size) / 3
+			if !t.background(func() {
+				ctx, cancel := context.WithTimeout(t.ctx, limit)
+				defer cancel()
+				defer t.tests.Delete(name)
+				h.peer.Test(ctx)
+			}) {
+				t.tests.Delete(name)
+			}
+		}
+	}
 }
 
 // restart starts both timers again, after something has come.
 func (a *attempt) restart() {
-	a.last, a.seen = a.t.now(), a.progress.Load()
+	a.last = a.t.now()
+	a.bound.look()
 	a.setTimers()
 }
 
@@ -223,7 +273,7 @@ func (a *attempt) setTimers() {
 	if a.count == 0 || a.cut != notCut {
 		return
 	}
-	a.limit, a.stopLimit = t.after(limitTimer, min(a.silence, a.limitTime))
+	a.limit, a.stopLimit = t.after(limitTimer, min(a.bound.silence, a.bound.time))
 	a.planHedge()
 }
 
@@ -266,13 +316,10 @@ func (a *attempt) answered(f *fetched) {
 		}
 	case a.cut == cutHedge && len(p.holders) == 1:
 		// It was not its turn, and no other node has it: try once more.
+	case a.cut == cutHedge:
+		p.holders, p.asks = p.holders[1:], false // it was only too slow
 	default:
-		p.left -= a.waited()
-		if a.cut != cutHedge {
-			t.failed(p, p.holders[0], f.err, a.cut)
-		} else {
-			p.holders, p.asks = p.holders[1:], false // it was only too slow
-		}
+		t.failed(p, p.holders[0], f.err, a.cut)
 	}
 	if a.hedge != nil && a.hedge.came != nil && a.hedge.at == f.at {
 		a.takeHedge()
@@ -284,7 +331,7 @@ func (a *attempt) answered(f *fetched) {
 func (a *attempt) waited() time.Duration {
 	d := a.t.now().Sub(a.moved)
 	if a.cut == cutTimeout {
-		d = max(d, min(a.silence, a.limitTime))
+		d = max(d, min(a.bound.silence, a.bound.time))
 	}
 	return d
 }
@@ -304,12 +351,18 @@ func (a *attempt) cutOff(why cutReason) {
 
 // hedge is the fetch of one piece from a second holder, into memory of its own.
 type hedge struct {
-	at     int // the piece
-	from   holder
-	file   *os.File
-	done   chan fetched // capacity 1
-	came   *fetched     // it came, and waits for the request to let go of the destination
-	cancel context.CancelFunc
+	at   int // the piece
+	from holder
+	file *os.File
+	done chan fetched // capacity 1
+	came *fetched     // it came, and waits for the request to let go of the destination
+
+	request   *pace.Cut
+	cut       cutReason
+	began     time.Time
+	bound     bound
+	limit     <-chan time.Time
+	stopLimit func()
 
 	returned chan struct{} // closed when nothing uses file any more
 }
@@ -338,17 +391,36 @@ func (a *attempt) startHedge() {
 	t.counters.hedges.Add(1)
 	t.counters.requests.Add(1)
 	t.counters.fetches.Add(1)
-	ctx, cancel := context.WithTimeout(a.ctx, p.left)
 	h := &hedge{
-		at: at, from: p.holders[second], file: file, done: make(chan fetched, 1), cancel: cancel,
-		returned: make(chan struct{}),
+		at: at, from: p.holders[second], file: file, done: make(chan fetched, 1), began: t.now(), returned: make(chan struct{}),
 	}
 	a.hedge = h
-	fetch := t.newFetch(p, at, file, nil, h.done)
-	go func() { // ends with ctx at the latest; closeHedge waits for it
+	left := p.left - h.began.Sub(a.moved)
+	h.request = pace.NewCut(a.ctx, time.Now().Add(left)) // hedgeOutOfTime bounds it
+	h.bound.time, h.bound.silence = share(left, p, 2), a.silenceLimit(p, h.from.peer, 2)
+	h.limit, h.stopLimit = t.after(limitTimer, min(h.bound.silence, h.bound.time))
+	fetch := t.newFetch(p, at, file, &h.bound.progress, h.done)
+	go func() { // ends with h.request at the latest; closeHedge waits for it
 		defer close(h.returned)
-		h.from.peer.Fetch(ctx, []*cluster.Fetch{fetch})
+		h.from.peer.Fetch(h.request, []*cluster.Fetch{fetch})
 	}()
+}
+
+// hedgeOutOfTime handles the limit timer of the hedge.
+func (a *attempt) hedgeOutOfTime() {
+	t, h := a.t, a.hedge
+	left := h.bound.time - t.now().Sub(h.began)
+	silent := h.bound.look()
+	h.stopLimit()
+	if h.limit = nil; !silent && left > 0 {
+		h.limit, h.stopLimit = t.after(limitTimer, min(h.bound.silence, left))
+		return
+	}
+	h.cut = cutTimeout
+	h.request.Cut(context.DeadlineExceeded) // hedgeAnswered continues
+	if silent {
+		t.silent.Add(h.from.peer.Name(), h.began, t.now())
+	}
 }
 
 // memoryFile returns an empty file in memory.
@@ -366,13 +438,13 @@ func (a *attempt) hedgeAnswered(f *fetched) {
 	p := a.pieces[h.at]
 	if f.err != nil {
 		a.closeHedge()
-		a.t.failed(p, h.from, f.err, notCut)
+		a.t.failed(p, h.from, f.err, h.cut)
 		a.planHedge()
 		return
 	}
 	a.t.counters.fetchedBytes.Add(uint64(p.tr.Size))
-	h.came = f
-	h.done = nil
+	h.came, h.done, h.limit = f, nil, nil
+	a.moved = a.t.now()
 	if !a.open[h.at] {
 		a.takeHedge()
 		return
@@ -397,7 +469,8 @@ func (a *attempt) takeHedge() {
 // closeHedge ends a hedge, and waits until nothing writes to its file.
 func (a *attempt) closeHedge() {
 	h := a.hedge
-	h.cancel()
+	h.stopLimit()
+	h.request.Cut(context.Canceled)
 	<-h.returned
 	h.file.Close()
 	a.t.room.Release(a.pieces[h.at].tr.Size)

@@ -29,7 +29,8 @@
 //     version, size and checksum. Another block is refused before a byte of it is written. When
 //     all bytes are there, their checksum is compared with the description.
 //  4. The next holder is asked for blocks that a holder did not give. A holder that no longer has
-//     the block, or has another version, is no failure. A holder that is busy, dead or slow is. A
+//     the block, or has another version, is no failure. A holder that is busy, dead or slow is. When
+//     one was silent, the others are tested at the same time. Those that do not answer are not asked. A
 //     holder that sent wrong bytes is not asked for this version again for a minute. If holders told this node to come
 //     back, it rests for some milliseconds and asks those that have the block then. If all holders are in other zones,
 //     the keeper of the block in this zone is asked first; see zone.go.

@@ -337,6 +337,7 @@ type farPeer struct {
 	fetch func(ctx context.Context, blocks []*cluster.Fetch)
 	store func(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
 	list  func(ctx context.Context, dir string, fn func(cluster.Name) bool) error
+	test  func(ctx context.Context)
 
 	fetchCalls, storeCalls atomic.Int64
 }
@@ -413,6 +414,12 @@ func give(b *cluster.Fetch, info *cluster.BlockInfo, data []byte) {
 		dst.Hash.Write(data)
 	}
 	b.Done(info, err)
+}
+
+func (p *farPeer) Test(ctx context.Context) {
+	if p.test != nil {
+		p.test(ctx)
+	}
 }
 
 func (p *farPeer) Store(ctx context.Context, offers []cluster.BlockInfo) []cluster.StoreOutcome {

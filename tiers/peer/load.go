@@ -40,6 +40,7 @@ type piece struct {
 	pending bool          // it was being stored here when the load began
 	holders []holder      // not tried yet, best first; during an attempt the first is being tried
 	left    time.Duration // that the block may still wait
+	queued  time.Duration // that it has waited for room
 	rest    time.Duration // the last one of comeBack
 	asked   bool          // other nodes were asked about it
 	tried   []member      // that did not give it

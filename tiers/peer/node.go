@@ -39,6 +39,7 @@ type member interface {
 	Usable() bool   // for fetches
 	Callable() bool // for all other calls
 	Fetch(ctx context.Context, blocks []*cluster.Fetch)
+	Test(ctx context.Context)
 	Store(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
 	List(ctx context.Context, dir string, fn func(cluster.Name) bool) error
 }

@@ -49,8 +49,8 @@ type Options struct {
 	// peer.
 	WorldReadable bool
 
-	// Timeout bounds the time of a block, from when the previous block in the same request came.
-	// Zero means 5 s.
+	// Timeout bounds the time of a block over all holders together, from when the previous block in the
+	// same request came. Zero means 5 s.
 	Timeout time.Duration
 	// Silence is the least time in which a holder must send something. A holder that does not is
 	// given up. Zero means 300 ms.

@@ -41,6 +41,7 @@ type Tier struct {
 	patience rdma.Patience // of fetches; less than a hedge takes to begin
 	speed    pace.Speeds
 	silent   pace.Silences
+	tests    sync.Map // the names of the peers being tested
 	segment  *segment
 	takes    chan struct{} // capacity: how many offers are taken at a time
 	offers   chan struct{} // capacity: how many stores are under way at a time

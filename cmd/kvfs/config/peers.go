@@ -12,7 +12,7 @@ import (
 
 // Peer configures the traffic with peers.
 type Peer struct {
-	Timeout       scalar.Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from a peer. After that kvfs asks elsewhere; if no other holder has the block, it is a miss."`
+	Timeout       scalar.Duration `kvfs:"timeout" above:"0" default:"5s" help:"How long a block may take to come from peers, from all that have it together. After that it is a miss."`
 	Silence       scalar.Duration `kvfs:"silence" case:"tests/rdma/nodes has blocks that take seconds" above:"0" default:"300ms" help:"If a peer sends nothing of a block for this time, kvfs asks another holder. This is the least value; it grows with the observed times."`
 	Transport     string          `kvfs:"transport" short:"Peers" enum:"auto|tcp|rdma" default:"auto" help:"How blocks come from peers. auto: by RDMA if this node and the peer have it, else TCP. tcp: never by RDMA. rdma: only by RDMA; the start fails without RDMA, and a block that only a peer without RDMA has is a miss."`
 	Control       string          `kvfs:"control" check:"hostport" example:"10.0.0.3:7947" help:"Address of the control channel, host:port. Empty means a free port of the host of bind."`
