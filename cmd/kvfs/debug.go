@@ -16,6 +16,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/result"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
@@ -39,10 +41,13 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and mounts. With MOUNT also\n" +
 			"its status, metrics, members and jobs. With MOUNT, as root or the user of the daemon, also its goroutines, heap profile and, if it logs to a\n" +
 			"file, the end of the log. What could not be had is a line in errors.txt of the archive, and no failure. A dead daemon holds nothing up.\n\n" +
-			"Exit codes: 0 if the archive is written; 1 if not; 5 if MOUNT is not a mount.",
+			"Exit codes: 0 if the archive is written; 1 if not; 3 if FILE is in a kvfs mount; 5 if MOUNT is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			now := time.Now()
+			if err := outside(cmp.Or(out, ".")); err != nil {
+				return err
+			}
 			name := "kvfs-debug-" + now.UTC().Format("20060102T150405Z")
 			e, err := doctorEnv(cmd.Flags(), m, args)
 			if err != nil {
@@ -59,6 +64,15 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	config.AddFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&out, bundleOut, "o", "", "file to write; the default is kvfs-debug-TIME.tar.gz")
 	return cmd
+}
+
+// outside fails if path is in a kvfs mount: what watches a mount must not write into it, nor wait for it.
+func outside(path string) error {
+	m, err := mounts.Inside(path)
+	if err != nil || m == nil {
+		return err
+	}
+	return exit.With(exit.Config, fmt.Errorf("-o %s: it is in the mount at %s: name a file of another file system", path, m.Mountpoint))
 }
 
 // bundleOut is the flag of kvfs debug bundle that is no setting.

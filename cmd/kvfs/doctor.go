@@ -118,13 +118,13 @@ func seeMount(e *doctor.Env, dir string) error {
 
 // absolute makes the paths of a configuration absolute that are relative to the working directory of its daemon.
 func absolute(cfg *config.Config, cwd string) {
-	paths := []*string{&cfg.Memory.Dir, &cfg.TLS.CA, &cfg.TLS.Cert, &cfg.TLS.Key, &cfg.Peer.GossipKeys}
-	for i := range cfg.Disk.Dirs {
-		paths = append(paths, &cfg.Disk.Dirs[i].Path)
+	dir, err := os.Readlink(cwd)
+	if err != nil {
+		return
 	}
-	for _, p := range paths {
-		if dir, err := os.Readlink(cwd); err == nil && *p != "" && !filepath.IsAbs(*p) {
-			*p = filepath.Join(dir, *p)
+	for _, p := range cfg.Paths() {
+		if !filepath.IsAbs(p.File()) {
+			*p.Value = filepath.Join(dir, *p.Value)
 		}
 	}
 }

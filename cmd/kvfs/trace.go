@@ -23,7 +23,7 @@ func newTraceRecordCommand(connect client.Connector) *cobra.Command {
 			"times, until Ctrl-C or for a time. Names of groups and blocks are replaced by hashes with a random key. FILE is\n" +
 			"JSON, an object a line, and compressed if its name ends with .gz. It must not exist.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if the trace is written; 1 if not, or the daemon stopped; 5 if DIR is not a kvfs mount.",
+			"Exit codes: 0 if the trace is written; 1 if not, or the daemon stopped; 3 if FILE is in a kvfs mount; 5 if DIR is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
@@ -31,6 +31,9 @@ func newTraceRecordCommand(connect client.Connector) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.File == "" {
 				return usageError(cmd, "no file is named: give -o FILE")
+			}
+			if err := outside(o.File); err != nil {
+				return err
 			}
 			dir, err := mountArg(connect, args)
 			if err != nil {

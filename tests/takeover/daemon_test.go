@@ -24,6 +24,7 @@ type site struct {
 	base   string
 	flags  []string // of each daemon
 	work   string   // directory in which daemons start; empty: that of the test
+	logs   string   // file for the log of the next daemon; empty: one beside the mount
 
 	tb      testing.TB
 	daemons []*daemon
@@ -132,6 +133,9 @@ func (s *site) begin(env []string, flags ...string) *daemon {
 		s.tb.Fatal(err)
 	}
 	name := filepath.Join(s.base, fmt.Sprint("log", len(s.daemons)))
+	if s.logs != "" {
+		name = s.logs
+	}
 	log, err := os.Create(name)
 	if err != nil {
 		s.tb.Fatal(err)

@@ -36,7 +36,7 @@ type Config struct {
 	Readdir          Readdir  `kvfs:"readdir" help:"What ls shows."`
 
 	HTTP          string `kvfs:"http" short:"Logs and status" example:"127.0.0.1:9100" check:"hostport" help:"Address for /metrics, /healthz, /readyz and /status over HTTP, host:port. Empty means off."`
-	HTTPTokenFile string `kvfs:"http_token_file" example:"/etc/kvfs/http.token" help:"File with the token that opens the web page at / of http. Only root or the user of the daemon, and its group, may read it. kvfs makes an absent file with a random token. Empty means no page."`
+	HTTPTokenFile string `kvfs:"http_token_file" holds:"path" example:"/etc/kvfs/http.token" help:"File with the token that opens the web page at / of http. Only root or the user of the daemon, and its group, may read it. kvfs makes an absent file with a random token. Empty means no page."`
 	OTLP          string `kvfs:"otlp" check:"url" example:"http://127.0.0.1:4318" help:"URL of an OpenTelemetry collector that takes OTLP over HTTP. kvfs sends it spans of the requests whose name is a traceparent. Empty means off."`
 	Log           Log    `kvfs:"log" help:"Logging, to standard error."`
 
@@ -49,7 +49,7 @@ type Config struct {
 
 // Store configures the way between the owner of a machine and its mounts.
 type Store struct {
-	Socket       string          `kvfs:"socket" short:"Tiers" check:"socket" example:"/run/kvfs/0/store.sock" auto:"/run/kvfs/UID/store.sock; of users other than root $XDG_RUNTIME_DIR/kvfs/store.sock where that is set" help:"Absolute path of the unix socket of the owner. Only the owner's user may open its directory."`
+	Socket       string          `kvfs:"socket" holds:"path" short:"Tiers" check:"socket" example:"/run/kvfs/0/store.sock" auto:"/run/kvfs/UID/store.sock; of users other than root $XDG_RUNTIME_DIR/kvfs/store.sock where that is set" help:"Absolute path of the unix socket of the owner. Only the owner's user may open its directory."`
 	OwnerTimeout scalar.Duration `kvfs:"owner_timeout" default:"30s" help:"How long operations wait for the next owner, as during a restart, before they fail. Zero does not wait."`
 }
 
@@ -60,7 +60,7 @@ type Memory struct {
 	HighWatermark float64     `kvfs:"high_watermark" case:"tests/control TestWhyEvicted tells an eviction of a full memory from an early one" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
 	LowWatermark  float64     `kvfs:"low_watermark" case:"tests/control TestWhyEvicted evicts much at a time" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
 	Headroom      scalar.Size `kvfs:"headroom" case:"tests/takeover TestTakeoverFull fills a small memory to its end" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
-	Dir           string      `kvfs:"dir" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
+	Dir           string      `kvfs:"dir" holds:"path" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
 	Huge          string      `kvfs:"huge" case:"tests/mount TestMatrix runs without huge pages" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
 	NUMA          string      `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Needs kvfs's own tmpfs, so root. Empty means the policy of the process that writes."`
 	Keep          bool        `kvfs:"keep" short:"Tiers" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
@@ -105,7 +105,7 @@ type Disk struct {
 
 // DiskDir is one directory of the SSD tier.
 type DiskDir struct {
-	Path string      `kvfs:"path" example:"/mnt/nvme0/kvfs" required:"true" help:"Directory, made if it is absent. A relative path starts at the working directory. It may not contain another one, nor memory.dir."`
+	Path string      `kvfs:"path" holds:"path" example:"/mnt/nvme0/kvfs" required:"true" help:"Directory, made if it is absent. A relative path starts at the working directory. It may not contain another one, nor memory.dir."`
 	Size scalar.Size `kvfs:"size" example:"100GiB" required:"true" min:"1MiB" help:"Most bytes of the files in it."`
 }
 

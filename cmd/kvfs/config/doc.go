@@ -21,6 +21,7 @@
 //	names:"group"     a named check of the names in a table (see tableNames)
 //	short:"Peers"     the heading under which the short help shows its flag; absent means only --help-all does
 //	case:"tests/x …"  why it is a setting and no constant, for the reference, where nobody has measured it
+//	holds:"path"      the value is the path of a file or directory, or an endpoint that may be one (see Paths)
 //	env:"weak"        the environment counts only where no file and no inline JSON says anything
 //	files:"only"      neither a variable nor a flag
 //	required:"true"   in a list of sections: the key must be given

@@ -20,9 +20,9 @@ type Events struct {
 
 // ZMQ configures the publisher for routers.
 type ZMQ struct {
-	Bind       string   `kvfs:"bind" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means nowhere. An address that is not loopback needs insecure, because these sockets have no keys."`
-	Connect    []string `kvfs:"connect" check:"endpoint" example:"tcp://router:5557" help:"Addresses of subscribers to which kvfs connects, in the same form, as vLLM does for an endpoint without a wildcard. kvfs connects again when they were away. At most 64; with or without bind."`
-	Replay     string   `kvfs:"replay" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask for messages that they missed, in the same form. Empty means nowhere."`
+	Bind       string   `kvfs:"bind" holds:"path" check:"endpoint" example:"tcp://127.0.0.1:5557" help:"Where subscribers connect, tcp://host:port or ipc:///path; port 0 is a free one. Empty means nowhere. An address that is not loopback needs insecure, because these sockets have no keys."`
+	Connect    []string `kvfs:"connect" holds:"path" check:"endpoint" example:"tcp://router:5557" help:"Addresses of subscribers to which kvfs connects, in the same form, as vLLM does for an endpoint without a wildcard. kvfs connects again when they were away. At most 64; with or without bind."`
+	Replay     string   `kvfs:"replay" holds:"path" check:"endpoint" example:"tcp://127.0.0.1:5558" help:"Where subscribers ask for messages that they missed, in the same form. Empty means nowhere."`
 	ReplayBare bool     `kvfs:"replay_bare" default:"false" help:"Leave the topic out of repeated messages, as SGLang does, and vLLM before 0.26."`
 	Topic      string   `kvfs:"topic" check:"topic" default:"kv-events" help:"First frame of each message, at most 255 bytes."`
 	Hash       string   `kvfs:"hash" enum:"int|bytes|text" default:"int" help:"Form of the hashes in messages. int: their lower 64 bits, the default of vLLM. bytes: all of them. text: as they stand in the names of blocks."`

@@ -21,7 +21,7 @@ type Peer struct {
 	SendRate      scalar.Size     `kvfs:"send_rate" default:"0" help:"Most bytes of blocks that this node sends to its peers in a second over TCP. They take turns of 64KiB, so a block that many want does not keep others waiting. Zero means no limit."`
 	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma|digest|find" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
 	GossipProfile string          `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
-	GossipKeys    string          `kvfs:"gossip_keys" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
+	GossipKeys    string          `kvfs:"gossip_keys" holds:"path" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
 	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
 	Cascade       string          `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
 	Queue         scalar.Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
@@ -38,9 +38,9 @@ const (
 
 // TLS names the files of the certificates.
 type TLS struct {
-	CA   string `kvfs:"ca" short:"Peers" example:"/etc/kvfs/ca.pem" help:"Certificates of the trusted authorities; several during a rotation."`
-	Cert string `kvfs:"cert" short:"Peers" example:"/etc/kvfs/gpu-7.pem" help:"Certificate of this peer, for NODE_NAME.kvfs."`
-	Key  string `kvfs:"key" short:"Peers" example:"/etc/kvfs/gpu-7-key.pem" help:"Private key of this peer. Others must not be able to read it: mode 0600, or 0640."`
+	CA   string `kvfs:"ca" holds:"path" short:"Peers" example:"/etc/kvfs/ca.pem" help:"Certificates of the trusted authorities; several during a rotation."`
+	Cert string `kvfs:"cert" holds:"path" short:"Peers" example:"/etc/kvfs/gpu-7.pem" help:"Certificate of this peer, for NODE_NAME.kvfs."`
+	Key  string `kvfs:"key" holds:"path" short:"Peers" example:"/etc/kvfs/gpu-7-key.pem" help:"Private key of this peer. Others must not be able to read it: mode 0600, or 0640."`
 }
 
 // On reports whether certificates are used.

@@ -37,6 +37,7 @@ type setting struct {
 	empty                    string // the violation of an element without text
 	names                    string // the named check of a table's names
 	required, weak           bool
+	file                     bool // the value, or each element, is a path, or an endpoint that may be one
 	nested                   bool // text cannot reach it, as in a table or a list
 }
 
@@ -67,6 +68,7 @@ func settingsOf(typ reflect.Type, prefix string, nested bool) []*setting {
 			check:    f.Tag.Get("check"), sep: f.Tag.Get("sep"), name: f.Tag.Get("name"),
 			names:    f.Tag.Get("names"),
 			empty:    f.Tag.Get("empty"),
+			file:     f.Tag.Get("holds") == "path",
 			required: f.Tag.Get("required") == "true", weak: f.Tag.Get("env") == "weak", nested: nested || f.Tag.Get("files") == "only",
 		}
 		if enum := f.Tag.Get("enum"); enum != "" {

@@ -11,11 +11,17 @@ type health struct {
 	step   atomic.Pointer[string] // what the start or the stop does now; nil: the daemon works
 	daemon atomic.Pointer[daemon] // set when the start is over
 
-	asking atomic.Int64 // calls of lacks that wait for the daemon
+	steps  *atomic.Int64 // counts calls of at; nil: nobody counts
+	asking atomic.Int64  // calls of lacks that wait for the daemon
 }
 
 // at notes what the start or the stop does now.
-func (h *health) at(step string) { h.step.Store(&step) }
+func (h *health) at(step string) {
+	h.step.Store(&step)
+	if h.steps != nil {
+		h.steps.Add(1)
+	}
+}
 
 // works notes that the start is over.
 func (h *health) works(d *daemon) {

@@ -29,6 +29,9 @@ func (p Program) Hold(ctx context.Context, cfg *config.Config, dir string, readO
 	if err != nil {
 		return nil, exit.With(exit.Mount, err)
 	}
+	if err := checkPlaces(cfg, dir); err != nil {
+		return nil, err
+	}
 	a := &attachment{program: p, dir: dir, cfg: cfg, log: log, readOnly: readOnly, keep: true}
 	if err := a.begin(ctx); err != nil {
 		return nil, exit.With(exit.Mount, err)

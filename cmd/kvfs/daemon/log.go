@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"os"
 	"os/signal"
 
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 )
 
 // NewLogger returns a logger to standard error.
@@ -24,7 +26,43 @@ func NewLogger(cfg *config.Config) (*zap.Logger, error) {
 		return nil, err
 	}
 	c.Level = zap.NewAtomicLevelAt(level)
-	return c.Build()
+	if m, err := mounts.Holds(int(os.Stderr.Fd())); err != nil || m == nil {
+		return c.Build()
+	}
+	encoder := zapcore.NewJSONEncoder
+	if cfg.Log.Format == "console" {
+		encoder = zapcore.NewConsoleEncoder
+	}
+	later := startLater(os.Stderr)
+	return c.Build(zap.WrapCore(func(zapcore.Core) zapcore.Core {
+		return zapcore.NewCore(encoder(c.EncoderConfig), zapcore.AddSync(later), c.Level)
+	}))
+}
+
+// later writes to a file that may not answer, as one of the mount that this process serves, without waiting for it.
+type later chan []byte
+
+// maxLater bounds the lines that wait.
+const maxLater = 1024
+
+// startLater returns a later for f, for as long as the process lives.
+func startLater(f *os.File) later {
+	l := make(later, maxLater)
+	go func() {
+		for line := range l {
+			_, _ = f.Write(line) // nothing is left that could be told
+		}
+	}()
+	return l
+}
+
+// Write never waits. It drops p if too many lines wait.
+func (l later) Write(p []byte) (int, error) {
+	select {
+	case l <- bytes.Clone(p):
+	default:
+	}
+	return len(p), nil
 }
 
 // Warn logs the oddities of the configuration.
@@ -32,6 +70,7 @@ func Warn(cfg *config.Config, log *zap.Logger) {
 	for _, line := range cfg.Warnings {
 		log.Warn(line)
 	}
+	warnOutput(log)
 }
 
 // hearHangup handles SIGHUP, which would end the process: it logs how settings are changed.

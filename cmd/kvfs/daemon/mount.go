@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,8 +33,8 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 	if err != nil {
 		return exit.With(exit.Mount, err)
 	}
-	if err := checkApart(cfg, dir); err != nil {
-		return exit.With(exit.Config, err)
+	if err := errors.Join(exit.With(exit.Config, checkApart(cfg, dir)), checkPlaces(cfg, dir)); err != nil {
+		return err
 	}
 	if cfg.Mode == config.ModeStandaloneStore {
 		return p.attach(ctx, cfg, dir, ready, log)
@@ -63,6 +64,7 @@ type embedded struct {
 	log     *zap.Logger
 	with    *launcher
 	guard   guard
+	steps   atomic.Int64 // of start, that have ended
 
 	quotas  []tiers.Quota   // that were set at run time, of the daemon before
 	session *device.Session // an existing mount that no process answers; nil: the mount must be made, or is answered
@@ -75,6 +77,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	web.steps = &m.steps
 	hooks := &fs.Hooks{}
 	d, err := m.program.openDaemon(ctx, m.cfg, m.at, hooks, web, m.log)
 	if err != nil {

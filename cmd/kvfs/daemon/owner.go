@@ -32,6 +32,9 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	defer hearHangup(log)()
 	defer serveDebug(log.Named("debug"))()
 	Warn(cfg, log)
+	if err := checkPlaces(cfg, ""); err != nil {
+		return err
+	}
 	// First, so that a second owner ends before it touches the tiers of the first. Connecting
 	// processes wait meanwhile.
 	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: p.Version, Logger: log.Named("store")})
@@ -120,6 +123,9 @@ func (o *owner) Attach(ctx context.Context, r *handoff.Request) (handoff.Mount, 
 	defer r.Close() // fs has its own copies by then
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("this owner stops: %w", err)
+	}
+	if err := checkPlaces(o.d.cfg, ""); err != nil { // the mount is there already
+		return nil, err
 	}
 	for _, f := range []*os.File{r.Dev, r.Spin} {
 		if err := checkFuse(f); err != nil {

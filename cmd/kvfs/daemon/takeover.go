@@ -12,6 +12,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
@@ -35,8 +36,11 @@ import (
 // then gives up.
 const letGoTime = 3 * CloseGrace
 
-// serveTime is the longest time in which the next process must answer the mount.
-const serveTime = 2 * time.Minute
+// serveTime is the longest time in which the next process must answer the mount. Within silentTime it must have got on.
+const (
+	serveTime  = 2 * time.Minute
+	silentTime = 4 * time.Second
+)
 
 // makeOffer offers the mount to the next process, if that is possible. A mount without an offer
 // works as well.
@@ -127,8 +131,8 @@ func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) 
 	return m.takeBack(ctx, heir, err)
 }
 
-// outcome waits until heir answers the mount. After serveTime it kills the heir, because clients
-// wait. It keeps waiting while this process is asked to stop: one of the two must unmount.
+// outcome waits until heir answers the mount. It kills an heir that takes serveTime, or does not get on for silentTime, because
+// clients wait. It keeps waiting while this process is asked to stop: one of the two must unmount.
 func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveTime)
 	defer cancel()
@@ -141,12 +145,57 @@ func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 		case <-wait.Done():
 		}
 	})()
-	err := heir.Outcome(wait)
-	if err == nil || wait.Err() == nil {
+	err := heir.Outcome(wait, silentTime)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, handoff.ErrBlocked):
+	case wait.Err() == nil:
 		return err
+	default:
+		err = errors.New("it did not answer in time")
 	}
-	m.log.Error("the process that takes the mount over does not answer in time: killing it", zap.Int("pid", heir.PID))
-	return errors.Join(errors.New("it did not answer in time"), heir.Kill())
+	m.log.Error("the process that takes the mount over does not answer in time: killing it", zap.Int("pid", heir.PID), zap.Error(err))
+	return errors.Join(err, heir.Kill())
+}
+
+// report tells the process before, until stop, that this one gets on: a step of the start has ended since it told so last,
+// or the processor has worked for it.
+func (m *embedded) report(from *handoff.Predecessor) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		tick := time.NewTicker(silentTime / 8)
+		defer tick.Stop()
+		for steps, worked := m.steps.Load(), processorTime(); ; {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			s, w := m.steps.Load(), processorTime()
+			if s == steps && w-worked < leastWork {
+				continue
+			}
+			steps, worked = s, w
+			if from.Working() != nil {
+				return // the main line sees that, too
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+// leastWork is more than an idle process works in silentTime.
+const leastWork = 20 * time.Millisecond
+
+// processorTime returns for how long processors have worked for this process.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // takeBack opens everything again and answers the mount, because heir has failed. It does so
@@ -226,7 +275,9 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 	if m.quotas, err = decodeSettings(handed.Settings); err != nil {
 		log.Warn("the earlier process has sent settings that are not understood: quotas that were set are gone", zap.Error(err))
 	}
+	told := m.report(from)
 	d, err := m.startHanded(ctx)
+	told()
 	if err != nil {
 		err = errors.Join(err, m.giveUp(from, err))
 		m.guard.leave()
@@ -278,7 +329,7 @@ func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string)
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
 	}
-	if err := checkMemory(cfg, zap.NewNop()); err != nil {
+	if err := errors.Join(checkMemory(cfg, zap.NewNop()), checkPlaces(cfg, "")); err != nil {
 		return nil, err
 	}
 	m, err := mounts.Find(dir)

@@ -15,8 +15,11 @@ const version = 1
 // featureKeep is the feature of mounts that outlive their process (Request.Keep, Conn.Resume).
 const featureKeep = "keep"
 
+// featureWorking is the feature of a daemon that tells its predecessor that it still works on the mount (Predecessor.Working).
+const featureWorking = "working"
+
 // knownFeatures are the features of this side.
-var knownFeatures = []string{featureKeep}
+var knownFeatures = []string{featureKeep, featureWorking}
 
 // maxFeatures and maxFeature bound the list of the other side.
 const maxFeatures, maxFeature = 64, 64
@@ -30,6 +33,7 @@ const (
 	doDetached = "detached"
 
 	doTakeover  = "takeover"
+	doWorking   = "working"
 	doServing   = "serving"
 	doFailed    = "failed"
 	doTakenBack = "taken back"

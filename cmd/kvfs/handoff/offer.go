@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -194,7 +195,8 @@ func (o *Offer) ask(c *net.UnixConn) (*Heir, error) {
 		return nil, err
 	}
 	closeAll(fds)
-	if _, err := agree(q.Version, q.Features); err != nil {
+	both, err := agree(q.Version, q.Features)
+	if err != nil {
 		return nil, err
 	}
 	if q.Do != doTakeover || len(fds) > 0 {
@@ -204,5 +206,5 @@ func (o *Offer) ask(c *net.UnixConn) (*Heir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Heir{PID: int(who.Pid), Release: q.Release, w: w, pidfd: pidfd}, nil
+	return &Heir{PID: int(who.Pid), Release: q.Release, w: w, pidfd: pidfd, tells: slices.Contains(both, featureWorking)}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +52,8 @@ func TakeoverPath(defaultPath, minor string) string {
 // it hears the outcome.
 type Predecessor struct {
 	w     wire
-	pidfd int // pidfd
+	pidfd int  // pidfd
+	hears bool // it knows featureWorking
 }
 
 // TakeOver asks the daemon at the other end for its mount. It waits until ctx ends, and at most
@@ -72,7 +74,7 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 		unix.Close(pidfd)
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	return &Predecessor{c.w, pidfd}, a.Handed, nil
+	return &Predecessor{c.w, pidfd, slices.Contains(c.greeting.Features, featureWorking)}, a.Handed, nil
 }
 
 // take gives h the descriptors that came with it. h owns them then, or they are closed.
@@ -95,6 +97,14 @@ func (h *Handed) close() {
 			f.Close()
 		}
 	}
+}
+
+// Working reports that this process still works on the mount, and is not blocked. Call it before Serving and Failed only.
+func (p *Predecessor) Working() error {
+	if !p.hears {
+		return nil
+	}
+	return p.w.send(question{Version: version, Do: doWorking}, time.Now().Add(patience))
 }
 
 // Serving reports success to the predecessor, which then ends.
@@ -150,7 +160,8 @@ type Heir struct {
 	Release string // version of its program
 
 	w     wire
-	pidfd int // pidfd
+	pidfd int  // pidfd
+	tells bool // it knows featureWorking
 }
 
 // HandOver gives the heir the mount. Copies of the descriptors travel. Call it when nothing of
@@ -161,17 +172,32 @@ func (h *Heir) HandOver(m *Handed) error {
 	return h.w.send(answer{Handed: m, Descriptors: names}, time.Now().Add(patience), files...)
 }
 
-// Outcome waits until the heir answers the mount, and then returns nil. After an error other
-// than that of ctx the heir no longer uses the mount, or it has not ended within endTime of its
-// connection.
-func (h *Heir) Outcome(ctx context.Context) error {
+// ErrBlocked reports an heir that has told nothing for too long.
+var ErrBlocked = errors.New("the next daemon is blocked: it does not go on")
+
+// Outcome waits until the heir answers the mount, and then returns nil. An heir of a version that tells that it works has to
+// tell so within silence, or Outcome returns ErrBlocked. After an error other than that and that of ctx the heir no longer
+// uses the mount, or it has not ended within endTime of its connection.
+func (h *Heir) Outcome(ctx context.Context, silence time.Duration) error {
 	var q question
 	c := Conn{w: h.w}
-	err := c.until(ctx, func() error {
+	receive := func() error {
+		q = question{}
 		fds, err := c.w.receive(&q, time.Time{})
 		closeAll(fds)
 		return err
-	})
+	}
+	var err error
+	for q.Do = doWorking; err == nil && q.Do == doWorking; {
+		wait, cancel := ctx, func() {}
+		if h.tells {
+			wait, cancel = context.WithTimeout(ctx, silence)
+		}
+		err = c.until(wait, receive)
+		if cancel(); err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			return ErrBlocked
+		}
+	}
 	switch {
 	case err == nil && q.Do == doServing:
 		return nil

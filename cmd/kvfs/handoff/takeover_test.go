@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 				err = h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Stale: []uint32{5}, Dev: null})
 			}
 			if err == nil {
-				err = h.Outcome(t.Context())
+				err = h.Outcome(t.Context(), time.Minute)
 			}
 			outcome <- err
 			if fails {
@@ -116,7 +116,7 @@ func TestTakeOverOfferClosed(t *testing.T) {
 				err = errors.Join(h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Dev: null}), null.Close())
 			}
 			if err == nil {
-				err = h.Outcome(t.Context())
+				err = h.Outcome(t.Context(), time.Minute)
 			}
 			h.Close()
 			ended <- err
@@ -171,7 +171,7 @@ func TestOfferCloseSparesHeir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join((&Predecessor{wire{theirs}, pidfd}).Serving(), h.Outcome(t.Context())); err != nil {
+	if err := errors.Join((&Predecessor{w: wire{theirs}, pidfd: pidfd}).Serving(), h.Outcome(t.Context(), time.Minute)); err != nil {
 		t.Error(err)
 	}
 }
@@ -243,7 +243,7 @@ func TestTakeOverRefused(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
-	if err := h.Outcome(t.Context()); err == nil {
+	if err := h.Outcome(t.Context(), time.Minute); err == nil {
 		t.Error("one who has gone serves")
 	}
 	h.Close()

@@ -29,7 +29,7 @@ type Options struct {
 	Endpoint    string `kvfs:"endpoint" example:"https://s3.example.org:9000" auto:"https://s3.REGION.amazonaws.com" help:"Address of the store. http:// is without TLS."`
 	Region      string `kvfs:"region" default:"us-east-1" help:"Region of the bucket."`
 	Credentials string `kvfs:"credentials" default:"env" enum:"env|file|imds" help:"Where the access key comes from. env: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN. file: credentials_file. imds: the metadata service of the machine, or the token file of a Kubernetes service account."`
-	File        string `kvfs:"credentials_file" auto:"~/.aws/credentials" help:"File with the access key, in the format of the AWS tools; the profile is AWS_PROFILE or default. With credentials: file."`
+	File        string `kvfs:"credentials_file" holds:"path" auto:"~/.aws/credentials" help:"File with the access key, in the format of the AWS tools; the profile is AWS_PROFILE or default. With credentials: file."`
 	PathStyle   bool   `kvfs:"path_style" default:"true" help:"Name the bucket in the path, not in the host name. Most stores of one's own need this."`
 	TLS         TLS    `kvfs:"tls" help:"How the store is recognized."`
 
@@ -51,7 +51,7 @@ type Options struct {
 
 // TLS says how the store is recognized.
 type TLS struct {
-	CAFile   string `kvfs:"ca_file" help:"Certificates (PEM) of the authorities that are trusted besides those of the system."`
+	CAFile   string `kvfs:"ca_file" holds:"path" help:"Certificates (PEM) of the authorities that are trusted besides those of the system."`
 	Insecure bool   `kvfs:"insecure" default:"false" help:"Trust any certificate. Anybody on the way can then read and change blocks in transit."`
 }
 

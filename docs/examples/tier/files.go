@@ -21,7 +21,7 @@ import (
 
 // Options are the keys of an entry of tiers with this type.
 type Options struct {
-	Root string `kvfs:"root" required:"true" help:"Directory, made if it is absent."`
+	Root string `kvfs:"root" holds:"path" required:"true" help:"Directory, made if it is absent."`
 }
 
 // Open implements driver.Opener.
