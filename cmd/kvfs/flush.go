@@ -17,9 +17,9 @@ func newFlushCommand(connect client.Connector) *cobra.Command {
 		Short: "Make blocks durable on SSD",
 		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
 			"directory (a mount is one) for all committed blocks below it. Blocks that kvfs would not copy\n" +
-			"by itself are copied, too. Without an SSD tier there is nothing to do.\n" +
+			"by itself are copied, too.\n" +
 			"Without PATH it is the only kvfs mount of this machine. If there are several, their names are in the error.\n\n" +
-			"Exit codes: 0 if all is durable; 1 if it is not; 5 if it is not in a kvfs mount.",
+			"Exit codes: 0 if all is durable; 1 if it is not, or no tier keeps blocks, as without an SSD; 5 if it is not in a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,

@@ -80,6 +80,18 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestFlushNowhere shows that kvfs flush fails, and says why, if no tier keeps blocks. (A46)
+func TestFlushNowhere(t *testing.T) {
+	d := harness.Mount(t, harness.Options{})
+	store(t, d.Path("a"), pattern("a", kib))
+	for _, args := range [][]string{{"flush", d.Dir}, {"flush", "--json", d.Path("a")}} {
+		stdout, stderr, code := harness.Kvfs(t, args...)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, "no tier keeps blocks") {
+			t.Errorf("kvfs %q: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
 // TestFlush shows that kvfs flush makes blocks durable at a path or below it, and no others. The test takes the
 // memory away, as a power cut does. (A46)
 func TestFlush(t *testing.T) {

@@ -205,11 +205,12 @@ func (d *Daemon) start() {
 	if err != nil {
 		d.tb.Fatalf("start %v: %v", cmd.Args, err)
 	}
-	d.cmd, d.Pid, d.exited = cmd, cmd.Process.Pid, make(chan struct{})
+	exited := make(chan struct{})
+	d.cmd, d.Pid, d.exited = cmd, cmd.Process.Pid, exited
 	go func() { // ends with the daemon; cleanup ends the daemon
 		cmd.Wait()
 		d.ExitCode = cmd.ProcessState.ExitCode()
-		close(d.exited)
+		close(exited)
 	}()
 	d.waitReady(r)
 }
@@ -300,6 +301,21 @@ func (d *Daemon) Restart() {
 		d.Stop()
 	}
 	d.start()
+}
+
+// TakeOver starts a daemon with the same arguments that takes the mount over, and waits until the one before has ended.
+func (d *Daemon) TakeOver() {
+	d.tb.Helper()
+	KvfsOnly(d.tb, "no daemon to replace")
+	old := d.exited
+	d.opts.Flags = append([]string{"--takeover"}, d.opts.Flags...)
+	d.start()
+	d.opts.Flags = d.opts.Flags[1:]
+	select {
+	case <-old:
+	case <-time.After(Deadline):
+		d.tb.Errorf("the daemon before did not exit within %v\n%s", Deadline, d.Log())
+	}
 }
 
 // TryRestart is Restart, but the daemon may also refuse and end by itself. It reports whether the

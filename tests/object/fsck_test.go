@@ -55,6 +55,13 @@ func TestFsckAndPrefetch(t *testing.T) {
 	if len(names) < 2 {
 		t.Fatalf("got packs %q, want some", names)
 	}
+	s.Put(prefix+"/.probe", nil)
+	check(0, "note: .probe: left by a process that was killed")
+	check(0, " 0 foreign objects")
+	check(0, "was killed (deleted)", "--repair")
+	if left := s.Names(prefix); slices.Contains(left, ".probe") {
+		t.Errorf("left in the bucket: %q", left)
+	}
 	damage(s, names[0], func(b []byte) { b[70] ^= 1 }) // in the path of the first block
 	check(0, "data not read", "--no-data")
 	check(4, names[0]+" block")

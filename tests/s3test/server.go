@@ -241,6 +241,14 @@ func (s *Server) Put(name string, data []byte) {
 	}
 }
 
+// Remove removes an object of the bucket.
+func (s *Server) Remove(name string) {
+	s.tb.Helper()
+	if err := s.Client().RemoveObject(s.tb.Context(), Bucket, name, minio.RemoveObjectOptions{}); err != nil {
+		s.tb.Fatalf("remove %s: %v", name, err)
+	}
+}
+
 // Copy copies the objects below a prefix of the bucket below another one, as programs for S3 do.
 func (s *Server) Copy(from, to string) {
 	s.tb.Helper()

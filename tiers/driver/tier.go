@@ -247,6 +247,14 @@ type Host interface {
 	Lost(key block.Key, err error)
 }
 
+// Sweeper is a Host that looks up by itself which blocks a tier has lost.
+type Sweeper interface {
+	// Sweep tells that the tier has lost blocks and does not know their names. It
+	// does not block. The Host calls Lookup for the blocks that it counts on, and
+	// takes those that are not there as Lost, with ErrNotFound.
+	Sweep()
+}
+
 // Hosted is the ability to tell a Host. SetHost comes before any job.
 type Hosted interface {
 	SetHost(Host)

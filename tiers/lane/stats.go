@@ -8,7 +8,8 @@ import (
 // Stats is a snapshot of one secondary tier and of what the engine does
 // with it. The counters are totals since Open.
 type Stats struct {
-	Name string `json:"name"`
+	Name    string `json:"name"`
+	Durable bool   `json:"durable"` // fsync copies blocks to it
 	driver.Stats
 
 	QueuedBlocks    int64 `json:"queued_blocks"` // waiting to be stored, or being stored

@@ -3,6 +3,7 @@ package lower
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
@@ -154,10 +155,12 @@ func (e *copies) Drain(ctx context.Context) error {
 	var errs []error
 	for _, s := range e.Tiers {
 		if err := e.drainTier(ctx, s); err != nil {
-			return err
+			return fmt.Errorf("tier %s: %w", s.Opts.Name, err)
 		}
 		if s.Syncer != nil {
-			errs = append(errs, e.flushTier(ctx, nil, s))
+			if err := e.flushTier(ctx, nil, s); err != nil {
+				errs = append(errs, fmt.Errorf("tier %s: %w", s.Opts.Name, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -23,6 +23,7 @@ func (e *copies) AddSecondaries() {
 			Lock: &e.Mu, Owner: &owner{s, e.core}, NextJob: e.nextJob, Now: func() time.Time { return e.Opts.Now() }, Logger: e.Log,
 		})
 		s.Syncer, _ = o.Tier.(driver.Syncer)
+		s.StatsLocked().Durable = s.Syncer != nil
 		if far, ok := o.Tier.(driver.Remote); ok {
 			e.Remote, e.Far = s, far
 			e.Asker, _ = o.Tier.(driver.Asker)
@@ -36,7 +37,7 @@ func (e *copies) AddSecondaries() {
 			e.Lazy |= s.Bit
 		}
 		if h, ok := o.Tier.(driver.Hosted); ok {
-			h.SetHost(&host{e.core, s})
+			h.SetHost(&host{e: e.core, s: s})
 		}
 		e.Tiers = append(e.Tiers, s)
 	}
@@ -46,6 +47,8 @@ func (e *copies) AddSecondaries() {
 type host struct {
 	e *core
 	s *state.Secondary
+
+	sweeping, again bool // see Sweep. Guarded by State.Mu.
 }
 
 var _ driver.Host = (*host)(nil)

@@ -15,6 +15,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/object/pack"
 )
 
+// probeName is the object that Bucket.Probe stores and removes.
+const probeName = ".probe"
+
 // checkers is how many objects Check reads at a time.
 const checkers = 8
 
@@ -86,6 +89,10 @@ func (c *check) list(ctx context.Context) (list []listed, err error) {
 	r := &c.mu.report
 	err = c.bucket.List(ctx, "", func(name string, size int64, _ time.Time) error {
 		n, ok := pack.ParseName(name)
+		if name == probeName {
+			c.probe(ctx)
+			return nil
+		}
 		if !ok {
 			if r.Foreign++; r.Foreign <= maxForeign {
 				r.add(Finding{Object: name, What: "not an object of kvfs"})
@@ -97,6 +104,18 @@ func (c *check) list(ctx context.Context) (list []listed, err error) {
 		return nil
 	})
 	return list, err
+}
+
+// probe removes the object that Probe leaves behind when its process is killed, or reports it.
+func (c *check) probe(ctx context.Context) {
+	f := Finding{Object: probeName, What: "left by a process that was killed"}
+	if c.Repair {
+		err := c.bucket.Delete(ctx, probeName)
+		if f.Repaired = err == nil; err != nil {
+			f.What = err.Error()
+		}
+	}
+	c.mu.report.add(f)
 }
 
 // object checks one object and reports it. It fails if there is no use in going on.

@@ -115,7 +115,7 @@ func (t *Tier) list(ctx context.Context, all bool) (tombs []object, err error) {
 	}
 	if all {
 		t.forgetTombs(tombs)
-		t.catalog.Drop(slices.Collect(maps.Values(known))...)
+		t.drop(slices.Collect(maps.Values(known))...)
 	}
 	t.each(ctx, tombs, t.readTombs)
 	t.each(ctx, packs, t.readIndex)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/object/catalog"
 	"github.com/kvfs/kvfs/tiers/object/pack"
 )
@@ -120,10 +121,22 @@ func (t *Tier) compact(ctx context.Context, p known) error {
 // vanished drops a pack from the catalog if err says that it is gone.
 func (t *Tier) vanished(p known, err error) error {
 	if errors.Is(err, block.ErrNotFound) {
-		t.catalog.Drop(p.number)
+		t.drop(p.number)
 		return nil
 	}
 	return err
+}
+
+// drop forgets packs that are gone from the bucket, and has the engine look which blocks are gone with them.
+func (t *Tier) drop(numbers ...uint32) {
+	lost := t.catalog.Drop(numbers...)
+	host := t.host.Load()
+	if lost == 0 || host == nil {
+		return
+	}
+	if s, ok := (*host).(driver.Sweeper); ok {
+		s.Sweep()
+	}
 }
 
 // live returns the blocks of a pack that the catalog has there.

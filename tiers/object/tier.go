@@ -32,6 +32,7 @@ type Tier struct {
 	newest   atomic.Int64           // time in the name of the latest object that was listed
 	highest  atomic.Uint64          // seq of the latest version that was seen
 	last     atomic.Int64           // time in the name of the latest object of this process
+	answered atomic.Uint64          // calls of the store that it answered
 	fault    atomic.Pointer[string] // what the store failed with, and has not worked since; nil: it works
 
 	buried   sync.Map // tombstones that were read: pack.Name to true
@@ -175,7 +176,7 @@ func (t *Tier) Remove(keys []block.Key) (held int) {
 // Touch implements driver.Tier. Packs go by age, so it does nothing.
 func (t *Tier) Touch([]block.Key) {}
 
-// Close implements driver.Tier. It writes the packs and tombstones that wait.
+// Close implements driver.Tier. It writes the packs and tombstones that wait, as long as ctx, and as the store answers.
 func (t *Tier) Close(ctx context.Context) error {
 	t.mu.Lock()
 	t.mu.closed = true
@@ -183,7 +184,32 @@ func (t *Tier) Close(ctx context.Context) error {
 	t.rest()
 	t.queue.close()
 	defer context.AfterFunc(ctx, t.stop)()
+	ended := make(chan struct{})
+	defer close(ended)
+	go t.stopWhenAway(ended) // ends with this call
 	return t.end()
+}
+
+// awayAfter is how long Close waits for an answer of the store. Nothing depends on Close: the engine has the blocks.
+const awayAfter = 500 * time.Millisecond
+
+// stopWhenAway ends what is under way when the store has not answered for awayAfter.
+func (t *Tier) stopWhenAway(ended <-chan struct{}) {
+	tick := time.NewTicker(awayAfter)
+	defer tick.Stop()
+	for before := t.answered.Load(); ; {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		now := t.answered.Load()
+		if now == before {
+			t.stop()
+			return
+		}
+		before = now
+	}
 }
 
 // finish waits for what is under way, and closes the bucket.
@@ -233,6 +259,7 @@ func (t *Tier) Stats() driver.Stats {
 func (t *Tier) kind(err error) error {
 	switch {
 	case err == nil:
+		t.answered.Add(1)
 		t.fault.Store(nil)
 		return nil
 	case t.late.Err() != nil:

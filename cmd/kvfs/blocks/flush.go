@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
@@ -18,6 +20,9 @@ func Flush(s Streams, c *client.Controls, names []string, raw bool) error {
 	mount, paths, err := c.Locate(names)
 	if err != nil {
 		return err
+	}
+	if err := keeps(mount); err != nil {
+		return fmt.Errorf("flush %s: %w", names[0], err)
 	}
 	for i, path := range paths {
 		f, err := os.Open(filepath.Join(mount, path))
@@ -36,6 +41,28 @@ func Flush(s Streams, c *client.Controls, names []string, raw bool) error {
 		Mount   string `json:"mount"`
 		Flushed int    `json:"flushed"` // names
 	}{mount, len(paths)})
+}
+
+// keeps fails if the mount has no tier to which fsync copies blocks. An older daemon does not say so of its tiers.
+func keeps(mount string) error {
+	text, err := client.Status(mount, mounts.Timeout)
+	if err != nil {
+		return err
+	}
+	var now struct {
+		Secondaries []struct {
+			Durable *bool `json:"durable"`
+		} `json:"secondaries"`
+	}
+	if err := json.Unmarshal(text, &now); err != nil {
+		return fmt.Errorf("the status is unreadable: %w", err)
+	}
+	for _, s := range now.Secondaries {
+		if s.Durable == nil || *s.Durable {
+			return nil
+		}
+	}
+	return errors.New("no tier keeps blocks when memory is lost: nothing was flushed. An SSD tier does (disk.dirs)")
 }
 
 // Drain waits until the copies to lower tiers that are under way at the mount at dir are done, at most for timeout

@@ -155,7 +155,7 @@ func (d *daemon) close(keep bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	if err := d.engine.Drain(ctx); err != nil {
-		d.log.Warn("stopped before all blocks were copied to the SSD", zap.Duration("drain_timeout", wait), zap.Error(err))
+		d.log.Warn("stopped before all blocks were copied to the tiers below memory", zap.Duration("drain_timeout", wait), zap.Error(err))
 	}
 	return d.closeTiers(keep)
 }

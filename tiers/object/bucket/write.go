@@ -89,7 +89,7 @@ func (b *Bucket) multipart(ctx context.Context, key string, data []byte) error {
 			return b.judge(err, true)
 		})
 	}
-	if err != nil {
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // a process that stops does not wait for that
 		b.abort(context.WithoutCancel(ctx), key, id)
 	}
 	return err
