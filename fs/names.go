@@ -70,7 +70,7 @@ func (f *files) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fus
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
-	a, err := f.engine.Mkdir(index.ID(in.NodeId), name, in.Mode, in.Uid, in.Gid)
+	a, err := f.engine.Mkdir(index.ID(in.NodeId), name, in.Mode, in.Uid, in.Gid, f.caller(in.Pid).Proc())
 	if err != nil {
 		return status(err)
 	}

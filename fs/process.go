@@ -60,8 +60,11 @@ func (f *files) reader(tid uint32) tiers.Caller {
 	if f.engine.Writing() {
 		return f.caller(tid)
 	}
-	return tiers.Caller{Kernel: f.mount, Thread: tid, Told: f.stale.told(tid)}
+	return tiers.Caller{Kernel: f.mount, Thread: tid, See: f, Told: f.stale.told(tid)}
 }
+
+// ProcessOf implements state.Seer, for tiers.Caller.See.
+func (f *files) ProcessOf(tid uint32) uint32 { return f.procs.of(tid) }
 
 // procfs is the /proc of one pid name space.
 type procfs struct {

@@ -310,7 +310,9 @@ func TestAskPresences(t *testing.T) {
 	b.hear(0, "far", driver.Located{Seq: 10, Mode: 0o040755}, true)
 	others.forget() // what was asked before this node's own blocks were made
 	before := b.e.Stats().Counters
-	b.wantStates(strings.Repeat("m.2.", 2500), names...)
+	if got := b.states(tiers.PresenceOptions{Lease: true}, names...); got != strings.Repeat("m.2.", 2500) {
+		t.Error("wrong states")
+	}
 	others.wantAsks(strings.Join(append([]string{"far"}, ask...), " "))
 	after := b.e.Stats().Counters
 	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 5000 || misses != 5000 {

@@ -443,7 +443,10 @@ func TestFoundQueries(t *testing.T) {
 	b.gives("g/a/x", "g/a/y", "top", "f/x", "g/x.tmp")
 	b.give("old", "old", driver.Attrs{Seq: 9, Mode: 0o644, Expires: 1})
 	before := w.e.Stats().Counters
-	w.wantStates("1.11...m.", "g/a/x", "g/a", "g/a/y", "top", "g/a/z", "f/x", "old", "f", "g/x.tmp")
+	got := w.states(tiers.PresenceOptions{Lease: true}, "g/a/x", "g/a", "g/a/y", "top", "g/a/z", "f/x", "old", "f", "g/x.tmp")
+	if want := "1.11...m."; got != want {
+		t.Errorf("states %q, want %q", got, want)
+	}
 	after := w.e.Stats()
 	if hits, misses := after.Counters.LookupHit-before.LookupHit, after.Counters.LookupMisses-before.LookupMisses; hits != 4 || misses != 5 {
 		t.Errorf("%d hits, %d misses", hits, misses)

@@ -433,7 +433,7 @@ func (m *mounts) makeDir() {
 	}
 	k := m.any()
 	m.logf("%d mkdir %s", k.n, d)
-	a, err := m.e.Mkdir(index.Root, d, 0o755, 0, 0)
+	a, err := m.e.Mkdir(index.Root, d, 0o755, 0, 0, tiers.Process{})
 	if m.want("mkdir "+d, err, nil) {
 		k.refs[a.ID]++
 		k.names[dentry{index.Root, d}], k.attrs[a.ID] = a.ID, a

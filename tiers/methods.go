@@ -102,8 +102,8 @@ func (e *Engine) Lookup(parent index.ID, name string, by Caller) (a Attr, err er
 }
 
 // Mkdir makes a directory and counts one reference by the kernel.
-func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (Attr, error) {
-	return e.core.names.Mkdir(parent, name, mode, uid, gid)
+func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by Process) (Attr, error) {
+	return e.core.names.Mkdir(parent, name, mode, uid, gid, by)
 }
 
 // Observe raises the number that the next version gets above seq, unless seq is too far in the future.

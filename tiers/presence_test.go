@@ -117,13 +117,14 @@ func TestPresences(t *testing.T) {
 	w.end()
 }
 
-// TestPresencesCount: hits and misses are counted as those of look-ups are.
+// TestPresencesCount: hits and misses are counted as those of look-ups are, if the blocks get a lease.
 func TestPresencesCount(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{})
 	defer w.close(false)
 	must(t, w.put(10, "a", []byte("x")))
 	before := w.e.Stats().Counters
-	w.presences(tiers.PresenceOptions{}, "a", "b", "a", "c")
+	w.presences(tiers.PresenceOptions{}, "a", "b") // nobody is about to read them
+	w.presences(tiers.PresenceOptions{Lease: true}, "a", "b", "a", "c")
 	after := w.e.Stats().Counters
 	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 2 || misses != 2 {
 		t.Errorf("%d hits, %d misses", hits, misses)

@@ -148,7 +148,7 @@ func TestDirFiles(t *testing.T) {
 	top, err := w.lookup(1, "g")
 	must(t, err)
 	for i := range files + more {
-		a, err := w.e.Mkdir(top.ID, fmt.Sprint(i), 0o755, 7, 8)
+		a, err := w.e.Mkdir(top.ID, fmt.Sprint(i), 0o755, 7, 8, tiers.Process{})
 		must(t, err)
 		w.forget(a.ID)
 	}

@@ -59,9 +59,10 @@ func (e *report) stats() Stats {
 		IndexBytes:    e.Mu.Ix.Bytes(),
 		Counters:      e.Mu.Counters,
 		Hollow:        e.Mu.Hollow,
-		Summary:       e.Mu.Tally.Snapshot(),
+		Summary:       e.SummaryLocked(),
 		Reuse:         e.Mu.Reuse.Stats(),
 	}
+	st.Counters.LookupMisses = st.Summary.UnknownKeys
 	if of, at := e.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}

@@ -202,12 +202,14 @@ func (w *world) parent(name string) (index.ID, error) {
 	return a.ID, err
 }
 
-func (w *world) mkdir(name string) error {
+func (w *world) mkdir(name string) error { return w.mkdirBy(1, name) }
+
+func (w *world) mkdirBy(tid uint32, name string) error {
 	dir, err := w.parent(name)
 	if err != nil {
 		return err
 	}
-	a, err := w.e.Mkdir(dir, path.Base(name), 0o755, 0, 0)
+	a, err := w.e.Mkdir(dir, path.Base(name), 0o755, 0, 0, by(tid).Proc())
 	if err == nil {
 		w.forget(a.ID)
 	}

@@ -24,7 +24,7 @@ func newStatsCommand(connect client.Connector) *cobra.Command {
 			"  reads, bytes/s    blocks that a tier gave, and their bytes\n" +
 			"  writes, bytes/s   blocks that were committed, and their bytes\n" +
 			"  hit               share of the blocks asked for that a tier gave\n" +
-			"  misses            look-ups of names that no tier has\n" +
+			"  misses            blocks that were looked up to be read, and that no tier has\n" +
 			"  promote, cascade  blocks brought up from lower tiers, and copied down to them\n" +
 			"  evict             blocks evicted from memory\n" +
 			"  memory, ssd used  bytes in use, of the capacity\n" +

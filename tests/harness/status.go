@@ -44,6 +44,8 @@ type StatusCounters struct {
 type StatusReads struct {
 	MemoryHits  int64            `json:"memory_hits"`
 	DiskHits    int64            `json:"disk_hits"`
+	Misses      int64            `json:"misses"`
+	Served      int64            `json:"served_blocks"`
 	Failed      int64            `json:"failed_blocks"`
 	BytesByTier map[string]int64 `json:"served_bytes_by_tier"`
 }

@@ -60,6 +60,7 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 		a, l, err = e.lookup(parent, name, &by, true)
 	}
 	if err != nil {
+		e.missed(parent, name, &by, err)
 		return a, err
 	}
 	if l.live != nil {
@@ -79,10 +80,26 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 
 func (e *names) lookupAgain(parent index.ID, name string, by *state.Caller) (state.Attr, error) {
 	a, l, err := e.lookup(parent, name, by, true)
-	if err == nil && l.live != nil {
+	if err != nil {
+		e.missed(parent, name, by, err)
+	} else if l.live != nil {
 		a = l.live.Refresh(a)
 	}
 	return a, err
+}
+
+// missed counts a look-up that ended with an error. A reader's process is not known before it matters.
+func (e *names) missed(parent index.ID, name string, by *state.Caller, err error) {
+	if !errors.Is(err, block.ErrNotFound) {
+		return // the kernel looks up again
+	}
+	who := by.Proc()
+	if who.PID == 0 && by.See != nil {
+		who.PID = by.See.ProcessOf(by.Thread)
+	}
+	e.Mu.Lock()
+	e.MissedLocked(parent, name, who)
+	e.Mu.Unlock()
 }
 
 // looked is what a look-up finds besides attributes.
@@ -112,7 +129,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 				return state.Attr{}, looked{unknown: path}, block.ErrNotFound
 			}
 		}
-		return state.Attr{Stable: stable}, looked{}, e.missedLocked(parent, name, by)
+		return state.Attr{Stable: stable}, looked{}, e.absentLocked(parent, by)
 	}
 	en := e.Mu.Ix.At(id)
 	en.Lookups++
@@ -129,11 +146,8 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 	return a, l, nil
 }
 
-// missedLocked counts a look-up that found nothing, and returns its error.
-func (e *names) missedLocked(parent index.ID, name string, by *state.Caller) error {
-	e.Mu.Counters.LookupMisses++
-	e.Mu.Tally.Miss()
-	e.Mu.Reuse.MissedLocked(parent, name, e.Mu.Ix.HashOf(parent, name), e.Now())
+// absentLocked returns the error of a look-up that found nothing.
+func (e *names) absentLocked(parent index.ID, by *state.Caller) error {
 	if e.Opts.Kernels && !by.Told && parent != index.Root && !e.Mu.Ix.Linked(parent) {
 		return state.ErrStale // another directory may have its name
 	}
@@ -250,9 +264,9 @@ func (e *names) dirFile() (blob driver.BlobID, file *os.File, err error) {
 // AddDirFile counts a directory with a file of its own.
 func (e *names) AddDirFile() { e.dirFiles++ }
 
-// Mkdir makes a directory and counts one reference by the kernel. It fails with ErrExist, ErrNotDir, ErrNotFound,
-// ErrReserved, ErrInvalid or ErrNameTooLong.
-func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (state.Attr, error) {
+// Mkdir makes a directory for a process and counts one reference by the kernel. It fails with ErrExist, ErrNotDir,
+// ErrNotFound, ErrReserved, ErrInvalid or ErrNameTooLong.
+func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by state.Process) (state.Attr, error) {
 	blob, file, err := e.dirFile()
 	if err != nil {
 		return state.Attr{}, err
@@ -260,6 +274,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32) (stat
 	defer file.Close()
 	var g state.Gone
 	e.Mu.Lock()
+	e.StoresLocked(parent, name, by, e.Now())
 	e.DropExpiredLocked(parent, name, &g)
 	err = e.CheckNewLocked(parent, name)
 	if err == nil && (e.elsewhere.FindLocked(parent, name) != 0 || len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0) {

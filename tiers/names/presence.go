@@ -118,8 +118,10 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask
 			hits++
 		}
 	}
-	e.Mu.Counters.LookupHit += hits
-	e.Mu.Counters.LookupMisses += misses
+	if o.Lease { // else nobody is about to read them
+		e.Mu.Counters.LookupHit += hits
+		e.Mu.Misses.Add(misses)
+	}
 }
 
 // placeLocked returns where the block of an entry is.

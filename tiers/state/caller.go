@@ -10,6 +10,9 @@ type Caller struct {
 	// another pid name space. All such callers count as one process.
 	Thread, Process uint32
 
+	// See finds Process where that is 0 and matters. Nil: it stays 0.
+	See Seer
+
 	// Told: this thread got ErrStale, so its kernel asks again. The kernel does that only
 	// once for each system call.
 	Told bool
@@ -26,6 +29,9 @@ type Caller struct {
 // waits. The goroutine of the caller calls it, perhaps more than once in a call, and holds no lock.
 type Waiter interface{ MayWait() }
 
+// Seer finds the process of a thread, 0 if it cannot be seen. The caller holds no lock.
+type Seer interface{ ProcessOf(thread uint32) uint32 }
+
 // Announce tells w, unless it is nil, that its thread is about to wait.
 func Announce(w Waiter) {
 	if w != nil {
@@ -35,7 +41,7 @@ func Announce(w Waiter) {
 
 // After returns c without the fields that matter only during the call.
 func (c Caller) After() Caller {
-	c.Waits, c.Cgroup = nil, ""
+	c.Waits, c.See, c.Cgroup = nil, nil, ""
 	return c
 }
 

@@ -66,6 +66,7 @@ type State struct {
 		Scratch  []byte // for paths
 		Fates    *fate.Memory
 		Reuse    *usage
+		Misses   misses
 	}
 }
 

@@ -20,7 +20,7 @@ type summaryLine struct {
 
 // tally counts the results of look-ups and loads.
 type tally struct {
-	sum         Summary // without the bytes of memory
+	sum         Summary // without the bytes of memory and the misses
 	memoryBytes uint64  // opened in memory
 	logged      Summary // snapshot of the last line
 }
@@ -31,9 +31,6 @@ func (t *tally) Hit(size int64) {
 	t.sum.SuccessKeys++
 	t.memoryBytes += uint64(size)
 }
-
-// Miss counts a name that is in no tier.
-func (t *tally) Miss() { t.sum.UnknownKeys++ }
 
 // Failed counts a block that could not be brought into memory.
 func (t *tally) Failed() { t.sum.FailedKeys++ }
@@ -55,16 +52,19 @@ func (t *tally) add(b *lane.Batch) {
 	t.sum.BytesByTier[b.Tier] += uint64(b.Bytes)
 }
 
-func (t *tally) Snapshot() Summary {
+// SummaryLocked returns the totals.
+func (e *State) SummaryLocked() Summary {
+	t := &e.Mu.Tally
 	s := t.sum
+	s.UnknownKeys = e.Mu.Misses.total()
 	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
 	maps.Copy(s.BytesByTier, t.sum.BytesByTier)
 	return s
 }
 
 // line returns the change since the line before it, nil if there is none.
-func (t *tally) line(b *lane.Batch) *summaryLine {
-	was, now := t.logged, t.Snapshot()
+func (t *tally) line(b *lane.Batch, now Summary) *summaryLine {
+	was := t.logged
 	t.logged = now
 	line := &summaryLine{request: b.Request, took: b.Took, groups: b.Groups, Summary: Summary{
 		MemoryKeys: now.MemoryKeys - was.MemoryKeys, DiskKeys: now.DiskKeys - was.DiskKeys, PeerKeys: now.PeerKeys - was.PeerKeys,
@@ -89,7 +89,7 @@ func (e *State) SummarizeLocked(b *lane.Batch) *summaryLine {
 	if !e.Opts.TierSummary {
 		return nil
 	}
-	return e.Mu.Tally.line(b)
+	return e.Mu.Tally.line(b, e.SummaryLocked())
 }
 
 // LogSummary writes one line of the tier log. Source: the tier log of vLLM's Mooncake store connector.
@@ -117,7 +117,7 @@ type Summary struct {
 	MemoryKeys  uint64            `json:"memory_hits"` // opened in memory
 	DiskKeys    uint64            `json:"disk_hits"`   // promoted from the tier "disk"
 	PeerKeys    uint64            `json:"peer_hits"`   // from another node
-	UnknownKeys uint64            `json:"misses"`      // in no tier
+	UnknownKeys uint64            `json:"misses"`      // looked up to be read, and in no tier
 	SuccessKeys uint64            `json:"served_blocks"`
 	FailedKeys  uint64            `json:"failed_blocks"`
 	BytesByTier map[string]uint64 `json:"served_bytes_by_tier"`

@@ -51,6 +51,7 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 	var expect int64
 	g := e.NewGone()
 	e.Mu.Lock()
+	e.StoresLocked(o.Parent, o.Name, o.By.Proc(), e.Now())
 	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
 	e.names.DropExpiredLocked(o.Parent, o.Name, g)
 	existing, err = e.findExistingLocked(o, g)

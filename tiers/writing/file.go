@@ -73,6 +73,7 @@ type File struct {
 	sync     bool          // fsync was called: the commit waits until the block is durable
 	synced   int64         // bytes that fsync kept: a killed writer leaves no more of its version; -1: none
 	kept     int64         // bytes that fsync found under a temporary name: synced, once another process renames it; -1: none
+	made     int64         // when the file was made; constant
 	born     int64         // when the file was made, or last closed
 	begun    uint64        // commit number when it was made: it replaces versions elsewhere up to that number
 	replaces bool          // it replaces another version: versions elsewhere up to begun are void even if unknown here
@@ -110,7 +111,8 @@ func (h *Handle) ID() index.ID { return h.File.id }
 
 // NewFileLocked makes the write side of an entry that has none.
 func (e *drafts) NewFileLocked(id index.ID, en *index.Entry) *File {
-	f := &File{e: e.core, id: id, charge: state.ChargeOf(en.Size), born: e.Now(), begun: e.SeqNowLocked(), started: en.Size > 0, synced: -1, kept: -1}
+	now := e.Now()
+	f := &File{e: e.core, id: id, charge: state.ChargeOf(en.Size), made: now, born: now, begun: e.SeqNowLocked(), started: en.Size > 0, synced: -1, kept: -1}
 	e.AddFileLocked(id, f)
 	return f
 }

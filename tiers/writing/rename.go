@@ -229,7 +229,11 @@ func (e *renames) move(r *renaming, g *state.Gone) (moved []index.ID, again bool
 // moveLocked moves r.id and, if it is a directory, everything below it. It returns the entries that moved. The caller
 // has one reference to each.
 func (e *renames) moveLocked(r *renaming, g *state.Gone) (moved []index.ID, err error) {
-	from := e.ChildPathLocked(r.Parent, r.Name)
+	from, begin := e.ChildPathLocked(r.Parent, r.Name), e.Now()
+	if r.f != nil && r.f.owner == r.By.Proc() {
+		begin = r.f.made
+	}
+	e.StoresLocked(r.NewParent, r.NewName, r.By.Proc(), begin)
 	if err := e.renameLocked(r, g); err != nil {
 		return nil, err
 	}

@@ -160,8 +160,14 @@ var engineFamilies = []family{
 	{"kvfs_index_bytes", gauge, "", "Memory of the table of names.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.IndexBytes)) }},
 	{"kvfs_index_writing_files", gauge, "", "Files that are being written, or wait for their name.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Writing)) }},
 	{"kvfs_index_hollow_blocks", gauge, "", "Blocks that only lower tiers hold.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Hollow)) }},
+	{"kvfs_reads_total", counter, "result", "Blocks that readers asked for, as in reads of the status: served by a tier, failed (no tier could give a block that it has), or missed. The hit ratio is the share of served.", func(s *Snapshot, o *output) {
+		r := &s.Engine.Summary
+		o.put(float64(r.SuccessKeys), "served")
+		o.put(float64(r.FailedKeys), "failed")
+		o.put(float64(r.UnknownKeys), "missed")
+	}},
 	{"kvfs_lookup_hits_total", counter, "", "Names that were looked up and were there.", count(func(c *tiers.Counters) uint64 { return c.LookupHit })},
-	{"kvfs_lookup_misses_total", counter, "", "Names that were looked up and were not there.", count(func(c *tiers.Counters) uint64 { return c.LookupMisses })},
+	{"kvfs_lookup_misses_total", counter, "", "Names that were looked up to be read and were not there: the missed ones of kvfs_reads_total.", count(func(c *tiers.Counters) uint64 { return c.LookupMisses })},
 	{"kvfs_open_misses_total", counter, "reason", "Opens of a block that was there and could not be read: no_room in memory, deadline_predicted, or deadline_exceeded.", func(s *Snapshot, o *output) {
 		c := &s.Engine.Counters
 		o.put(float64(c.PromoteNoRoom), "no_room")

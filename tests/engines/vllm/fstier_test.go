@@ -189,3 +189,8 @@ func TestNoSpace(t *testing.T) {
 		must(t, replay.Check(p, b.Name()))
 	}
 }
+
+// TestMisses shows that the access(2) before a store is no miss, and the one before a computation is.
+func TestMisses(t *testing.T) {
+	replay.Misses(t, replay.Mount(t, harness.Options{}, rootAt), startFS, rootAt)
+}

@@ -1,0 +1,86 @@
+package state
+
+import (
+	"time"
+
+	"github.com/kvfs/kvfs/tiers/index"
+)
+
+// storeSoon is how long before the begin of a store a look-up of its name still belongs to the store. Engines look a
+// block up and make its file within a millisecond; to compute a block takes longer.
+const storeSoon = 100 * time.Millisecond
+
+// misses counts the look-ups of files that found nothing. A look-up is no miss if it belongs to a store: programs and
+// the kernel look a name up before they make it. Only the begin of the store tells, so the latest look-ups are
+// undecided: they count, and a store takes its own back. What misses tells never falls for that.
+//
+// A set of 4 look-ups is full when many names are missed at the same time. Then the oldest counts for good.
+type misses struct {
+	count, taken uint64
+	told         uint64 // the most that total has returned
+	undecided    [missSets][4]undecided
+}
+
+const missSets = 1 << 10 // 128 KiB
+
+// undecided are look-ups of one name by one process that were at most storeSoon apart.
+type undecided struct {
+	name uint64 // as missName; n 0: none
+	by   Process
+	n    uint32
+	at   int64 // the first
+}
+
+// missName tells names apart. Two names in one directory share one with a probability of 2^-32.
+func missName(parent index.ID, hash uint32) uint64 { return uint64(parent)<<32 | uint64(hash) }
+
+// add counts a look-up by a process.
+func (m *misses) add(name uint64, by Process, now int64) {
+	m.count++
+	set := &m.undecided[name%missSets]
+	oldest := &set[0]
+	for i := range set {
+		u := &set[i]
+		if u.name == name && u.by == by && u.n > 0 && now-u.at <= int64(storeSoon) {
+			u.n++
+			return
+		}
+		if u.at < oldest.at {
+			oldest = u
+		}
+	}
+	*oldest = undecided{name, by, 1, now}
+}
+
+// Add counts names that a request asked for. They are never part of a store.
+func (m *misses) Add(n uint64) { m.count += n }
+
+// stored takes back the look-ups of a name by a process that stores it. The store began at a time.
+func (m *misses) stored(name uint64, by Process, begin int64) {
+	set := &m.undecided[name%missSets]
+	for i := range set {
+		if u := &set[i]; u.n > 0 && u.name == name && u.by == by && begin-u.at <= int64(storeSoon) {
+			m.taken += uint64(u.n)
+			*u = undecided{}
+		}
+	}
+}
+
+// total returns the number of misses. It never falls.
+func (m *misses) total() uint64 {
+	m.told = max(m.told, m.count-m.taken)
+	return m.told
+}
+
+// MissedLocked counts a look-up by a process that found no file.
+func (e *State) MissedLocked(parent index.ID, name string, by Process) {
+	now, hash := e.Now(), e.Mu.Ix.HashOf(parent, name)
+	e.Mu.Misses.add(missName(parent, hash), by, now)
+	e.Mu.Reuse.MissedLocked(parent, name, hash, now)
+}
+
+// StoresLocked notes that a process makes a name, or tries to, since begin: its look-ups of the name just before and since
+// were no misses.
+func (e *State) StoresLocked(parent index.ID, name string, by Process, begin int64) {
+	e.Mu.Misses.stored(missName(parent, e.Mu.Ix.HashOf(parent, name)), by, begin)
+}
