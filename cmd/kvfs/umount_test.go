@@ -55,7 +55,7 @@ func TestUmountStale(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := runCLI("status", dir); code != exit.NotMount || !strings.Contains(errs, "is dead; to clean up, run: kvfs umount") {
+	if code, _, errs := runCLI("status", dir); code != exit.NotMount || !strings.Contains(errs, "is dead. kvfs mount "+dir+", with the settings it had, starts it again with its blocks. kvfs umount ") {
 		t.Errorf("status: exit code %d, stderr %q", code, errs)
 	}
 	if code, out, errs := runCLI("umount", filepath.Join(link, filepath.Base(dir))); code != exit.OK || out != "" || errs != "" {

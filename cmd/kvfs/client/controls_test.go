@@ -107,7 +107,7 @@ func TestDial(t *testing.T) {
 		text string
 	}{
 		{"/m", unix.EACCES, exit.Runtime, "only root, the user of the daemon, and for some files the users of control.users and control.group may ask it"},
-		{"/m", unix.ENOTCONN, exit.NotMount, "the daemon of /m is dead; to clean up, run: kvfs umount /m"},
+		{"/m", unix.ENOTCONN, exit.NotMount, "the daemon of /m is dead. kvfs mount /m, with the settings it had, starts it again with its blocks. kvfs umount /m gives them up"},
 		{"/m", unix.ENOENT, exit.NotMount, "/m is not a kvfs mount: no such file or directory"},
 		{old, unix.ENOENT, exit.Runtime, "has no .kvfs/query: it runs an older version"},
 	} {

@@ -59,7 +59,7 @@ func Explain(dir string, err error) error {
 	case err == nil:
 		return nil
 	case mounts.Dead(err):
-		return exit.With(exit.NotMount, fmt.Errorf("the daemon of %s is dead; to clean up, run: kvfs umount %s", dir, dir))
+		return exit.With(exit.NotMount, errors.New(mounts.DeadText(dir)))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		if _, statErr := os.Stat(dir); statErr != nil {
 			return exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: %w", dir, errors.Unwrap(statErr)))

@@ -38,7 +38,7 @@ func TestStatusOfSilentDaemon(t *testing.T) {
 // TestStatusOfDeadDaemon shows what the errors of a dead mount become.
 func TestStatusOfDeadDaemon(t *testing.T) {
 	err := Explain("/m", &os.PathError{Op: "open", Path: "/m/.kvfs/status", Err: unix.ENOTCONN})
-	if exit.Code(err) != exit.NotMount || err.Error() != "the daemon of /m is dead; to clean up, run: kvfs umount /m" {
+	if exit.Code(err) != exit.NotMount || err.Error() != "the daemon of /m is dead. kvfs mount /m, with the settings it had, starts it again with its blocks. kvfs umount /m gives them up" {
 		t.Errorf("got %v, code %d", err, exit.Code(err))
 	}
 	if err := Explain("/m", unix.EACCES); !errors.Is(err, unix.EACCES) || exit.Code(err) != exit.Runtime {

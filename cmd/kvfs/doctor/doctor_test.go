@@ -336,7 +336,7 @@ var cases = []struct {
 	{"daemon", func(f fixture) { f.Status, f.StatusErr = nil, errors.New("the daemon is dead") }, Fail, "the daemon is dead"},
 
 	{"mounts", func(fixture) {}, OK, "all 1 kvfs mounts"},
-	{"mounts", func(f fixture) { f.Answers = func(string) error { return unix.ENOTCONN } }, Fail, "kvfs umount /mnt/kv"},
+	{"mounts", func(f fixture) { f.Answers = func(string) error { return unix.ENOTCONN } }, Fail, "kvfs mount /mnt/kv, with the settings it had, which starts it again with its blocks; kvfs umount /mnt/kv"},
 	{"mounts", func(f fixture) { f.Answers = func(string) error { return mounts.ErrSilent } }, Fail, "1 of 1"},
 	{"mounts", func(f fixture) {
 		f.Abandoned = func(*mountinfo.Info) bool { return true }

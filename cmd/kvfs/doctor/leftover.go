@@ -52,7 +52,7 @@ func checkMounts(_ context.Context, e *Env) Result {
 		faults = e.silent(points)
 	}
 	if len(faults) > 0 {
-		return fail("kvfs umount "+faults[0]+", or kvfs mount there again", "%d of %d kvfs mounts have no daemon that answers: %s", len(faults), len(points), strings.Join(faults, ", "))
+		return fail("kvfs mount "+faults[0]+", with the settings it had, which starts it again with its blocks; kvfs umount "+faults[0]+" gives them up", "%d of %d kvfs mounts have no daemon that answers: %s", len(faults), len(points), strings.Join(faults, ", "))
 	}
 	return ok("the daemons of all %d kvfs mounts answer", len(points))
 }

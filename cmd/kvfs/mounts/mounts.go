@@ -89,6 +89,12 @@ func answersWithin(ctx context.Context, point string) error {
 	}
 }
 
+// DeadText says that the daemon of a mount is dead, and what to do: to restart it comes first, because that keeps the
+// blocks in memory.
+func DeadText(dir string) string {
+	return fmt.Sprintf("the daemon of %s is dead. kvfs mount %[1]s, with the settings it had, starts it again with its blocks. kvfs umount %[1]s gives them up", dir)
+}
+
 // Dead reports whether an error of an operation on a mount says that its daemon is dead.
 func Dead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED) }
 
