@@ -43,7 +43,7 @@ func TestAttributes(t *testing.T) {
 			"M/x: no such file or directory\nM/y: no such file or directory\n2 of 3 blocks could not be changed", exit.Runtime},
 		{newPinCommand, "M/1 M/2 M/3 M/4 M/5 M/6 M/7", "", nil, "pinned 0 blocks\n",
 			"M/1: E\nM/2: E\nM/3: E\nM/4: E\nM/5: E\n7 of 7 blocks could not be changed", exit.Runtime},
-		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead. kvfs mount M, with the settings it had, starts it again", exit.NotMount},
+		{newPinCommand, "M/a M/dead M/g/b", "", []string{"a user.kvfs.pinned=1"}, "", "the daemon of M is dead. kvfs mount M, with the settings it had, starts it again with its blocks. kvfs umount M gives them up", exit.NotMount},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			dir := t.TempDir()

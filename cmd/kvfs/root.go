@@ -163,27 +163,9 @@ func flagHint(cmd *cobra.Command, err error) string {
 			names = append(names, f.Name)
 		}
 	})
-	near := config.Nearest(name, names)
-	if near == "" {
-		near = endingIn(names, name)
-	}
+	near := config.Suggest(name, names)
 	if near == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean --%s?", near)
-}
-
-// endingIn returns the flag whose last part is last, because people remember --size: the flag
-// of the memory tier, else the shortest.
-func endingIn(names []string, last string) string {
-	found := ""
-	for _, name := range names {
-		switch {
-		case name == "memory-"+last:
-			return name
-		case strings.HasSuffix(name, "-"+last) && (found == "" || len(name) < len(found)):
-			found = name
-		}
-	}
-	return found
 }

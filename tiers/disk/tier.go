@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -138,6 +140,19 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	return t, nil
 }
 
+// ofDir returns an error about a directory, which names it once.
+func ofDir(dir string, err error) error {
+	_, bad := errors.AsType[*home.DirError](err)
+	_, busy := errors.AsType[*home.BusyError](err)
+	_, super := errors.AsType[*home.SuperblockError](err)
+	_, version := errors.AsType[*format.VersionError](err)
+	_, path := errors.AsType[*fs.PathError](err)
+	if bad || busy || super || version || path {
+		return err
+	}
+	return fmt.Errorf("%s: %w", dir, err)
+}
+
 // openDevices opens all devices at once, since after a crash each of them takes as long as its tables take to read. The
 // device of one that fails is nil.
 func (t *Tier) openDevices(ctx context.Context) ([]*device, error) {
@@ -147,7 +162,7 @@ func (t *Tier) openDevices(ctx context.Context) ([]*device, error) {
 		wg.Go(func() {
 			d, err := t.openDevice(ctx, i, o)
 			if err != nil {
-				errs[i] = fmt.Errorf("open disk tier: device %s: %w", o.Dir, err)
+				errs[i] = ofDir(o.Dir, err)
 				return
 			}
 			devices[i] = d

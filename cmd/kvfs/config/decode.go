@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -64,13 +63,13 @@ func (d document) decode(text []byte) {
 		return
 	}
 	if err != nil {
-		d.fail(d.whole(), "", &syntaxError{err})
+		d.failSyntax(text, err)
 		return
 	}
 	switch err := in.Decode(&second); {
 	case errors.Is(err, io.EOF):
 	case err != nil:
-		d.fail(d.whole(), "", &syntaxError{err})
+		d.failSyntax(text, err)
 	default:
 		d.fail(d.origin(&second), "", scalar.Violate(scalar.ErrSyntax, "a second document: only one is read"))
 	}
@@ -98,15 +97,6 @@ func (d document) knownVersion(n *yaml.Node) bool {
 	}
 	return true
 }
-
-// syntaxError is an error of the YAML parser, which names the line itself.
-type syntaxError struct{ err error }
-
-// Error returns the parser's text, with its line.
-func (e *syntaxError) Error() string { return e.err.Error() }
-
-// Unwrap returns the kind and the parser's error.
-func (e *syntaxError) Unwrap() []error { return []error{scalar.ErrSyntax, e.err} }
 
 func (d document) whole() Origin { return Origin{Source: d.source, Name: d.name} }
 
@@ -223,7 +213,7 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 		return
 	}
 	if n.Kind != yaml.SequenceNode {
-		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not a sequence", describe(n)))
+		d.fail(d.origin(n), path, scalar.Violate(scalar.ErrType, "%s is not a sequence: want %s", describe(n), s.sequenceOf(n)))
 		return
 	}
 	d.clear(path)
@@ -239,7 +229,9 @@ func (d document) sequence(v reflect.Value, n *yaml.Node, s *setting, path strin
 			} else {
 				d.section(out.Index(i), element, s, at)
 			}
-			d.required(out.Index(i), s, at, d.origin(element))
+			if !d.bad[at] { // else it is no section
+				d.required(out.Index(i), s, at, d.origin(element))
+			}
 			continue
 		}
 		d.element(out.Index(i), element, s, at)
@@ -347,69 +339,4 @@ func join(path, key string) string {
 		return key
 	}
 	return path + "." + key
-}
-
-// unknownKey is the violation for a key that section s, at path, lacks.
-func unknownKey(key string, s *setting, path string) error {
-	full := join(path, key)
-	candidates := make([]string, 0, len(s.settings))
-	for _, child := range s.settings {
-		candidates = append(candidates, join(path, child.key))
-	}
-	if near := Nearest(full, candidates); near != "" {
-		return scalar.Violate(scalar.ErrUnknown, "unknown key %q; did you mean %q?", full, near)
-	}
-	// A right key in a wrong place, or a path written with other separators.
-	for _, t := range textSettings() {
-		if t.key == key || sameName(t.path, full) || sameName(t.path, key) {
-			return scalar.Violate(scalar.ErrUnknown, "unknown key %q; did you mean %q?", full, t.path)
-		}
-	}
-	return scalar.Violate(scalar.ErrUnknown, "unknown key %q; known here: %s", full, strings.Join(s.keys(), ", "))
-}
-
-// sameName compares two paths without regard to separators and case.
-func sameName(a, b string) bool {
-	fold := strings.NewReplacer(".", "", "_", "", "-", "")
-	return strings.EqualFold(fold.Replace(a), fold.Replace(b))
-}
-
-// Nearest returns the candidate that a typing error may have turned into name,
-// or "".
-func Nearest(name string, candidates []string) string {
-	best, bestDistance := "", min(2, len(name)/3)+1
-	for _, c := range candidates {
-		if sameName(name, c) {
-			return c
-		}
-		if d := distance(name, c); d < bestDistance {
-			best, bestDistance = c, d
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance of two short strings, in bytes. Long ones
-// are far from everything.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = slices.Min([]int{cost, row[j] + 1, row[j+1] + 1})
-		}
-	}
-	return row[len(b)]
 }

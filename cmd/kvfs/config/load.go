@@ -39,7 +39,7 @@ func Load(src Sources) (*Config, error) {
 	if err := rationalize(l.cfg, src); err != nil {
 		return nil, err
 	}
-	l.cfg.Warnings = slices.Concat(l.warnings(), l.retiredWarnings(), l.idle(), l.idleRDMA())
+	l.cfg.Warnings = slices.Concat(l.warnings(), l.retiredWarnings(), l.small(), l.idle(), l.idleRDMA())
 	return l.cfg, nil
 }
 

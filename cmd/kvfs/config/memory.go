@@ -12,6 +12,19 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
+// largeBlock is the size of a large block of an engine: see docs/sizing.md.
+const largeBlock = 32 * scalar.MiB
+
+// small warns of a memory that is given and holds no large block.
+func (l *loader) small() []string {
+	const path = "memory.size"
+	if o := l.cfg.Origin(path); l.cfg.Mode == ModeEmbedded && o.Source != Default && l.cfg.Memory.Size < largeBlock {
+		return []string{fmt.Sprintf("%v: %s: %v holds no block that is larger, and engines have blocks of up to %v: writes of such a block fail with ENOSPC. docs/sizing.md says how large blocks are",
+			o, path, l.cfg.Memory.Size, scalar.Size(largeBlock))}
+	}
+	return nil
+}
+
 // MemoryLimit returns the least limit of memory of the control groups that this process is in, of version
 // 2 or 1; false if there is none. The pages of the memory tier count against it.
 func MemoryLimit() (scalar.Size, bool) { return MemoryLimitBelow("/") }

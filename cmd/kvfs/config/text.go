@@ -102,7 +102,7 @@ func isForeign(name string) bool {
 
 // unknownName is the violation for a variable or flag that does not exist.
 func unknownName(what, name string, names []string) error {
-	if near := Nearest(name, names); near != "" {
+	if near := Suggest(name, names); near != "" {
 		return scalar.Violate(scalar.ErrUnknown, "unknown %s %q; did you mean %q?", what, name, near)
 	}
 	return scalar.Violate(scalar.ErrUnknown, "unknown %s %q", what, name)
@@ -171,7 +171,9 @@ func (l *loader) setSections(v reflect.Value, s *setting, o Origin, texts []stri
 		setDefaults(out.Index(i), s.settings)
 		l.cfg.origins[at] = o
 		l.setSection(out.Index(i), s, at, o, text)
-		l.required(out.Index(i), s, at, o)
+		if !l.bad[at] {
+			l.required(out.Index(i), s, at, o)
+		}
 	}
 	v.Set(out)
 	l.cfg.origins[s.path] = o

@@ -107,7 +107,7 @@ func (l *loader) validateTiers() {
 	seen := map[string]int{}
 	for i, t := range l.cfg.Tiers {
 		at := fmt.Sprintf("tiers[%d]", i)
-		if !l.good(join(at, "type"), join(at, "name")) {
+		if !l.good(at, join(at, "type"), join(at, "name")) {
 			continue
 		}
 		fail := func(format string, args ...any) {

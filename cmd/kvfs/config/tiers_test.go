@@ -134,7 +134,7 @@ func TestRejectTiers(t *testing.T) {
 	_, err = Load(Sources{InlineJSON: `{"tiers": [{"type": "other"}]}`})
 	wantErrors(t, err, `tiers[0].type: unknown value "other"; one of`)
 	_, err = Load(Sources{InlineJSON: `{"tiers": ["store"]}`, TierTypes: testTypes{}})
-	wantErrors(t, err, `tiers[0]: the string "store" is not a mapping: want the keys type`, "tiers[0]: type is missing")
+	wantErrors(t, err, `tiers[0]: the string "store" is not a mapping: want the keys type`)
 	_, err = Load(Sources{Environ: []string{"KVFS_TIERS=other"}})
 	wantErrors(t, err, `unknown variable "KVFS_TIERS"`)
 }

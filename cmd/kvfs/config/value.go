@@ -338,3 +338,14 @@ func checkFSName(s string) error {
 	}
 	return nil
 }
+
+// sequenceOf returns what a sequence looks like that n may have been meant for.
+func (s *setting) sequenceOf(n *yaml.Node) string {
+	switch {
+	case s.shape == list:
+		return "[{" + strings.Join(s.keys(), ": ..., ") + ": ...}]"
+	case n.Kind == yaml.ScalarNode:
+		return "[" + n.Value + "]"
+	}
+	return "[..., ...]"
+}

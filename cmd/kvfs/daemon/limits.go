@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -66,7 +67,7 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 		return cfg, nil
 	}
 	if room < int64(MinRoom) {
-		return nil, exit.With(exit.Config, fmt.Errorf("memory.size %v: the file system of %s has room for %v, need at least %v", cfg.Memory.Size, m.Dir(), scalar.Size(room), MinRoom))
+		return nil, refuse(cfg, "memory.size", "%v: the file system of %s has room for %s, need at least %v: remount it with a larger size=, or give a container a larger --shm-size", cfg.Memory.Size, m.Dir(), show.Bytes(room), MinRoom)
 	}
 	fit := *cfg
 	fit.Memory.Headroom = scalar.Size(min(Headroom(cfg), room/8))
@@ -76,16 +77,21 @@ func fitMemory(cfg *config.Config, m *mem.Store, log *zap.Logger) (*config.Confi
 	return &fit, nil
 }
 
+// refuse returns the error about a setting that does not fit this machine.
+func refuse(cfg *config.Config, path, format string, args ...any) error {
+	return exit.With(exit.Config, &config.Error{Origin: cfg.Origin(path), Path: path, Err: fmt.Errorf(format, args...)})
+}
+
 // checkMemory fails if the machine, or the control group of this process, has less than memory.size.
 func checkMemory(cfg *config.Config, log *zap.Logger) error {
 	if total := TotalMemory(); int64(cfg.Memory.Size) > total {
-		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory of this machine, %v", cfg.Memory.Size, scalar.Size(total)))
+		return refuse(cfg, "memory.size", "%v exceeds the memory of this machine, %s: make it smaller", cfg.Memory.Size, show.Bytes(total))
 	}
 	limit, ok := config.MemoryLimit()
 	switch all := cfg.Memory.Size + scalar.Size(Headroom(cfg)); {
 	case !ok:
 	case cfg.Memory.Size > limit:
-		return exit.With(exit.Config, fmt.Errorf("memory.size %v exceeds the memory limit of the control group of this process, %v", cfg.Memory.Size, limit))
+		return refuse(cfg, "memory.size", "%v exceeds the memory limit of the control group of this process, %s: make it smaller, or raise that limit", cfg.Memory.Size, show.Bytes(int64(limit)))
 	case all > limit:
 		log.Warn("memory.size and its headroom exceed the memory limit of the control group, which the blocks count against: the kernel may kill this process",
 			zap.Stringer("memory", cfg.Memory.Size), zap.Stringer("with_headroom", all), zap.Stringer("limit", limit))

@@ -84,7 +84,7 @@ func notMounted(dir string) error {
 	case err != nil:
 		return fmt.Errorf("mount point: %w", err)
 	case mounts.IsOurs(m):
-		return fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
+		return servedAlready(dir)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,9 @@ import (
 func mountPoint(dir string, log *zap.Logger) (string, error) {
 	for {
 		m, err := mounts.Find(dir)
+		if errors.Is(err, iofs.ErrNotExist) {
+			return "", fmt.Errorf("mount point %s does not exist: to make it, run: mkdir -p %[1]s", dir)
+		}
 		if err != nil {
 			return "", fmt.Errorf("mount point: %w", err)
 		}
@@ -30,7 +34,7 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 		if !mounts.Abandoned(m) {
 			switch err := mounts.Answers(m.Mountpoint); {
 			case err == nil:
-				return "", fmt.Errorf("mount point %s: a kvfs daemon serves it already", dir)
+				return "", servedAlready(dir)
 			case errors.Is(err, mounts.ErrSilent):
 				return "", fmt.Errorf("mount point %w", err)
 			}
@@ -50,16 +54,21 @@ func mountPoint(dir string, log *zap.Logger) (string, error) {
 	entries, err := os.ReadDir(abs)
 	switch {
 	case errors.Is(err, syscall.ENOTDIR):
-		return "", fmt.Errorf("mount point %s: not a directory", dir)
+		return "", fmt.Errorf("mount point %s: not a directory: name an empty one", dir)
 	case err != nil:
 		return "", fmt.Errorf("mount point: %w", err)
 	case len(entries) > 0:
-		return "", fmt.Errorf("mount point %s: not empty (%s)", dir, entries[0].Name())
+		return "", fmt.Errorf("mount point %s: not empty (%s): name an empty directory, because a mount hides what is in it", dir, entries[0].Name())
 	}
 	if err := unix.Access("/dev/fuse", unix.F_OK); err != nil {
 		return "", &os.PathError{Op: "mount: open", Path: "/dev/fuse", Err: err}
 	}
 	return abs, nil
+}
+
+// servedAlready returns the error about a mount point with a live daemon.
+func servedAlready(dir string) error {
+	return fmt.Errorf("mount point %s: a kvfs daemon serves it already. To replace it without a pause, run kvfs mount --takeover %[1]s; to end it, kvfs umount %[1]s", dir)
 }
 
 // checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount

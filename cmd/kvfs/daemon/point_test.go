@@ -64,7 +64,7 @@ func TestMountPoint(t *testing.T) {
 	for dir, text := range map[string]string{
 		file:                       "not a directory",
 		filepath.Dir(file):         "not empty (file)",
-		filepath.Join(empty, "no"): "file does not exist",
+		filepath.Join(empty, "no"): "no does not exist: to make it, run: mkdir -p ",
 	} {
 		if _, err := mountPoint(dir, zap.NewNop()); err == nil || !strings.Contains(err.Error(), text) || !strings.HasPrefix(err.Error(), "mount point") {
 			t.Errorf("%s: got %v, want %q", dir, err, text)
@@ -84,7 +84,7 @@ func TestMountRefuses(t *testing.T) {
 		t.Errorf("more than the machine has: code %d, %v", exit.Code(err), err)
 	}
 	err = (Program{}).Mount(context.Background(), loadConfig(t, `{"memory": {"size": "64MiB"}}`), filepath.Join(dir, "absent"), 0, NewReadiness(-1))
-	if exit.Code(err) != exit.Mount || !errors.Is(err, os.ErrNotExist) {
+	if exit.Code(err) != exit.Mount || !strings.Contains(err.Error(), "run: mkdir -p ") {
 		t.Errorf("no directory: code %d, %v", exit.Code(err), err)
 	}
 	if total := TotalMemory(); total < 1<<20 || total > 1<<60 {

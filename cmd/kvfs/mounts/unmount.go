@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
 	"os/exec"
 	"strconv"
@@ -135,6 +136,9 @@ func detachSoon(ctx context.Context, m *mountinfo.Info) error {
 // latter is missing, Unmount returns the number of that process, else 0.
 func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error) {
 	m, err := Find(dir)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return 0, exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: there is no such directory", dir))
+	}
 	if err != nil {
 		return 0, exit.With(exit.NotMount, err)
 	}
