@@ -238,7 +238,7 @@ func TestNoNames(t *testing.T) {
 // TestOnlyMount shows that commands about a mount need no argument if there is one mount, and name the mounts if there
 // are several; and that a shell can complete them.
 func TestOnlyMount(t *testing.T) {
-	dir := statusDir(t, `{"schema": 2, "mount": {"dir": "/mnt/kv"}}`)
+	dir := statusDir(t, `{"schema": 2, "mount": {"dir": "/mnt/kv"}, "secondaries": [{"name": "disk", "durable": true}]}`)
 	if err := os.WriteFile(filepath.Join(dir, ".kvfs/members"), []byte(membersExample), 0o600); err != nil {
 		t.Fatal(err)
 	}

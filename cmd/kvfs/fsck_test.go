@@ -195,7 +195,7 @@ func TestFsckBucketArguments(t *testing.T) {
 		{[]string{"s3://b/p", "--object", "regoin=x"}, exit.Config, "regoin"},
 		{[]string{"s3://b/p", "--object", "region"}, exit.Config, "key=value"},
 		{[]string{"s3://b/p", "--object", "url=s3://c/p"}, exit.Config, "url"},
-		{[]string{"s3://b/p", "--repair", "--object", "read_only=true"}, fsckUnchecked, "read_only excludes a repair"},
+		{[]string{"s3://bucket/p", "--repair", "--object", "read_only=true"}, fsckUnchecked, "read_only excludes a repair"},
 		{[]string{"s3://key:secret@b/p"}, exit.Config, "names a user or a key"},
 	} {
 		code, out, errs := runCLI(append([]string{"fsck"}, tc.args...)...)

@@ -33,7 +33,10 @@ func (p Program) Mount(ctx context.Context, cfg *config.Config, dir string, ends
 	if err != nil {
 		return exit.With(exit.Mount, err)
 	}
-	if err := errors.Join(exit.With(exit.Config, checkApart(cfg, dir)), checkPlaces(cfg, dir)); err != nil {
+	if err := checkApart(cfg, dir); err != nil {
+		return exit.With(exit.Config, err)
+	}
+	if err := checkPlaces(cfg, dir); err != nil {
 		return err
 	}
 	if cfg.Mode == config.ModeStandaloneStore {
