@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
+	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/result"
 )
 
@@ -16,10 +19,7 @@ func newConfigCommand() *cobra.Command {
 		Short: "Check, print and explain the configuration",
 	}
 	cmd.AddCommand(
-		result.WithJSON(newConfigLoadCommand("check", "Check the configuration from all sources and report every error",
-			func(cmd *cobra.Command, c *config.Config) error {
-				return result.Print(cmd, map[string][]string{"warnings": append([]string{}, c.Warnings...)}, "configuration ok\n")
-			})),
+		newConfigCheckCommand(),
 		newConfigLoadCommand("print", "Print the configuration in effect, with the origin of each value",
 			func(cmd *cobra.Command, c *config.Config) error {
 				return config.Print(cmd.OutOrStdout(), c)
@@ -28,6 +28,41 @@ func newConfigCommand() *cobra.Command {
 		newConfigTextCommand("reference", "Print the reference page, in Markdown", config.Reference),
 	)
 	return cmd
+}
+
+// newConfigCheckCommand returns the command that checks settings, and whether they fit this machine.
+func newConfigCheckCommand() *cobra.Command {
+	var elsewhere bool
+	cmd := newConfigLoadCommand("check", "Check the configuration from all sources and this machine for it, and report every error",
+		func(cmd *cobra.Command, c *config.Config) error {
+			var warnings []string
+			if !elsewhere {
+				e, err := doctor.ThisMachine()
+				if err != nil {
+					return err
+				}
+				e.Config = c
+				warnings, err = doctor.Examine(cmd.Context(), e, doctor.Fitting(), doctor.Deadline).Fit()
+				printWarnings(cmd, warnings)
+				if err != nil {
+					return exit.With(exit.Config, err)
+				}
+			}
+			return result.Print(cmd, map[string][]string{"warnings": slices.Concat([]string{}, c.Warnings, warnings)}, "configuration ok\n")
+		})
+	cmd.Long = cmd.Short + ".\n\n" +
+		"The memory, the directories of the SSD tier, and the files that settings name are looked at as by kvfs doctor, which also checks\n" +
+		"the rest of the machine. With --elsewhere they are not: the settings are for another machine.\n\n" +
+		"Exit codes: 0 if the configuration is accepted; 3 if it is refused, or does not fit this machine."
+	cmd.Flags().BoolVar(&elsewhere, "elsewhere", false, "check only the settings: they are for another machine")
+	return result.WithJSON(cmd)
+}
+
+// printWarnings writes warnings to standard error.
+func printWarnings(cmd *cobra.Command, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintln(cmd.ErrOrStderr(), "kvfs: warning: "+line)
+	}
 }
 
 // newConfigLoadCommand returns a command that loads the configuration as mount would, and calls
@@ -49,9 +84,7 @@ func newConfigLoadCommand(name, short string, do func(*cobra.Command, *config.Co
 			if err != nil {
 				return err
 			}
-			for _, line := range c.Warnings {
-				fmt.Fprintln(cmd.ErrOrStderr(), "kvfs: warning: "+line)
-			}
+			printWarnings(cmd, c.Warnings)
 			return do(cmd, c)
 		},
 	}

@@ -100,6 +100,11 @@ func TestExitCodes(t *testing.T) {
 
 		{"config check /absent/c.yaml", exit.Config, "kvfs: /absent/c.yaml: no such file or directory\n"},
 		{"config check --memory-size=7", exit.Config, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},
+		{"config check --memory-size 1000TiB", exit.Config, "kvfs: memory size: memory.size 1000TiB (flag --memory-size) exceeds the memory of this machine, ..."},
+		{"config check --elsewhere --memory-size 1000TiB", exit.OK, ""},
+		{"config check --disk path=/absent/a/b,size=1GiB", exit.Config,
+			"kvfs: disk directories: disk.dirs[0] (flag --disk): /absent/a/b: its parent /absent/a does not exist. Do: mkdir -p /absent/a, or mount the disk that it is on\n"},
+		{"config check --disk path=/dev/shm/b,size=1GiB", exit.Config, "kvfs: disk directories: disk.dirs[0] (flag --disk): /dev/shm/b is on tmpfs, in memory. Do: ..."},
 		{"config print --mode=standalone-store --memory-size=1GiB", exit.Config,
 			"kvfs: flag --memory-size: memory.size: 1GiB excludes mode standalone-store (flag --mode), which contributes no memory: leave it out or set 0\n"},
 

@@ -280,7 +280,7 @@ func checkKvfs(t *testing.T, set *apps.DaemonSet, all objects) {
 	if err := os.WriteFile(file, []byte(config.(*core.ConfigMap).Data["kvfs.yaml"]), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, env, "config", "check", file)
+	run(t, env, "config", "check", "--elsewhere", file)
 	for _, dir := range regexp.MustCompile(`/(disk|etc/kvfs/peers)(/\d+)?`).FindAllString(config.(*core.ConfigMap).Data["kvfs.yaml"], -1) {
 		dir = strings.TrimSuffix(dir, "/")
 		if !slices.ContainsFunc(c.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == dir }) {

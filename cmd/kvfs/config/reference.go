@@ -110,8 +110,9 @@ A file or inline JSON may give the version of its form: ` + "`version: 1`" + `. 
 ` + "`kvfs mount --help`" + ` shows the flags that people use, and ` + "`kvfs mount --help-all`" + ` the flags of all settings. So do the other commands
 that take settings.
 
-` + "`kvfs config check`" + ` reads all sources and reports every error. ` + "`kvfs config print`" + ` shows the values in effect, and where
-each value comes from.
+` + "`kvfs config check`" + ` reads all sources and reports every error, each in a line with its place, key, value and remedy. It also looks whether the
+settings fit this machine, as [` + "`kvfs doctor`" + `](operations.md#doctor) does: memory, directories of the SSD tier, certificates and keys. For another machine, add
+` + "`--elsewhere`" + `. ` + "`kvfs config print`" + ` shows the values in effect, and where each value comes from.
 
 ## Values
 

@@ -24,9 +24,9 @@ import (
 // diskChecks are about the SSD tier.
 func diskChecks() []Check {
 	return []Check{
-		{"disk directories", needDisk(checkDirs)},
-		{"disk room", needDisk(checkRoom)},
-		{"disk test", needDisk(checkDisk)},
+		{Name: "disk directories", Run: needDisk(checkDirs), Fits: true},
+		{Name: "disk room", Run: needDisk(usable(checkRoom)), Fits: true},
+		{Name: "disk test", Run: needDisk(usable(checkDisk))},
 	}
 }
 
@@ -37,14 +37,29 @@ func needDisk(run func(context.Context, *Env, config.DiskDir) Result) func(conte
 			return skip("there is no SSD tier")
 		}
 		var all []Result
-		for _, d := range cfg.Disk.Dirs {
-			all = append(all, run(ctx, e, d))
+		for i, d := range cfg.Disk.Dirs {
+			r := run(ctx, e, d)
+			if r.Remedy != "" {
+				at := fmt.Sprintf("disk.dirs[%d]", i)
+				r.Reason = fmt.Sprintf("%s (%v): %s", at, cfg.Origin(at), r.Reason)
+			}
+			all = append(all, r)
 		}
 		return worst(all)
 	})
 }
 
-// worst joins results: the verdict and the remedy are those of the worst, and the reasons those of all that are as bad.
+// usable is a check of a directory that can be one of the SSD tier: checkDirs tells why another one cannot.
+func usable(run func(context.Context, *Env, config.DiskDir) Result) func(context.Context, *Env, config.DiskDir) Result {
+	return func(ctx context.Context, e *Env, d config.DiskDir) Result {
+		if checkDirs(ctx, e, d).Verdict == Fail {
+			return skip("%s cannot be used: see disk directories", d.Path)
+		}
+		return run(ctx, e, d)
+	}
+}
+
+// worst returns the worst results: those that are well in one sentence, the others each for itself.
 func worst(all []Result) Result {
 	order := map[Verdict]int{Skip: 0, OK: 1, Warn: 2, Fail: 3}
 	var w Result
@@ -52,8 +67,10 @@ func worst(all []Result) Result {
 		switch {
 		case i == 0 || order[r.Verdict] > order[w.Verdict]:
 			w = r
-		case r.Verdict == w.Verdict:
+		case r.Verdict == w.Verdict && r.Remedy == "":
 			w.Reason += "; " + r.Reason
+		case r.Verdict == w.Verdict:
+			w.also = append(w.also, r)
 		}
 	}
 	return w
@@ -68,8 +85,11 @@ func existing(dir string) string {
 }
 
 func checkDirs(_ context.Context, _ *Env, d config.DiskDir) Result {
-	r, err := directio.Probe(existing(d.Path))
+	dir := existing(d.Path)
+	r, err := directio.Probe(dir)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fail("mkdir -p "+dir+", or mount the disk that it is on", "%s: its parent %s does not exist", d.Path, dir)
 	case r.FileSystem == "tmpfs" || r.FileSystem == "ramfs":
 		return fail("a directory on ext4 or xfs", "%s is on %s, in memory", d.Path, r.FileSystem)
 	case errors.Is(err, directio.ErrNotDirect):
@@ -85,7 +105,7 @@ func checkDirs(_ context.Context, _ *Env, d config.DiskDir) Result {
 func checkRoom(_ context.Context, e *Env, d config.DiskDir) Result {
 	st, err := e.statfsNear(d.Path)
 	if err != nil {
-		return fail("", "%s: %v", d.Path, err)
+		return fail("dmesg, smartctl, or another disk.dirs[].path", "%s: %v", d.Path, err)
 	}
 	room := int64(st.Bavail) * st.Bsize
 	entries, _ := os.ReadDir(d.Path) // the directory may be absent
@@ -138,7 +158,7 @@ func checkDisk(ctx context.Context, e *Env, d config.DiskDir) Result {
 	dir := existing(d.Path)
 	var st unix.Statfs_t
 	if err := e.Statfs(dir, &st); err != nil {
-		return fail("", "%s: %v", dir, err)
+		return fail("dmesg, smartctl, or another disk.dirs[].path", "%s: %v", dir, err)
 	}
 	if int64(st.Bavail)*st.Bsize < 2*testBytes {
 		return skip("%s has less than %s left", dir, show.Bytes(2*testBytes))

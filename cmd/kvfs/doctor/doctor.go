@@ -45,16 +45,22 @@ const (
 type Result struct {
 	Verdict Verdict `json:"result"`
 	Reason  string  `json:"reason"`           // one sentence
-	Remedy  string  `json:"remedy,omitempty"` // a command or a setting
+	Remedy  string  `json:"remedy,omitempty"` // a command or a setting; never empty with Warn and Fail
+
+	also []Result // of other causes, which are as bad
 }
 
-func ok(format string, args ...any) Result   { return Result{OK, fmt.Sprintf(format, args...), ""} }
-func skip(format string, args ...any) Result { return Result{Skip, fmt.Sprintf(format, args...), ""} }
+func ok(format string, args ...any) Result {
+	return Result{Verdict: OK, Reason: fmt.Sprintf(format, args...)}
+}
+func skip(format string, args ...any) Result {
+	return Result{Verdict: Skip, Reason: fmt.Sprintf(format, args...)}
+}
 func warn(remedy, format string, args ...any) Result {
-	return Result{Warn, fmt.Sprintf(format, args...), remedy}
+	return Result{Verdict: Warn, Reason: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 func fail(remedy, format string, args ...any) Result {
-	return Result{Fail, fmt.Sprintf(format, args...), remedy}
+	return Result{Verdict: Fail, Reason: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 // Check is one thing to look at. Run may run in parallel with other checks. It ends soon after its context; if it
@@ -62,6 +68,9 @@ func fail(remedy, format string, args ...any) Result {
 type Check struct {
 	Name string
 	Run  func(context.Context, *Env) Result
+
+	// Fits: it finds out whether the settings fit this machine, whoever starts the daemon. kvfs config check has it, too.
+	Fits bool
 }
 
 // Env is what the checks look at. They do not change it.
@@ -132,6 +141,11 @@ func All() []Check {
 	return slices.Concat(settingsChecks(), machineChecks(), memoryChecks(), diskChecks(), networkChecks(), peerChecks(), leftoverChecks())
 }
 
+// Fitting lists the checks that find out whether settings fit this machine.
+func Fitting() []Check {
+	return slices.DeleteFunc(All(), func(c Check) bool { return !c.Fits })
+}
+
 // needConfig is a check that is skipped without a configuration.
 func needConfig(run func(context.Context, *Env, *config.Config) Result) func(context.Context, *Env) Result {
 	return func(ctx context.Context, e *Env) Result {
@@ -158,7 +172,7 @@ func needStatus(run func(context.Context, *Env, *status.Document) Result) func(c
 // Deadline is the time that a check has.
 const Deadline = 2 * mounts.Timeout
 
-// Finding is the result of a check.
+// Finding is a result of a check. A check has one for each cause.
 type Finding struct {
 	Check string `json:"check"`
 	Result
@@ -182,7 +196,9 @@ func Examine(ctx context.Context, e *Env, checks []Check, deadline time.Duration
 			late := fail("see docs/debugging.md: Nothing answers", "the check has not ended within %v", deadline)
 			result = &late
 		}
-		r.Checks = append(r.Checks, Finding{checks[i].Name, *result})
+		for _, one := range append([]Result{*result}, result.also...) {
+			r.Checks = append(r.Checks, Finding{checks[i].Name, one})
+		}
 	}
 	return r
 }
@@ -226,4 +242,20 @@ func (r *Report) Err() error {
 	default:
 		return exit.With(exit.Runtime, fmt.Errorf("%d checks fail", n))
 	}
+}
+
+// Fit returns the warnings of a report, and an error that joins what fails: one line each, with what mends it.
+func (r *Report) Fit() (warnings []string, err error) {
+	var errs []error
+	for i := range r.Checks {
+		f := &r.Checks[i]
+		line := fmt.Sprintf("%s: %s. Do: %s", f.Check, f.Reason, f.Remedy)
+		switch f.Verdict {
+		case Warn:
+			warnings = append(warnings, line)
+		case Fail:
+			errs = append(errs, errors.New(line))
+		}
+	}
+	return warnings, errors.Join(errs...)
 }

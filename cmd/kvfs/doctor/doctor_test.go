@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -176,7 +178,7 @@ var cases = []struct {
 }{
 	{"configuration", func(fixture) {}, OK, "of this command is accepted"},
 	{"configuration", func(f fixture) { f.Config.Warnings = []string{"x is old"} }, Warn, "x is old"},
-	{"configuration", func(f fixture) { f.Config, f.ConfigErr = nil, errors.Join(errors.New("one"), errors.New("two")) }, Fail, "one; two"},
+	{"configuration", func(f fixture) { f.Config, f.ConfigErr = nil, errors.Join(errors.New("one"), errors.New("two")) }, Fail, "is refused: one"},
 
 	{"certificates", func(fixture) {}, Skip, "tls is not set"},
 	{"certificates", func(f fixture) { f.certificates("a", 0) }, OK, "valid until"},
@@ -267,7 +269,7 @@ var cases = []struct {
 
 	{"disk directories", func(f fixture) { f.diskDir("") }, OK, "direct I/O"},
 	{"disk directories", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/dev/shm", Size: 1}} }, Fail, "in memory"},
-	{"disk directories", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Fail, "no such file"},
+	{"disk directories", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Fail, "mkdir -p /absent/parent"},
 
 	{"disk room", func(f fixture) { f.diskDir("") }, OK, "room for its size 1GiB"},
 	{"disk room", func(f fixture) { f.diskDir(""); f.statfs(unix.EXT4_SUPER_MAGIC, 1<<30, 1024, 0, 0) }, Warn, "room for 4.0 MiB"},
@@ -277,7 +279,7 @@ var cases = []struct {
 	{"disk test", func(f fixture) { f.lock(f.diskDir("")) }, Skip, "a daemon uses"},
 	{"disk test", func(f fixture) { f.lock(f.diskDir("")); f.DiskTest = true }, OK, "writes"},
 	{"disk test", func(f fixture) { f.diskDir(""); f.statfs(unix.EXT4_SUPER_MAGIC, 1<<30, 1024, 0, 0) }, Skip, "less than 512.0 MiB left"},
-	{"disk test", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Fail, "no such file"},
+	{"disk test", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Skip, "see disk directories"},
 
 	{"cards and GPUs", func(fixture) {}, OK, "RDMA works: 0 cards, 0 GPUs"},
 	{"cards and GPUs", func(f fixture) { f.rdma(&rails.Report{Error: "none"}) }, OK, "by TCP"},
@@ -380,7 +382,7 @@ func TestChecks(t *testing.T) {
 			if got.Verdict != tc.want || !strings.Contains(got.Reason+"\n"+got.Remedy, tc.reason) {
 				t.Errorf("got %+v, want %s with %q", got, tc.want, tc.reason)
 			}
-			if got.Verdict == Warn && got.Remedy == "" {
+			if bad := got.Verdict == Warn || got.Verdict == Fail; bad != (got.Remedy != "") {
 				t.Errorf("no remedy: %+v", got)
 			}
 			seen[tc.check][tc.want] = true
@@ -393,6 +395,28 @@ func TestChecks(t *testing.T) {
 		if name != "settings of peers" && (!v[OK] || !v[Warn] && !v[Fail]) {
 			t.Errorf("%s lacks a case that is well, or one that is not", name)
 		}
+	}
+}
+
+// TestOneFindingACause shows that each cause has a finding with its own remedy, and no other check tells it once more.
+func TestOneFindingACause(t *testing.T) {
+	f := newFixture(t)
+	f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/a/x", Size: 1}, {Path: "/absent/b/x", Size: 1}}
+	checks := slices.Concat(settingsChecks(), memoryChecks(), diskChecks())
+	r := Examine(t.Context(), f.Env, checks, Deadline)
+	var failed []string
+	for _, c := range r.Checks {
+		if c.Verdict == Fail {
+			failed = append(failed, c.Remedy)
+		}
+	}
+	want := []string{"mkdir -p /absent/a, or mount the disk that it is on", "mkdir -p /absent/b, or mount the disk that it is on"}
+	if !slices.Equal(failed, want) {
+		t.Errorf("remedies %q, want %q", failed, want)
+	}
+	f.Config, f.ConfigErr = nil, errors.Join(&config.Error{Origin: config.Origin{Source: config.File, Name: "c.yaml", Line: 3}, Err: errors.New("one")}, errors.New("two"))
+	if r := Examine(t.Context(), f.Env, checks, Deadline); r.count(Fail) != 2 || !strings.HasPrefix(r.Checks[0].Remedy, "correct c.yaml:3; ") {
+		t.Errorf("of two errors: %+v", r.Checks)
 	}
 }
 
@@ -414,13 +438,13 @@ func TestExamine(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
 	r := Examine(t.Context(), &Env{Mount: "/m"}, []Check{
-		{"hangs", func(context.Context, *Env) Result { <-hang; return Result{} }},
-		{"heeds", func(ctx context.Context, _ *Env) Result { <-ctx.Done(); return skip("%v", ctx.Err()) }},
-		{"well", func(context.Context, *Env) Result { return ok("a\x1b[31mb") }},
+		{Name: "hangs", Run: func(context.Context, *Env) Result { <-hang; return Result{} }},
+		{Name: "heeds", Run: func(ctx context.Context, _ *Env) Result { <-ctx.Done(); return skip("%v", ctx.Err()) }},
+		{Name: "well", Run: func(context.Context, *Env) Result { return ok("a\x1b[31mb") }},
 	}, time.Second)
 	want := []Finding{{"hangs", fail("see docs/debugging.md: Nothing answers", "the check has not ended within 1s")}, {"heeds", skip("context deadline exceeded")}, {"well", ok("a\x1b[31mb")}}
 	for i := range want {
-		if r.Checks[i] != want[i] {
+		if !reflect.DeepEqual(r.Checks[i], want[i]) {
 			t.Errorf("got %+v, want %+v", r.Checks[i], want[i])
 		}
 	}

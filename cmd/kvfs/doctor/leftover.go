@@ -14,9 +14,9 @@ import (
 // leftoverChecks are about what dead daemons have left.
 func leftoverChecks() []Check {
 	return []Check{
-		{"daemon", checkDaemon},
-		{"mounts", checkMounts},
-		{"memory without daemon", checkStores},
+		{Name: "daemon", Run: checkDaemon},
+		{Name: "mounts", Run: checkMounts},
+		{Name: "memory without daemon", Run: checkStores},
 	}
 }
 

@@ -22,13 +22,13 @@ import (
 // machineChecks are about the kernel and its limits.
 func machineChecks() []Check {
 	return []Check{
-		{"kernel", checkKernel},
-		{"fuse device", checkFuse},
-		{"fusermount", checkFusermount},
-		{"read path", needStatus(checkReadPath)},
-		{"io_uring", needConfig(checkUring)},
-		{"open files", needConfig(checkFiles)},
-		{"locked memory", needConfig(checkLocked)},
+		{Name: "kernel", Run: checkKernel},
+		{Name: "fuse device", Run: checkFuse},
+		{Name: "fusermount", Run: checkFusermount},
+		{Name: "read path", Run: needStatus(checkReadPath)},
+		{Name: "io_uring", Run: needConfig(checkUring)},
+		{Name: "open files", Run: needConfig(checkFiles)},
+		{Name: "locked memory", Run: needConfig(checkLocked)},
 	}
 }
 
@@ -43,7 +43,7 @@ func checkKernel(_ context.Context, e *Env) Result {
 	release := strings.TrimSpace(string(text))
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fail("", "%q is no version of Linux", release)
+		return fail("mount /proc", "%q is no version of Linux", release)
 	}
 	switch {
 	case major < passthroughMajor || major == passthroughMajor && minor < passthroughMinor:

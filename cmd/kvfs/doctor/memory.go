@@ -17,10 +17,10 @@ import (
 // memoryChecks are about the memory tier.
 func memoryChecks() []Check {
 	return []Check{
-		{"memory size", needMemory(checkMemorySize)},
-		{"shared memory", needMemory(checkShared)},
-		{"huge pages", needMemory(checkHuge)},
-		{"tmpfs inodes", needConfig(checkInodes)},
+		{Name: "memory size", Run: needMemory(checkMemorySize), Fits: true},
+		{Name: "shared memory", Run: needMemory(checkShared), Fits: true},
+		{Name: "huge pages", Run: needMemory(checkHuge)},
+		{Name: "tmpfs inodes", Run: needConfig(checkInodes)},
 	}
 }
 
@@ -37,19 +37,20 @@ func needMemory(run func(context.Context, *Env, *config.Config) Result) func(con
 func checkMemorySize(_ context.Context, e *Env, cfg *config.Config) Result {
 	size, all := cfg.Memory.Size, cfg.Memory.Size+scalar.Size(daemon.Headroom(cfg))
 	const less = "a smaller memory.size"
+	from := cfg.Origin("memory.size")
 	if int64(size) > e.RAM {
-		return fail(less, "memory.size %v exceeds the memory of this machine, %s", size, show.Bytes(e.RAM))
+		return fail(less, "memory.size %v (%v) exceeds the memory of this machine, %s", size, from, show.Bytes(e.RAM))
 	}
 	limit, limited := config.MemoryLimitBelow(e.Root)
 	switch {
 	case !limited:
 		return ok("memory.size %v fits into the memory of this machine, %s, and its control group has no limit", size, show.Bytes(e.RAM))
 	case size > limit:
-		return fail(less+", or a higher memory limit of the control group", "memory.size %v exceeds the memory limit of the control group, %v", size, limit)
+		return fail(less+", or a higher memory limit of the control group", "memory.size %v (%v) exceeds the memory limit of the control group, %s", size, from, show.Bytes(int64(limit)))
 	case all > limit:
-		return warn(less+", or a higher memory limit of the control group", "memory.size with its headroom, %v, exceeds the memory limit of the control group, %v", all, limit)
+		return warn(less+", or a higher memory limit of the control group", "memory.size with its headroom, %v, exceeds the memory limit of the control group, %s", all, show.Bytes(int64(limit)))
 	}
-	return ok("memory.size with its headroom, %v, fits into the memory limit of the control group, %v", all, limit)
+	return ok("memory.size with its headroom, %v, fits into the memory limit of the control group, %s", all, show.Bytes(int64(limit)))
 }
 
 // shared returns the directory of another tmpfs in which the blocks lie, or "" if kvfs mounts its own.
@@ -120,7 +121,7 @@ func checkInodes(_ context.Context, e *Env, cfg *config.Config) Result {
 	}
 	st, err := e.statfsNear(dir)
 	if err != nil {
-		return fail("", "%s: %v", dir, err)
+		return fail("mount a tmpfs there, or another memory.dir", "%s: %v", dir, err)
 	}
 	switch {
 	case st.Files == 0:

@@ -20,9 +20,9 @@ import (
 // networkChecks are about the network of this machine.
 func networkChecks() []Check {
 	return []Check{
-		{"cards and GPUs", needConfig(checkRDMA)},
-		{"ports", needConfig(checkPorts)},
-		{"clock", needConfig(checkClock)},
+		{Name: "cards and GPUs", Run: needConfig(checkRDMA)},
+		{Name: "ports", Run: needConfig(checkPorts)},
+		{Name: "clock", Run: needConfig(checkClock)},
 	}
 }
 

@@ -18,11 +18,11 @@ import (
 // peerChecks are about the other nodes of a mount.
 func peerChecks() []Check {
 	return []Check{
-		{"peers", needCluster(checkPeers)},
-		{"versions of peers", needCluster(checkVersions)},
-		{"settings of peers", needCluster(checkSettings)},
-		{"clocks of peers", needCluster(checkClocks)},
-		{"reuse", needStatus(checkReuse)},
+		{Name: "peers", Run: needCluster(checkPeers)},
+		{Name: "versions of peers", Run: needCluster(checkVersions)},
+		{Name: "settings of peers", Run: needCluster(checkSettings)},
+		{Name: "clocks of peers", Run: needCluster(checkClocks)},
+		{Name: "reuse", Run: needStatus(checkReuse)},
 	}
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"strings"
 	"time"
 
@@ -17,19 +18,23 @@ import (
 // settingsChecks are about the configuration, and the files that it names.
 func settingsChecks() []Check {
 	return []Check{
-		{"configuration", checkConfig},
-		{"certificates", needConfig(checkCertificates)},
-		{"gossip keys", needConfig(checkKeys)},
+		{Name: "configuration", Run: checkConfig},
+		{Name: "certificates", Run: needConfig(checkCertificates), Fits: true},
+		{Name: "gossip keys", Run: needConfig(checkKeys), Fits: true},
 	}
 }
 
 func checkConfig(_ context.Context, e *Env) Result {
 	if e.Config == nil {
-		var all []string
+		var all []Result
 		for _, err := range exit.Each(e.ConfigErr) {
-			all = append(all, err.Error())
+			remedy := "docs/configuration.md has all settings"
+			if at, is := errors.AsType[*config.Error](err); is {
+				remedy = "correct " + at.Origin.String() + "; " + remedy
+			}
+			all = append(all, fail(remedy, "the configuration %s is refused: %v", e.From, err))
 		}
-		return fail("kvfs config check", "the configuration %s is refused: %s", e.From, strings.Join(all, "; "))
+		return worst(all)
 	}
 	if w := e.Config.Warnings; len(w) > 0 {
 		return warn("kvfs config check", "the configuration %s is accepted, with %d warnings: %s", e.From, len(w), strings.Join(w, "; "))
