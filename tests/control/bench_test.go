@@ -23,12 +23,16 @@ func TestBench(t *testing.T) {
 			Figures map[string]float64 `json:"figures"`
 		} `json:"rows"`
 	}
+	before, asks := d.Status().Reads, sampledAsks(t, d)
 	out := kvfs(t, "bench", "--duration", "1s", "--tmpfs", shm, "--disk", t.TempDir(), "--json", d.Dir)
 	must(t, "report", json.Unmarshal([]byte(out), &report))
 	for _, row := range report.Rows {
 		if row.Figures["kvfs"] <= 0 || row.Figures["tmpfs"] <= 0 || row.Figures["disk"] <= 0 {
 			t.Errorf("figures %v", row.Figures)
 		}
+	}
+	if now := d.Status().Reads; now.Served != before.Served || now.Misses != before.Misses || sampledAsks(t, d) != asks {
+		t.Errorf("the bench counts as use of blocks: reads %+v, before %+v; asks %q, before %q", now, before, sampledAsks(t, d), asks)
 	}
 	if len(report.Rows) == 0 {
 		t.Error("no figures")
@@ -59,4 +63,18 @@ func TestBench(t *testing.T) {
 	if _, stderr, code := harness.Kvfs(t, "bench", "--tmpfs", "/proc", d.Dir); code != 1 || !strings.Contains(stderr, "too little room") {
 		t.Errorf("no room: exit code %d, %s", code, stderr)
 	}
+}
+
+// sampledAsks returns the asks from which kvfs estimates what other sizes would bring.
+func sampledAsks(t *testing.T, d *harness.Daemon) string {
+	t.Helper()
+	text, err := os.ReadFile(d.Path(".kvfs", "metrics"))
+	must(t, "metrics", err)
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "kvfs_reuse_sampled_asks_total") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
 }

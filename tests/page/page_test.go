@@ -142,7 +142,7 @@ func (v *visit) parts() {
 	v.wait(`document.querySelector("#hits polyline") && document.querySelectorAll("#bytes polyline").length === 2`)
 	has("miss-rows", "no tier has the name")
 	has("size-rows", "as now")
-	has("advice", "An estimate for LRU")
+	has("advice", "No advice yet: it needs a day, or as much evicted as memory holds and reads of what was evicted. An estimate for LRU")
 	has("rule-rows", "memory")
 	v.wait(`document.querySelectorAll("#recent-rows tbody tr").length > 3`)
 	for _, n := range v.c.Nodes {

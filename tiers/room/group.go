@@ -3,6 +3,7 @@ package room
 import (
 	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/policy"
@@ -35,6 +36,7 @@ type Group struct {
 	pins      pins
 	files     int  // see Enter
 	forgotten bool // its number is for another group to take
+	bench     bool // see Bench
 
 	// Stored and Found count commits of blocks, and look-ups and opens that found one, since the group was seen first.
 	Stored, Found uint64
@@ -43,6 +45,13 @@ type Group struct {
 	next   int
 	filled int
 }
+
+func newGroup(name block.GroupID) *Group {
+	return &Group{name: name, bench: strings.HasPrefix(string(name), block.BenchPrefix)}
+}
+
+// Bench reports whether the group is one of kvfs bench, whose reads do not count.
+func (g *Group) Bench() bool { return g.bench }
 
 // Name returns the name of the group.
 func (g *Group) Name() block.GroupID { return g.name }
@@ -119,9 +128,9 @@ func (r *Room) Number(name block.GroupID) uint32 {
 	n := uint32(len(r.groups))
 	if free := r.free; len(free) > 0 {
 		n, r.free = free[len(free)-1], free[:len(free)-1]
-		r.groups[n] = &Group{name: name}
+		r.groups[n] = newGroup(name)
 	} else {
-		r.groups = append(r.groups, &Group{name: name})
+		r.groups = append(r.groups, newGroup(name))
 	}
 	r.byName[name] = n
 	return n

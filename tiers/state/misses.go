@@ -1,8 +1,10 @@
 package state
 
 import (
+	"strings"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -74,9 +76,20 @@ func (m *misses) total() uint64 {
 
 // MissedLocked counts a look-up by a process that found no file.
 func (e *State) MissedLocked(parent index.ID, name string, by Process) {
+	if e.benchLocked(parent, name) {
+		return
+	}
 	now, hash := e.Now(), e.Mu.Ix.HashOf(parent, name)
 	e.Mu.Misses.add(missName(parent, hash), by, now)
 	e.Mu.Reuse.MissedLocked(parent, name, hash, now)
+}
+
+// benchLocked reports whether a name is one of kvfs bench, or below one.
+func (e *State) benchLocked(parent index.ID, name string) bool {
+	if parent == index.Root {
+		return strings.HasPrefix(name, block.BenchPrefix)
+	}
+	return e.Mu.Room.Group(e.GroupOfLocked(parent)).Bench()
 }
 
 // StoresLocked notes that a process makes a name, or tries to, since begin: its look-ups of the name just before and since

@@ -30,6 +30,9 @@ func (e *State) MeterReuse() {
 
 // ReadLocked notes the read of a block that may be evicted.
 func (u *usage) ReadLocked(id index.ID, en *index.Entry) {
+	if u.e.Mu.Room.Group(en.Group).Bench() {
+		return
+	}
 	if u.Asked(u.e.Mu.Ix.Hash(id)) {
 		u.Read(u.nameLocked(id), en.Size, int64(en.Seq))
 	}
@@ -62,7 +65,7 @@ func (u *usage) nameLocked(id index.ID) reuse.Name {
 func (u *usage) eventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
 	switch {
 	case kind == event.Stored && tier == "memory" && why.Reason != fate.ReasonPromoted:
-		if u.Sampled(u.e.Mu.Ix.Hash(id)) {
+		if u.Sampled(u.e.Mu.Ix.Hash(id)) && !u.e.Mu.Room.Group(u.e.Mu.Ix.At(id).Group).Bench() {
 			u.Stored(u.nameLocked(id), u.e.Mu.Ix.At(id).Size)
 		}
 	case kind == event.Evicted && (u.e.Remote == nil || tier != u.e.Remote.Opts.Name):

@@ -146,7 +146,7 @@ const maxTouched = 1 << 16
 
 // readLocked follows the open of a block in memory. It counts the open, and notes it for the tiers below.
 func (e *opens) readLocked(id index.ID, en *index.Entry, hit bool) {
-	if hit {
+	if hit && !e.Mu.Room.Group(en.Group).Bench() {
 		e.Mu.Tally.Hit(en.Size)
 	}
 	if len(e.Tiers) == 0 {

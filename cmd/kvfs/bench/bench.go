@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // Options say what is measured.
@@ -79,6 +80,7 @@ type Bench struct {
 	memory  int64 // capacity of the memory tier
 	targets []target
 	without []string // why a target is left out
+	busy    float64  // share of the CPUs that others use
 	report  *Report
 }
 
@@ -107,12 +109,13 @@ func New(o Options, mount string, doc *status.Document) (b *Bench, err error) {
 		b.without = append(b.without, why)
 	}
 	for _, p := range places {
-		dir, err := os.MkdirTemp(p[1], "kvfs-bench-")
+		dir, err := os.MkdirTemp(p[1], block.BenchPrefix)
 		if err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
 		b.targets = append(b.targets, target{p[0], dir})
 	}
+	b.busy = watch()
 	return b, nil
 }
 
@@ -167,12 +170,16 @@ func (b *Bench) Note() string {
 	}
 	line := fmt.Sprintf("measuring %s for about %v, with at most %s of blocks in each: up to that much of other blocks may leave the memory of %s (%s)",
 		strings.Join(dirs, ", "), b.o.Duration, show.Bytes(b.bytes), b.mount, show.Bytes(b.memory))
-	return strings.Join(append([]string{line}, b.without...), "\n")
+	lines := append([]string{line}, b.without...)
+	if warning := busyNote(b.busy); warning != "" {
+		lines = append(lines, warning)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Run measures until it is done or ctx ends.
 func (b *Bench) Run(ctx context.Context) (*Report, error) {
-	b.report = &Report{Mount: b.mount, Bytes: b.bytes, Without: b.without}
+	b.report = &Report{Mount: b.mount, Bytes: b.bytes, Without: b.without, Busy: b.busy}
 	for _, t := range b.targets {
 		b.report.Targets = append(b.report.Targets, t.name)
 	}

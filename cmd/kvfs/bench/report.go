@@ -14,6 +14,7 @@ type Report struct {
 	Bytes   int64    `json:"bytes"`   // of the blocks of one size
 	Targets []string `json:"targets"` // kvfs first
 	Without []string `json:"without,omitempty"`
+	Busy    float64  `json:"busy"` // share of the CPUs that others used before the run
 	Rows    []Row    `json:"rows"`
 }
 

@@ -95,7 +95,7 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		d.peers.close()
 		return nil, errors.Join(fmt.Errorf("engine: %w", err), closeSecondaries(options.Secondaries), d.closeMemory())
 	}
-	d.view = metrics.PageOf((&page.Source{Config: asked, Engine: d.engine, Log: recent, Status: d.status}).JSON)
+	d.view = metrics.PageOf((&page.Source{Config: asked, Engine: d.engine, Began: time.Now(), Log: recent, Status: d.status}).JSON)
 	d.surface, err = openSurface(ctx, cfg, d.engine, options.Secondaries, d.traces, log)
 	if err != nil {
 		return nil, errors.Join(err, d.closeUnused(at.memory != ""))

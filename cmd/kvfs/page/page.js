@@ -175,7 +175,8 @@ function showSizes(now) {
   const ratio = (r, i) => make("span", "", percent(r[i]), bar("hit ratio", r[i], 1));
   table("size-rows", ["Size", "Hits in memory"].concat(s && s.ratios ? ["In memory or SSD"] : []), m.scales.map((x, i) =>
     [x === 1 ? "as now" : x + " times", ratio(m.ratios, i)].concat(s && s.ratios ? [ratio(s.ratios, i)] : [])), "");
-  $("advice").textContent = advice(m.ratios, s && s.ratios) + " An estimate for LRU from " + count(m.asks) + " asks" + (m.asks < 1000 ? ", which are few: look again later." : ".");
+  const say = now.advise ? advice(m.ratios, s && s.ratios) : "No advice yet: it needs a day, or as much evicted as memory holds and reads of what was evicted.";
+  $("advice").textContent = say + " An estimate for LRU from " + count(m.asks) + " asks" + (m.asks < 1000 ? ", which are few: look again later." : ".");
 }
 
 function showGroups(s) {

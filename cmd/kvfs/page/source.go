@@ -26,6 +26,7 @@ const (
 type Source struct {
 	Config *config.Config // as requested
 	Engine *tiers.Engine
+	Began  time.Time // when the daemon started
 	Log    *Log
 	Status func() []byte // the status document
 
@@ -40,6 +41,7 @@ type numbers struct {
 	Status    json.RawMessage `json:"status"`
 	Memory    *estimate       `json:"memory"` // hit ratios of other sizes of memory
 	SSD       *estimate       `json:"ssd"`    // of memory and SSD together
+	Advise    bool            `json:"advise"` // the estimates are good for advice
 	Evictions []evictions     `json:"evictions"`
 	Recent    []removal       `json:"recent"` // newest first
 	Log       []string        `json:"log"`    // newest first
@@ -74,7 +76,7 @@ func (s *Source) JSON() []byte {
 	st := s.Engine.Stats()
 	n := numbers{
 		Time: time.Now(), Node: show.Text(s.Config.NodeName), Status: s.Status(), Memory: estimateOf(&st.Reuse.Memory), SSD: estimateOf(st.Reuse.SSD),
-		Settings: settings(s.Config),
+		Settings: settings(s.Config), Advise: advisable(time.Since(s.Began), &st),
 	}
 	for of, blocks := range s.Engine.Events().Evictions() {
 		n.Evictions = append(n.Evictions, evictions{of.Tier, of.Rule.String(), blocks})
@@ -89,6 +91,13 @@ func (s *Source) JSON() []byte {
 		n.Log = append(n.Log, show.Lines(line))
 	}
 	return status.JSON(&n)
+}
+
+// advisable reports whether a daemon has seen enough for advice on sizes: a day, or as many bytes evicted from memory as it
+// holds and somebody who came back for one of them.
+func advisable(uptime time.Duration, st *tiers.Stats) bool {
+	returned := slices.ContainsFunc(st.Reuse.Back.N[:], func(n uint64) bool { return n > 0 })
+	return uptime >= 24*time.Hour || returned && st.Counters.EvictedBytes >= uint64(st.CapacityBytes)
 }
 
 func estimateOf(e *reuse.Estimate) *estimate {
