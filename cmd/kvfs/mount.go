@@ -15,7 +15,7 @@ import (
 // newMountCommand returns the command that mounts.
 func newMountCommand() *cobra.Command {
 	readyFD := -1
-	takeover, background, quiet := false, false, false
+	takeover, background := false, false
 	endsWith := 0
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
@@ -25,7 +25,6 @@ func newMountCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := daemon.NewReadiness(readyFD)
-			ready.Quiet = quiet
 			defer ready.Close()
 			cfg, err := load(config.Sources{Environ: os.Environ(), Flags: cmd.Flags()})
 			if err != nil {
@@ -34,7 +33,7 @@ func newMountCommand() *cobra.Command {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			if background {
-				return daemon.Background(ctx, os.Args[1:])
+				return daemon.Background(ctx, os.Args[1:], args[0])
 			}
 			if takeover {
 				return thisProgram().TakeOver(ctx, cfg, args[0], ready)
@@ -44,9 +43,7 @@ func newMountCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; the mount and the blocks in memory stay")
-	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error unless that is a pipe")
-	cmd.Flags().BoolVar(&quiet, daemon.QuietFlag, false, "redirect standard error to nowhere when the mount answers")
-	_ = cmd.Flags().MarkHidden(daemon.QuietFlag) // the flag exists
+	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error if that is a file, else to a file that the command names")
 	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
 	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process of the kvfs run that this mount ends with")
 	_ = cmd.Flags().MarkHidden(endsWithFlag) // the flag exists

@@ -97,26 +97,30 @@ func TestBackground(t *testing.T) {
 }
 
 // TestBackgroundPipe: a process that reads the standard error of kvfs mount -d through a pipe, as a shell with
-// | or ssh does, reads its end when the mount answers, after one line about the log. The daemon goes on.
+// | or ssh does, reads its end when the mount answers, after one line that names the log. The daemon goes on, and logs there.
 func TestBackgroundPipe(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	harness.NeedFuse(t)
-	dir := t.TempDir()
+	dir, logs := t.TempDir(), t.TempDir()
 	r, w, err := os.Pipe()
 	must(t, "pipe", err)
 	defer r.Close()
 	cmd := exec.Command(harness.Binary(t), "mount", "-d", "--memory-size=64MiB", dir)
-	cmd.Stderr = w
+	cmd.Stderr, cmd.Env = w, append(os.Environ(), "LOGS_DIRECTORY="+logs)
 	must(t, "kvfs mount -d", cmd.Run())
 	w.Close()
+	name := filepath.Join(logs, strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-")+".log")
 	defer func() {
 		if stdout, stderr, code := harness.Kvfs(t, "umount", dir); code != 0 {
 			t.Errorf("umount: exit code %d: %s%s", code, stdout, stderr)
 		}
+		if log, err := os.ReadFile(name); err != nil || !strings.Contains(string(log), "mounted") || !strings.Contains(string(log), "unmounted") {
+			t.Errorf("%s: %v, %q", name, err, log)
+		}
 	}()
 	must(t, "deadline", r.SetReadDeadline(time.Now().Add(harness.Deadline)))
 	text, err := io.ReadAll(r)
-	if err != nil || strings.Count(string(text), "redirect it to a file") != 1 {
+	if err != nil || !strings.HasSuffix(string(text), "kvfs: the daemon logs to "+name+"\n") {
 		t.Errorf("standard error: %v, %q; want its end, and one line about the log", err, text)
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".kvfs/status")); err != nil {

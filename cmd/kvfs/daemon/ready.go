@@ -15,8 +15,6 @@ import (
 // of --ready-fd gets one line, systemd (NOTIFY_SOCKET) gets READY=1. On failure the descriptor
 // is closed without a line.
 type Readiness struct {
-	Quiet bool // nobody reads the log afterwards
-
 	file *os.File
 }
 
@@ -40,9 +38,6 @@ func (r *Readiness) tookOver(dir string) {
 func (r *Readiness) Serving(socket string) { r.say(socket, "serving at "+socket) }
 
 func (r *Readiness) say(where, status string) {
-	if r.Quiet {
-		_ = dropLog() // else the reader of the log would wait
-	}
 	if r.file != nil {
 		_, _ = r.file.WriteString("ready " + where + "\n") // the reader may be gone
 		r.Close()
