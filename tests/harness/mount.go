@@ -358,8 +358,8 @@ func (d *Daemon) cleanup() {
 		d.waitExit(d.tb.Errorf)
 	}
 	log := d.Log()
-	if s := trouble.FindString(log); s != "" {
-		d.tb.Errorf("daemon log has %q", strings.TrimSpace(s))
+	if at := trouble.FindStringIndex(log); at != nil {
+		d.tb.Errorf("daemon log has %q:\n%.8000s", strings.TrimSpace(log[at[0]:at[1]]), log[at[0]:])
 	}
 	if d.tb.Failed() && log != "" {
 		d.tb.Logf("daemon log:\n%s", tail(log, 16<<10))
