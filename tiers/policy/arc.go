@@ -72,6 +72,9 @@ func (p *ARC) Touch(id uint32) {
 	}
 }
 
+// Move gives a block another number.
+func (p *ARC) Move(from, to uint32) { p.b.renumber(from, to) }
+
 // Remove forgets a block and leaves no ghost.
 func (p *ARC) Remove(id uint32) {
 	if k := p.b.q.where(id); k != absent {

@@ -40,6 +40,15 @@ func (b *blocks) drop(id uint32, k queue) info {
 	return e
 }
 
+// renumber gives a block another number. An unknown from is ignored.
+func (b *blocks) renumber(from, to uint32) {
+	if b.q.where(from) == absent {
+		return
+	}
+	b.q.renumber(from, to)
+	*b.info.grow(to) = *b.info.at(from)
+}
+
 // move puts a block of queue from at the head of queue to.
 func (b *blocks) move(id uint32, from, to queue) {
 	size := b.info.at(id).size

@@ -129,7 +129,7 @@ func (c *conformance) id() uint32 {
 
 func (c *conformance) step() {
 	c.t.Helper()
-	switch id := c.id(); c.r.IntN(10) {
+	switch id := c.id(); c.r.IntN(11) {
 	case 0, 1, 2, 3:
 		if !c.present[id] {
 			c.p.Add(id, uint64(c.r.IntN(1000)), int64(1+c.r.IntN(100)))
@@ -143,6 +143,16 @@ func (c *conformance) step() {
 	case 8:
 		c.victims()
 	case 9:
+		to := c.id()
+		if c.present[to] {
+			break
+		}
+		c.p.Move(id, to)
+		if c.present[id] {
+			delete(c.present, id)
+			c.present[to] = true
+		}
+	case 10:
 		if c.r.IntN(20) == 0 {
 			c.offersAll()
 		}

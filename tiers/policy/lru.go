@@ -22,6 +22,13 @@ func (p *LRU) Touch(id uint32) {
 	}
 }
 
+// Move gives a block another number.
+func (p *LRU) Move(from, to uint32) {
+	if p.q.where(from) != absent {
+		p.q.renumber(from, to)
+	}
+}
+
 // Remove forgets a block.
 func (p *LRU) Remove(id uint32) {
 	if p.q.where(id) != absent {

@@ -54,6 +54,10 @@ type Policy interface {
 	// Touch marks a block as used. Unknown ids are ignored.
 	Touch(id uint32)
 
+	// Move gives a block another number, which no block has. The block keeps its place. An unknown from
+	// is ignored.
+	Move(from, to uint32)
+
 	// Remove forgets a block that went for a reason other than eviction.
 	// Unknown ids are ignored.
 	Remove(id uint32)

@@ -96,6 +96,31 @@ func (q *queues) move(id uint32, k queue) {
 	q.push(id, k)
 }
 
+// renumber gives a block in a queue another number, which is in no queue. It keeps its place and its
+// freq.
+func (q *queues) renumber(from, to uint32) {
+	if to == maxID {
+		bug("reserved number", to)
+	}
+	n := q.links.grow(to)
+	if n.in != absent {
+		bug("Move to a number in use", to)
+	}
+	l := q.links.at(from)
+	*n, *l = *l, link{}
+	ends := &q.ends[n.in]
+	if n.newer != 0 {
+		q.links.at(n.newer - 1).older = to + 1
+	} else {
+		ends.head = to + 1
+	}
+	if n.older != 0 {
+		q.links.at(n.older - 1).newer = to + 1
+	} else {
+		ends.tail = to + 1
+	}
+}
+
 // bug panics: the caller broke a rule of this package.
 func bug(what string, id uint32) {
 	panic("policy: " + what + ": block " + strconv.FormatUint(uint64(id), 10))

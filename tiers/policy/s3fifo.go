@@ -62,6 +62,9 @@ func (p *S3FIFO) Touch(id uint32) {
 	}
 }
 
+// Move gives a block another number.
+func (p *S3FIFO) Move(from, to uint32) { p.b.renumber(from, to) }
+
 // Remove forgets a block and leaves no ghost.
 func (p *S3FIFO) Remove(id uint32) {
 	if k := p.b.q.where(id); k != absent {
