@@ -155,8 +155,8 @@ func (d *device) measure() error {
 	}
 	d.fits = min(d.capacity, d.mu.space.Usage().FileBytes+left)
 	if d.fits < d.capacity {
-		d.tier.log.Warn("size of the SSD directory is more than its file system has room for", zap.String("device", d.dir),
-			zap.Int64("size_bytes", d.capacity), zap.Int64("room_bytes", d.fits))
+		d.tier.log.Warn("size of the SSD directory is more than its file system has room for: lower the size, or free room there",
+			zap.String("device", d.dir), zap.String("size", format.Size(d.capacity)), zap.String("room", format.Size(d.fits)))
 	}
 	return nil
 }
@@ -223,6 +223,9 @@ func (d *device) recover(ctx context.Context) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
+	t.mu.Lock()
+	t.mu.ledger.Rank(d.mu.space)
+	t.mu.Unlock()
 	if t.opts.Progress != nil {
 		t.opts.Progress(d.dir, int64(slots), int64(slots))
 	}
@@ -263,8 +266,8 @@ func (d *device) shrink() error {
 		}
 		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.Header.Number))
 		if d.keeper.deleteSlab(least); d.mu.space.Over() == before {
-			return fmt.Errorf("%d bytes in slabs exceed the capacity %d, and slab %d cannot be deleted: %w",
-				d.capacity+before, d.capacity, least.Header.Number, block.ErrNoSpace)
+			return fmt.Errorf("its files take %s, more than its size of %s, and %s cannot be deleted. Delete it, or raise the size: %w",
+				format.Size(d.capacity+before), format.Size(d.capacity), least.Path, block.ErrNoSpace)
 		}
 	}
 }

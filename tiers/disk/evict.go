@@ -14,6 +14,8 @@ import (
 const (
 	// maxAsked bounds how many victims in a row the Host may refuse in one eviction.
 	maxAsked = 1024
+	// maxFailures bounds how many slabs one store tries in vain to take over.
+	maxFailures = 4
 	// maxRetries bounds how often a store without room waits for a job to end.
 	maxRetries = 64
 )
@@ -67,146 +69,123 @@ func (t *Tier) awaitJob(down <-chan struct{}, ended uint64) bool {
 
 // tryRoom is one attempt of makeRoom. ok says that r has slots. With ErrNoSpace nothing can be
 // evicted now.
+//
+// What evicts nothing comes first: a free slot, a new slab, an empty slab of another class, a free slot
+// of somewhat larger ones, a slab of another class whose blocks fit into its other slabs. Then the
+// blocks go that are the first in the order of eviction, whatever their sizes, until one of these
+// helps. So which blocks are evicted does not depend on the classes.
 func (k *keeper) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 	t := k.tier
-	thefts := 0
+	var evicted int64 // bytes since the last slab
+	failures := 0     // to take over a slab
 	for !k.port.IsDown() {
 		t.mu.Lock()
 		slotBytes := k.space.SlotBytesFor(size)
 		c := k.space.ClassOf(slotBytes)
-		if k.bindSomeLocked(c, r) {
-			t.mu.Unlock()
+		bound := k.bindSomeLocked(c, r)
+		limit := k.space.MaxWaste(c)
+		t.mu.Unlock()
+		if bound {
 			return true, nil
 		}
-		limit := k.space.Thefts(slotBytes)
-		steal := thefts < limit && t.mu.ledger.BetterSteal(k.space, c)
-		t.mu.Unlock()
-		if k.grow(slotBytes) || k.port.IsDown() {
+		if k.grow(slotBytes) {
 			continue
 		}
-		t.mu.Lock()
-		other := k.space.Borrow(size)
-		borrowed := other != nil && k.bindSomeLocked(other, r)
-		t.mu.Unlock()
-		if borrowed {
+		spare, live := k.spare(c)
+		if spare != nil && live == 0 && k.takeOver(spare, slotBytes) {
+			evicted = 0
+			continue
+		}
+		if k.borrow(r, size) {
 			return true, nil
 		}
-		if !steal && k.evict(c, max(len(r.flights), c.Reserve())) > 0 {
-			continue
-		}
-		if thefts++; thefts > limit || !k.steal(c, slotBytes) {
-			if steal && k.evict(c, len(r.flights)) > 0 {
-				continue
+		if spare != nil && failures < maxFailures && !k.port.IsDown() {
+			if k.takeOver(spare, slotBytes) {
+				evicted = 0
+			} else {
+				failures++
 			}
+			continue
+		}
+		bytes := int64(max(len(r.flights), c.Reserve())) * slotBytes
+		if evicted > limit || !k.evict(bytes) {
 			return false, block.ErrNoSpace
 		}
+		evicted += bytes
 	}
 	return false, block.ErrUnavailable
+}
+
+// spare returns a slab that class c can have without an eviction, and how many blocks it holds; or nil.
+func (k *keeper) spare(c *ledger.Class) (s *ledger.Slab, live int) {
+	k.tier.mu.Lock()
+	defer k.tier.mu.Unlock()
+	if s = k.space.Spare(c); s != nil {
+		live = s.Live()
+	}
+	return s, live
+}
+
+// borrow gives r slots of a class for larger blocks, if there are any that it does not need.
+func (k *keeper) borrow(r *roomRequest, size int64) bool {
+	k.tier.mu.Lock()
+	defer k.tier.mu.Unlock()
+	other := k.space.Borrow(size)
+	return other != nil && k.bindSomeLocked(other, r)
 }
 
 // evictAhead brings the classes that run low back to their reserve.
 func (k *keeper) evictAhead() {
 	t := k.tier
 	t.mu.Lock()
-	low := k.space.TakeLow()
+	var bytes int64
+	for _, c := range k.space.TakeLow() {
+		bytes += int64(k.space.Missing(c)) * c.SlotBytes()
+	}
 	t.mu.Unlock()
-	for _, c := range low {
-		t.mu.Lock()
-		n := k.space.Missing(c)
-		t.mu.Unlock()
-		if n > 0 {
-			k.evict(c, n)
-		}
+	if bytes > 0 {
+		k.evict(bytes)
 	}
 }
 
-// evict evicts about n blocks of a class and writes their headers. It evicts at least one if the
-// Host gives up any of the first maxAsked. It returns how many slots became free.
-func (k *keeper) evict(c *ledger.Class, n int) int {
+// evict evicts blocks whose slots have about so many bytes, and writes their headers. It evicts at
+// least one if the Host gives up any of the first maxAsked. It reports whether a slot became free.
+func (k *keeper) evict(bytes int64) bool {
 	t := k.tier
 	t.mu.Lock()
-	free := c.Free()
+	freed := k.space.Freed()
 	t.mu.Unlock()
-	limit := maxAsked // a small class asks about each block only once
+	limit := maxAsked // where there are few blocks, each is asked about only once
 	for asked, evicted := 0, 0; evicted == 0 && asked < limit; {
 		t.mu.Lock()
-		victims := t.mu.ledger.Choose(c, n)
-		limit = min(limit, c.Ordered()+len(victims))
+		victims := t.mu.ledger.Choose(k.space, bytes)
+		limit = min(limit, k.space.Ordered()+len(victims))
 		t.mu.Unlock()
 		if len(victims) == 0 {
 			break
 		}
-		evicted = t.askHost(victims, false)
+		evicted = t.askHost(victims)
 		asked += len(victims)
 	}
 	_ = k.headers.flush() // retried later; the slots are not free until then
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return c.Free() - free
+	return k.space.Freed() != freed
 }
 
 // askHost evicts the victims that the Host gives up, puts the others back, and unpins them all. It
-// returns how many were evicted. With all, it stops at the first refusal, since evicting fewer than
-// all would be useless.
-func (t *Tier) askHost(victims []ledger.Victim, all bool) (evicted int) {
+// returns how many were evicted.
+func (t *Tier) askHost(victims []ledger.Victim) (evicted int) {
 	host := t.host()
 	leave := make([]bool, len(victims))
 	for i, v := range victims {
-		if leave[i] = host == nil || host.MayEvict(v.Key); all && !leave[i] {
-			break
-		}
+		leave[i] = host == nil || host.MayEvict(v.Key)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	evicted = t.mu.ledger.Settle(victims, leave)
 	t.counters.evicted.Add(uint64(evicted))
 	return evicted
-}
-
-// steal empties the coldest slab of another class and gives the slab, or its capacity, to class c.
-// It reports whether to try again for a slot.
-func (k *keeper) steal(c *ledger.Class, slotBytes int64) bool {
-	t := k.tier
-	t.mu.Lock()
-	s, victims := t.mu.ledger.Steal(k.space, c)
-	t.mu.Unlock()
-	if s == nil {
-		return false
-	}
-	t.askHost(victims, true)
-	_ = k.headers.flush() // retried later; the slots are not free until then
-	t.mu.Lock()
-	// Either a block stays or is being read, or the device went down. In the second case the blocks
-	// come back at the next start.
-	if k.port.IsDown() || !s.DropEmpty() {
-		s.Unretire()
-		t.mu.Unlock()
-		return true
-	}
-	shape := k.space.Shape(slotBytes, s.Size)
-	t.mu.Unlock()
-	if shape.WantBytes() > s.Size {
-		k.deleteSlab(s)
-		return true
-	}
-	return k.reshape(s, shape)
-}
-
-// reshape gives an empty slab to the class of another slot size. A new epoch makes the old table
-// void.
-func (k *keeper) reshape(s *ledger.Slab, shape format.SlabHeader) bool {
-	t := k.tier
-	t.mu.Lock()
-	s.Reshape(shape)
-	t.mu.Unlock()
-	if err := k.writeSlabHeader(s); err != nil {
-		k.deleteSlab(s)
-		return true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k.space.Add(s)
-	return true
 }
 
 // deleteSlab deletes the file of a slab that has left its class. If that fails, the file still

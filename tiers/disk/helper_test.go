@@ -103,11 +103,18 @@ func (r *rig) rule(rule faultio.Rule) {
 // later gets there.
 func (r *rig) crash(t *testing.T) *rig {
 	t.Helper()
+	return r.crashWith(t, func(string) {})
+}
+
+// crashWith is crash where edit changes the copy of each directory.
+func (r *rig) crashWith(t *testing.T, edit func(dir string)) *rig {
+	t.Helper()
 	next := &rig{opts: r.opts, fault: r.fault}
 	next.opts.Devices = nil
 	for i, dir := range r.dirs {
 		to := t.TempDir()
 		copyDir(t, dir, to)
+		edit(to)
 		next.dirs = append(next.dirs, to)
 		o := r.opts.Devices[i]
 		o.Dir = to

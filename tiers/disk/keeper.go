@@ -2,6 +2,7 @@ package disk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -32,7 +33,8 @@ type roomRequest struct {
 }
 
 // keeper makes all changes to the use of slots of one device, on a goroutine of its own. It finds room
-// for stores, makes, steals and deletes slabs, evicts, and writes the headers that change. It shares
+// for stores, makes and deletes slabs, gives them to other classes, evicts, and writes the headers that
+// change. It shares
 // the parts of the device, and does not know the device.
 type keeper struct {
 	// Constant.
@@ -43,6 +45,7 @@ type keeper struct {
 	port     *port.Port
 	syncer   *durable.Syncer[*flight]
 	headers  *headers
+	staging  *port.Staging
 	space    *ledger.Space                                        // guarded by Tier.mu
 	do       func(ops []directio.Op, slabs ...*ledger.Slab) error // device.do
 
@@ -58,7 +61,7 @@ type keeper struct {
 // newKeeper returns the keeper of a device, whose parts are there. wake has room for one.
 func newKeeper(d *device, wake chan struct{}) *keeper {
 	return &keeper{
-		tier: d.tier, dir: d.dir, capacity: d.capacity, home: d.home, port: d.port, syncer: d.syncer, headers: d.headers,
+		tier: d.tier, dir: d.dir, capacity: d.capacity, home: d.home, port: d.port, syncer: d.syncer, headers: d.headers, staging: &d.staging,
 		space: d.mu.space, do: d.do, wake: wake, stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 }
@@ -187,10 +190,10 @@ func (k *keeper) grow(slotBytes int64) bool {
 		reason := ""
 		if !port.IsFull(err) {
 			t.counters.ioErrors.Add(1)
-			reason = "no new slab: " + err.Error()
+			reason = fmt.Sprintf("a file of %s for blocks cannot be made (%v)", format.Size(s.Size), err)
 		}
 		k.space.Full(s.Size, reason)
-		t.log.Warn("no new slab", zap.String("device", k.dir), zap.Int64("bytes", k.space.Usage().FileBytes), zap.Error(err))
+		t.log.Warn("SSD directory does not grow", zap.String("device", k.dir), zap.String("reason", k.space.Usage().FullReason), zap.Error(err))
 		return false
 	}
 	k.space.Grown()

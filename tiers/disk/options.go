@@ -26,7 +26,7 @@ const (
 
 	minSlabBytes     = 3 * format.PageBytes // a header, and a slot with its own
 	minCapacityBytes = minSlabBytes
-	slabsPerDevice   = 16 // at least, so that there is room for several size classes
+	slabsPerDevice   = 64 // at least, so that free slots of several size classes are little of it
 )
 
 // Options configures a Tier. Zero fields get the defaults; Devices has none.
@@ -37,7 +37,7 @@ type Options struct {
 	Devices []DeviceOptions
 	// Policy orders eviction: "lru", "arc" or "s3fifo". Empty means "s3fifo".
 	Policy string
-	// SlabBytes is the size of new slabs. Zero means 256 MiB. A device too small for 16 of them
+	// SlabBytes is the size of new slabs. Zero means 256 MiB. A device too small for 64 of them
 	// gets smaller ones.
 	SlabBytes int64
 
@@ -136,8 +136,8 @@ func checkDevices(devices []DeviceOptions) (errs []error) {
 	seen := make(map[string]bool)
 	for i, d := range devices {
 		if d.CapacityBytes < minCapacityBytes || d.CapacityBytes > 1<<60 {
-			errs = append(errs, fmt.Errorf("option Devices[%d] %s: CapacityBytes %d: want %d to %d: %w",
-				i, d.Dir, d.CapacityBytes, minCapacityBytes, int64(1)<<60, block.ErrInvalid))
+			errs = append(errs, fmt.Errorf("option Devices[%d] %s: CapacityBytes %s: want %s to %s: %w",
+				i, d.Dir, format.Size(d.CapacityBytes), format.Size(minCapacityBytes), format.Size(1<<60), block.ErrInvalid))
 		}
 		dir := filepath.Clean(d.Dir)
 		switch {

@@ -267,7 +267,7 @@ func TestStatsDetail(t *testing.T) {
 	for _, want := range []string{
 		`"written_today_bytes":`, `"dir":"` + r.dirs[0], `"state":"online"`, `"capacity_bytes":16777216`,
 		`"used_bytes":102400`, `"blocks":1`, `"engine":"`, `"filesystem":"`, `"direct_io":`, `"slabs":1`,
-		`"classes":[{"slot_bytes":102400,"slots":9,"used_slots":1}]`,
+		`"classes":[{"slot_bytes":102400,"slots":2,"used_slots":1}]`,
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is not in %s", want, text)

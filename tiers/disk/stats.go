@@ -19,6 +19,8 @@ type Detail struct {
 	// LastScrubPass is when the scrubber last finished a pass over a device, RFC 3339.
 	LastScrubPass string `json:"last_scrub_pass,omitempty"`
 	Syncs         uint64 `json:"syncs"` // group syncs
+	// MovedBlocks were moved to another slot, so that their slab could go to another block size.
+	MovedBlocks uint64 `json:"moved_blocks"`
 
 	Devices []DeviceDetail `json:"devices"`
 }
@@ -64,7 +66,7 @@ func (t *Tier) Stats() driver.Stats {
 	detail := &Detail{
 		BudgetBytes:    t.opts.DailyWriteBudgetBytes,
 		ScrubbedBlocks: c.scrubbedBlocks.Load(), ScrubbedBytes: c.scrubbedBytes.Load(), ScrubbedBad: c.scrubbedBad.Load(),
-		Syncs: c.syncs.Load(),
+		Syncs: c.syncs.Load(), MovedBlocks: c.moved.Load(),
 	}
 	if at := c.lastScrubPass.Load(); at != 0 {
 		detail.LastScrubPass = time.Unix(at, 0).UTC().Format(time.RFC3339)

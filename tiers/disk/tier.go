@@ -35,19 +35,26 @@ import (
 //     mode, owner and directories. So Close writes the index, and Blocks answers, without reading
 //     the tables again.
 //   - One keeper goroutine per device makes all changes to the use of a slot. It writes the headers
-//     of removed, evicted and renamed blocks, makes and steals slabs, and evicts. So a header never
+//     of removed, evicted and renamed blocks, makes slabs, gives them to other classes, and evicts. So a header never
 //     has two writers. Sync waits in the keeper's queue, behind all of these changes.
 //   - A store that finds no room waits for the keeper, which gives slots to that store. Another
 //     store cannot take what was evicted for it.
 //   - Evicted blocks leave the policy before the Host is asked, since no lock may be held then. A
 //     block that the Host keeps comes back as just used.
+//   - The order of eviction is one for all blocks of a device, whatever their sizes. If the victims are
+//     of another class than the block that needs room, free slots gather there. As soon as they
+//     are as many as one slab has, that slab is emptied: its blocks move to the free slots of its
+//     class. Nothing warm is evicted for it. What is lost to free slots is less than one slab a class,
+//     and a device has 64 slabs at least. To evict the coldest slab as a whole instead loses warm
+//     blocks, or, if one warm block keeps a slab, leaves a new block size without room. Extents of
+//     any size would move nothing, but cut blocks into pieces, and need a new format on disk.
 //   - The epoch of a slab is random, at first and after each change of class. So block data that
 //     look like slot headers never count as such.
 //   - A slab that changes its class has its used headers freed first, adjacent ones in one write.
 //     The new epoch alone would void them. But so Sync needs to know only headers, and a failure
 //     half way leaves no block that could come back.
 //   - Loads of a block that is still being stored fail with ErrPending rather than wait.
-//   - The order of use is not on disk. After a restart the order of the slots stands for it.
+//   - The order of use is not on disk. After a restart the order of the commits stands for it.
 //   - A device that went offline stays so until the tier is opened again.
 type Tier struct {
 	// Constant after Open.
@@ -93,6 +100,7 @@ type counters struct {
 	storedBytes, loadedBytes, stored, loaded          atomic.Uint64
 	evicted, corrupt, ioErrors, noSpace, budget       atomic.Uint64
 	scrubbedBlocks, scrubbedBytes, scrubbedBad, syncs atomic.Uint64
+	moved                                             atomic.Uint64
 	lastScrubPass                                     atomic.Int64 // Unix seconds
 }
 
@@ -118,7 +126,7 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	}
 	var errs []error
 	if share := t.pool.BudgetBytes() / int64(len(opts.Devices)); share < port.MinShare {
-		errs = append(errs, fmt.Errorf("open disk tier: Pool has %d bytes a device, want %d: %w", share, port.MinShare, block.ErrInvalid))
+		errs = append(errs, fmt.Errorf("open disk tier: Pool has %s a device, want %s: %w", format.Size(share), format.Size(port.MinShare), block.ErrInvalid))
 	}
 	devices, err := t.openDevices(ctx)
 	if errs = append(errs, err); errors.Join(errs...) != nil {

@@ -67,6 +67,19 @@ func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
+// Size returns n bytes as people read them: "124.3 MiB".
+func Size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 1023.95 && unit < 6 { // which %.1f prints as 1024.0
+		v /= 1024
+		unit++
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGTPE"[unit-1])
+}
+
 // AlignUp returns n rounded up to whole pages.
 func AlignUp(n int64) int64 { return (n + PageBytes - 1) &^ (PageBytes - 1) }
 

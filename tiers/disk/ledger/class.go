@@ -8,7 +8,6 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/policy"
 )
 
 // Slab is a slab file in use. The fields above the line are constant once the slab is in the ledger;
@@ -18,43 +17,38 @@ type Slab struct {
 	Space *Space
 	File  *directio.File
 	Path  string
-	Size  int64 // of the file, bytes
 	Sync  durable.File
-	// ------ set by the caller before AddSlab, and by Reshape
+	// ------ set by the caller before AddSlab, and by Recut
+	Size   int64             // of the file, bytes
 	Header format.SlabHeader // constant while any slot is in use
 	Usable uint32            // slots in use, counted from the first
 	class  *Class
-	base   uint32   // number of slot 0 in the class's policy
+	base   uint32   // number of slot 0 in the policy of the space
 	free   []uint64 // bitmap of free slots
 	nfree  int
 	slots  []SlotID // by slot; 0: free
 	live   int      // slots that hold a block
-	used   uint32   // clock at the last use of any block
-	// retired: the slab is being removed and gives out no slots
+	// retired: the slab is being emptied and gives out no slots
 	retired bool
 }
 
-// Class is a size class of one device: slots of one size, and the eviction order of their blocks.
+// Class is a size class of one device: slots of one size.
 //
 // INVARIANT: nfree is the sum of nfree of the slabs that are not retired.
 type Class struct {
 	slotBytes int64
 	slabs     []*Slab // ascending by base
-	pol       policy.Policy
 	nfree     int
-	total     int    // slots that may be used
-	next      uint32 // policy number of the next slab's slot 0
-	bases     []span // ranges of policy numbers that removed slabs have left
-	cursor    int    // slab to look at first
-	low       bool   // the caller must evict ahead of need
+	total     int  // slots that may be used
+	cursor    int  // slab to look at first
+	low       bool // the caller must evict ahead of need
 }
 
-// span is a range of policy numbers.
-type span struct{ base, n uint32 }
-
 const (
-	// wasteShift: a block may waste an eighth of its slot.
-	wasteShift = 3
+	// A block may waste a 32nd of its slot, or an eighth if there are many classes already. With an
+	// eighth alone, a device that changes to somewhat smaller blocks would lose that much of its room.
+	wasteShift     = 5
+	manyWasteShift = 3
 	// reserveBytes and reserveSlots bound what is evicted ahead of need.
 	reserveBytes = 8 << 20
 	reserveSlots = 64
@@ -66,10 +60,9 @@ func (c *Class) Reserve() int {
 	return int(min(int64(c.total/64), reserveSlots, reserveBytes/c.slotBytes))
 }
 
-// add enters a slab into the class with all its slots free.
+// add enters a slab into the class with all its slots free. Its base is set.
 func (c *Class) add(s *Slab) {
 	s.class = c
-	s.base = c.takeBase(s.Header.Slots)
 	s.slots = make([]SlotID, s.Header.Slots)
 	s.free = make([]uint64, (s.Header.Slots+63)/64)
 	for i := range s.Usable {
@@ -84,20 +77,6 @@ func (c *Class) add(s *Slab) {
 }
 
 func compareBase(s *Slab, base uint32) int { return cmp.Compare(s.base, base) }
-
-func (c *Class) takeBase(n uint32) uint32 {
-	for i, sp := range c.bases {
-		if sp.n >= n {
-			if c.bases[i] = (span{sp.base + n, sp.n - n}); sp.n == n {
-				c.bases = slices.Delete(c.bases, i, i+1)
-			}
-			return sp.base
-		}
-	}
-	base := c.next
-	c.next += n
-	return base
-}
 
 // retire stops giving out slots of a slab.
 func (c *Class) retire(s *Slab) {
@@ -114,7 +93,6 @@ func (c *Class) unretire(s *Slab) {
 // drop takes a retired slab, whose slots are all free, out of the class.
 func (c *Class) drop(s *Slab) {
 	c.slabs = slices.DeleteFunc(c.slabs, func(o *Slab) bool { return o == s })
-	c.bases = append(c.bases, span{s.base, s.Header.Slots})
 	c.total -= int(s.Usable)
 	s.class, s.retired = nil, false
 }
@@ -179,40 +157,33 @@ func (c *Class) RunsLow() bool {
 	return true
 }
 
+// SlotBytes returns the size of the slots.
+func (c *Class) SlotBytes() int64 { return c.slotBytes }
+
 // Free returns how many slots of the class are free.
 func (c *Class) Free() int { return c.nfree }
 
-// Ordered returns how many blocks are in the order of eviction.
-func (c *Class) Ordered() int { return c.pol.Len() }
+// Live returns how many blocks a slab holds.
+func (s *Slab) Live() int { return s.live }
 
-// Unretire ends what Steal began: the slab gives out slots again.
+// Retire keeps a slab from giving out slots, until Unretire or DropEmpty.
+func (s *Slab) Retire() { s.class.retire(s) }
+
+// Unretire is the inverse of Retire.
 func (s *Slab) Unretire() { s.class.unretire(s) }
 
-// DropEmpty takes a slab that Steal has chosen out of its class. It returns false, and does nothing,
-// if not all its slots are free.
+// Empty reports whether all slots of a slab are free.
+func (s *Slab) Empty() bool { return s.nfree == int(s.Usable) }
+
+// DropEmpty takes a retired slab out of its class. It returns false, and does nothing, if not all its
+// slots are free.
 func (s *Slab) DropEmpty() bool {
-	if s.nfree != int(s.Usable) {
+	if !s.Empty() {
 		return false
 	}
-	s.class.drop(s)
+	s.Space.drop(s)
 	return true
 }
 
-// Reshape gives a slab without a class the header of another one. Its number stays.
-func (s *Slab) Reshape(shape format.SlabHeader) {
-	shape.Number = s.Header.Number
-	s.Header, s.Usable = shape, shape.Slots
-}
-
-// policyID is the number of a slot in the policy of its class.
+// policyID is the number of a slot in the policy of its space.
 func (s *Slab) policyID(slot uint32) uint32 { return s.base + slot }
-
-// byPolicyID returns the slot that a number of the class's policy stands for.
-func (c *Class) byPolicyID(id uint32) (s *Slab, slot uint32) {
-	at, found := slices.BinarySearchFunc(c.slabs, id, compareBase)
-	if !found {
-		at--
-	}
-	s = c.slabs[at]
-	return s, id - s.base
-}

@@ -1,7 +1,9 @@
 package ledger
 
 import (
+	"cmp"
 	"hash/maphash"
+	"slices"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -22,7 +24,6 @@ import (
 type Ledger struct {
 	table       *slotTable
 	slabs       []*Slab // by slotInfo.slab; nil if gone
-	clock       uint32  // counts uses
 	pinnedBytes int64   // of blocks that the user has pinned
 }
 
@@ -146,6 +147,7 @@ func (l *Ledger) Publish(id SlotID, sum uint64) {
 	e.state, e.sum = slotLive, sum
 	l.table.link(id)
 	l.enter(id)
+	l.order(id)
 }
 
 // Abandon gives up the slot of a block that is being stored. dirty says that its header may have
@@ -161,7 +163,8 @@ func (l *Ledger) Abandon(id SlotID, dirty bool) {
 	l.free(id)
 }
 
-// Adopt enters a block that was found on disk. If there are two copies, even on two devices, the one
+// Adopt enters a block that was found on disk, but not into the order: see Rank. If there are two
+// copies, even on two devices, the one
 // with the higher Seq stays.
 func (l *Ledger) Adopt(s *Slab, h *format.SlotHeader) {
 	if !s.isFree(h.Slot) {
@@ -184,6 +187,33 @@ func (l *Ledger) Adopt(s *Slab, h *format.SlotHeader) {
 	e.state = slotLive
 	l.table.link(id)
 	l.enter(id)
+}
+
+// Rank enters all live blocks of a space into its order, which they are not in. It is for after Adopt. The
+// order of use is not on disk: the order of the commits stands for it, slab by slab.
+func (l *Ledger) Rank(sp *Space) {
+	slabs, newest := sp.ByNumber(), make(map[*Slab]uint64)
+	for _, s := range slabs {
+		for _, id := range s.slots {
+			if id != 0 && l.table.at(id).state == slotLive {
+				newest[s] = max(newest[s], l.table.at(id).seq)
+			}
+		}
+	}
+	slices.SortStableFunc(slabs, func(a, b *Slab) int { return cmp.Compare(newest[a], newest[b]) })
+	var blocks []SlotID
+	for _, s := range slabs {
+		blocks = blocks[:0]
+		for _, id := range s.slots {
+			if id != 0 && l.table.at(id).state == slotLive {
+				blocks = append(blocks, id)
+			}
+		}
+		slices.SortStableFunc(blocks, func(a, b SlotID) int { return cmp.Compare(l.table.at(a).seq, l.table.at(b).seq) })
+		for _, id := range blocks {
+			l.order(id)
+		}
+	}
 }
 
 // Update gives a live block another key and other attributes.
@@ -233,17 +263,9 @@ func (l *Ledger) Quarantine(id SlotID) {
 
 // Touch marks a live block as used now.
 func (l *Ledger) Touch(id SlotID) {
-	e, s := l.use(id)
-	s.class.pol.Touch(s.policyID(e.slot))
-}
-
-// use sets the time of the last use of a slot and its slab.
-func (l *Ledger) use(id SlotID) (*slotInfo, *Slab) {
-	l.clock++
 	e := l.table.at(id)
 	s := l.slabs[e.slab]
-	e.used, s.used = l.clock, l.clock
-	return e, s
+	s.Space.pol.Touch(s.policyID(e.slot))
 }
 
 // Pin keeps a slot from being freed or evicted until Unpin.
@@ -269,31 +291,31 @@ func (l *Ledger) PinAt(s *Slab, epoch uint64, slot uint32) (id SlotID, ok bool) 
 	return id, true
 }
 
-// enter enters a live slot into the order of its class, as just used.
+// enter counts a live slot.
 func (l *Ledger) enter(id SlotID) {
-	e, s := l.use(id)
+	e := l.table.at(id)
+	s := l.slabs[e.slab]
 	s.Space.enter(s)
 	l.countPinned(e, +1)
-	l.order(id)
 }
 
-// leave is the inverse of enter.
+// leave is the inverse of enter and order.
 func (l *Ledger) leave(id SlotID) {
 	e := l.table.at(id)
 	s := l.slabs[e.slab]
-	s.class.pol.Remove(s.policyID(e.slot))
+	s.Space.pol.Remove(s.policyID(e.slot))
 	s.Space.leave(s)
 	l.countPinned(e, -1)
 	l.table.unlink(id)
 	e.state = slotGone
 }
 
-// order adds a slot to the policy of its class.
+// order adds a slot to the order of its space, as just used.
 func (l *Ledger) order(id SlotID) {
 	e := l.table.at(id)
 	s := l.slabs[e.slab]
 	hash := maphash.Bytes(l.table.seed, l.table.path(e))
-	s.class.pol.Add(s.policyID(e.slot), hash, s.Header.SlotBytes)
+	s.Space.pol.Add(s.policyID(e.slot), hash, s.Header.SlotBytes)
 }
 
 // countPinned counts a block that the user has pinned.
@@ -315,4 +337,8 @@ func (l *Ledger) free(id SlotID) {
 	}
 	s.give(e.slot)
 	l.table.release(id)
+	s.Space.freed++
+	if s.retired && s.Empty() {
+		s.Space.wake()
+	}
 }

@@ -51,7 +51,7 @@ func (l *Ledger) ClearLeast(sp *Space) (least *Slab) {
 		l.free(id)
 	}
 	least.class.retire(least)
-	least.class.drop(least)
+	sp.drop(least)
 	return least
 }
 

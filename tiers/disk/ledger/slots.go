@@ -33,7 +33,7 @@ const (
 	flagRefused                // the device did not write its header the last time
 )
 
-// slotInfo is a used slot: 80 bytes without pointers. So ten million slots cost neither gigabytes
+// slotInfo is a used slot: 72 bytes without pointers. So ten million slots cost neither gigabytes
 // nor time of the garbage collector.
 type slotInfo struct {
 	sum     uint64
@@ -47,7 +47,6 @@ type slotInfo struct {
 	slab    uint32 // index in Ledger.slabs
 	slot    uint32 // in the slab
 	owner   uint32 // in the table of owners
-	used    uint32 // clock at its last use
 	pins    uint32 // readers, and jobs that have not told their result yet
 	keyLen  uint16
 	state   slotState

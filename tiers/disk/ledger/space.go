@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -21,18 +22,19 @@ const (
 	exactClasses = 16
 	// fullRetry is how long a full device is not asked for a new slab.
 	fullRetry = time.Minute
-	// maxThefts bounds how many slabs one store may try to steal, beyond those that it takes.
-	maxThefts = 4
+	// smallestSlab: the last slab of a device may be smaller than the others, down to a quarter.
+	smallestSlab = 4
 )
 
 // Space accounts for the room of one device: its slabs and size classes, the bytes of their files
-// against the capacity, and the numbers of the files. It does no I/O. It knows only the number of
-// blocks.
+// against the capacity, the numbers of the files, and the order of eviction, which is one for all
+// classes. It does no I/O. It knows only the number of blocks.
 //
 // A slab comes and goes in these steps. The file is made or deleted between them:
 //
 //	Reserve -> AddSlab        a new slab; or Reserve -> Full if there is no file for it
 //	Found -> AddSlab          a slab that was there at the start; SetAside if it is not used
+//	DropEmpty -> Recut -> Add a slab that goes to another class
 //	RemoveSlab -> Release     a slab that is deleted; RemoveSlab alone if its file could not be
 //
 // A file counts towards the capacity from Reserve or Found to Release.
@@ -44,20 +46,27 @@ type Space struct {
 	uuid      format.UUID // of the directory
 	capacity  int64       // of all slab files, bytes
 	slabBytes int64       // of new slabs
-	policy    string      // of new classes
 
+	pol         policy.Policy // of all blocks, numbered by policyID
+	byBase      []*Slab       // those in a class, ascending by base
+	nextBase    uint32        // policy number of the next slab's slot 0
+	bases       []span        // ranges of policy numbers below nextBase that are free, ascending
 	classes     []*Class
 	slabs       map[*Slab]struct{} // in use
 	aside       []uint32           // numbers of slabs that are set aside
 	nextNumber  uint32
-	fileBytes   int64 // of all slab files, those set aside included
-	usedBytes   int64 // of slots that hold blocks
+	fileBytes   int64  // of all slab files, those set aside included
+	usedBytes   int64  // of slots that hold blocks
+	freed       uint64 // slots that became free, in total
 	blocks      int64
 	headers     headerList
 	quarantined int64     // slots
 	fullAt      time.Time // when a slab could not be made; zero: the last one could
 	fullReason  string
 }
+
+// span is a range of policy numbers.
+type span struct{ base, n uint32 }
 
 // SpaceOptions configures a space.
 type SpaceOptions struct {
@@ -67,13 +76,17 @@ type SpaceOptions struct {
 	UUID      format.UUID // of the directory
 	Capacity  int64       // of all slab files, bytes
 	SlabBytes int64       // of new slabs
-	Policy    string      // of new classes; see package policy
+	Policy    string      // see package policy
 }
 
 // NewSpace returns a space without slabs.
 func NewSpace(o SpaceOptions) *Space {
+	pol, err := policy.New(o.Policy, o.Capacity)
+	if err != nil {
+		panic("ledger: policy checked by Open: " + err.Error())
+	}
 	return &Space{
-		Device: o.Device, down: o.Down, wake: o.Wake, uuid: o.UUID, capacity: o.Capacity, slabBytes: o.SlabBytes, policy: o.Policy,
+		Device: o.Device, down: o.Down, wake: o.Wake, uuid: o.UUID, capacity: o.Capacity, slabBytes: o.SlabBytes, pol: pol,
 		slabs: make(map[*Slab]struct{}),
 	}
 }
@@ -100,21 +113,55 @@ func (sp *Space) Shape(slotBytes, fileBytes int64) format.SlabHeader {
 	return h
 }
 
-// mayGrow reports whether another slab file of n bytes fits the capacity.
-func (sp *Space) mayGrow(n int64) bool {
-	return sp.fileBytes+n <= sp.capacity && (sp.fullAt.IsZero() || time.Since(sp.fullAt) > fullRetry)
+// next returns the shape of the next new slab for slots of slotBytes. It is smaller than others if
+// less of the capacity is left. ok is false if there is no room for one.
+func (sp *Space) next(slotBytes int64) (h format.SlabHeader, ok bool) {
+	room := sp.capacity - sp.fileBytes
+	h = sp.Shape(slotBytes, sp.slabBytes)
+	if h.WantBytes() > room && room >= sp.slabBytes/smallestSlab {
+		h = sp.Shape(slotBytes, room)
+	}
+	return h, h.WantBytes() <= room && !sp.isFull()
 }
+
+// isFull reports whether the device had no room for a file a short while ago.
+func (sp *Space) isFull() bool { return !sp.fullAt.IsZero() && time.Since(sp.fullAt) <= fullRetry }
 
 // Reserve returns the header of a new slab for slots of slotBytes. It returns false if the device
 // is full.
 func (sp *Space) Reserve(slotBytes int64) (h format.SlabHeader, ok bool) {
-	h = sp.Shape(slotBytes, sp.slabBytes)
-	if !sp.mayGrow(h.WantBytes()) {
+	h, ok = sp.next(slotBytes)
+	if !ok {
 		return h, false
 	}
 	h.Number = sp.takeNumber()
 	sp.fileBytes += h.WantBytes()
 	return h, true
+}
+
+// Recut gives a slab without a class the header of one for slots of slotBytes. Its file is to be as
+// long as that of a new slab, if the capacity has room for that, and old is how long it is. Its number
+// stays. Recut returns false, and changes nothing, if not even one slot fits.
+func (sp *Space) Recut(s *Slab, slotBytes int64) (old int64, ok bool) {
+	room := s.Size
+	if !sp.isFull() {
+		room += max(sp.capacity-sp.fileBytes, 0)
+	}
+	h := sp.Shape(slotBytes, min(room, sp.slabBytes))
+	if h.WantBytes() > room {
+		return s.Size, false
+	}
+	h.Number = s.Header.Number
+	old = s.Size
+	s.Header, s.Usable, s.Size = h, h.Slots, h.WantBytes()
+	sp.fileBytes += s.Size - old
+	return old, true
+}
+
+// Uncut undoes what Recut did to the size of a slab whose file could not be made longer.
+func (sp *Space) Uncut(s *Slab, old int64) {
+	sp.Full(s.Size-old, "")
+	s.Size = old
 }
 
 // takeNumber returns a number for a slab: one more than the highest ever seen, or if there is none,
@@ -139,27 +186,85 @@ func (sp *Space) takeNumber() uint32 {
 }
 
 // Full undoes a Reserve whose file of so many bytes could not be made. Further reserves fail for a
-// while. An empty reason means that the device is full.
+// while. An empty reason means that its file system is full.
 func (sp *Space) Full(bytes int64, reason string) {
 	sp.fileBytes -= bytes
 	sp.fullAt = time.Now()
-	sp.fullReason = cmp.Or(reason, fmt.Sprintf("device full at %d bytes", sp.fileBytes))
+	sp.fullReason = fmt.Sprintf("%s: the SSD tier goes on with %s of the %s that its size allows. Free room there, or lower its size",
+		cmp.Or(reason, "its file system is full"), format.Size(sp.fileBytes), format.Size(sp.capacity))
 }
 
 // Grown records that a slab was made, so the device is no longer full.
-func (sp *Space) Grown() { sp.fullAt = time.Time{} }
+func (sp *Space) Grown() { sp.fullAt, sp.fullReason = time.Time{}, "" }
 
 // Add takes a slab into use, with all its slots free.
 func (sp *Space) Add(s *Slab) {
 	sp.slabs[s] = struct{}{}
+	s.base = sp.takeBase(s.Header.Slots)
+	at, _ := slices.BinarySearchFunc(sp.byBase, s.base, compareBase)
+	sp.byBase = slices.Insert(sp.byBase, at, s)
 	sp.ClassOf(s.Header.SlotBytes).add(s)
+}
+
+// drop takes a retired slab, whose slots are all free, out of its class.
+func (sp *Space) drop(s *Slab) {
+	sp.byBase = slices.DeleteFunc(sp.byBase, func(o *Slab) bool { return o == s })
+	sp.giveBase(span{s.base, s.Header.Slots})
+	s.class.drop(s)
+}
+
+// giveBase gives back a range of policy numbers. It joins adjacent ranges, so that slabs of other
+// classes, with more slots, find room: the memory of the policy is that of the highest number.
+func (sp *Space) giveBase(sn span) {
+	at, _ := slices.BinarySearchFunc(sp.bases, sn.base, func(o span, base uint32) int { return cmp.Compare(o.base, base) })
+	if at < len(sp.bases) && sn.base+sn.n == sp.bases[at].base {
+		sn.n += sp.bases[at].n
+		sp.bases = slices.Delete(sp.bases, at, at+1)
+	}
+	if at > 0 && sp.bases[at-1].base+sp.bases[at-1].n == sn.base {
+		at--
+		sn = span{sp.bases[at].base, sp.bases[at].n + sn.n}
+		sp.bases = slices.Delete(sp.bases, at, at+1)
+	}
+	if sn.base+sn.n == sp.nextBase {
+		sp.nextBase = sn.base
+		return
+	}
+	sp.bases = slices.Insert(sp.bases, at, sn)
+}
+
+func (sp *Space) takeBase(n uint32) uint32 {
+	for i, sn := range sp.bases {
+		if sn.n >= n {
+			if sp.bases[i] = (span{sn.base + n, sn.n - n}); sn.n == n {
+				sp.bases = slices.Delete(sp.bases, i, i+1)
+			}
+			return sn.base
+		}
+	}
+	base := sp.nextBase
+	sp.nextBase += n
+	return base
+}
+
+// byPolicyID returns the slot that a number of the policy stands for.
+func (sp *Space) byPolicyID(id uint32) (s *Slab, slot uint32) {
+	at, found := slices.BinarySearchFunc(sp.byBase, id, compareBase)
+	if !found {
+		at--
+	}
+	s = sp.byBase[at]
+	return s, id - s.base
 }
 
 // remove takes a slab out of use. The slab has left its class.
 func (sp *Space) remove(s *Slab) { delete(sp.slabs, s) }
 
 // Release gives back the bytes of a file that was deleted.
-func (sp *Space) Release(bytes int64) { sp.fileBytes -= bytes }
+func (sp *Space) Release(bytes int64) {
+	sp.fileBytes -= bytes
+	sp.fullAt = time.Time{} // there is room again
+}
 
 // Over returns by how much the files exceed the capacity.
 func (sp *Space) Over() int64 { return max(sp.fileBytes-sp.capacity, 0) }
@@ -189,12 +294,6 @@ func (sp *Space) leave(s *Slab) {
 // quarantine counts a slot that is not used any more.
 func (sp *Space) quarantine() { sp.quarantined++ }
 
-// Thefts returns how many slabs a store in a slot of slotBytes may try.
-func (sp *Space) Thefts(slotBytes int64) int {
-	h := sp.Shape(slotBytes, sp.slabBytes)
-	return maxThefts + int(2*h.WantBytes()/sp.slabBytes)
-}
-
 // Borrow returns a class for larger blocks. A block of size bytes should take one of its slots:
 // they are free and not needed there, which is better than to evict. It returns nil if there is
 // none.
@@ -221,41 +320,54 @@ func (sp *Space) TakeLow() (low []*Class) {
 }
 
 // Missing returns how many slots to evict for the reserve of a class. It is 0 if there is room for
-// another slab.
+// another slab, or if one of another class can be had.
 func (sp *Space) Missing(c *Class) int {
-	if h := sp.Shape(c.slotBytes, sp.slabBytes); sp.mayGrow(h.WantBytes()) {
+	missing := max(c.Reserve()-c.nfree, 0)
+	if missing == 0 {
 		return 0
 	}
-	return max(c.Reserve()-c.nfree, 0)
+	if _, ok := sp.next(c.slotBytes); ok || sp.Spare(c) != nil {
+		return 0
+	}
+	return missing
 }
 
-// coldest returns the slab that class c can best take from the others: one without blocks, else the
-// least recently used one for which idle returns true. It is nil if there is none.
-func (sp *Space) coldest(c *Class, idle func(*Slab) bool) *Slab {
-	var slabs []*Slab
+// Spare returns the slab of another class that class c can have without an eviction: its blocks fit
+// into the free slots of the other slabs of that class. Of several it is the one with the least bytes to
+// move, so one without blocks if there is any. It is nil if there is none.
+func (sp *Space) Spare(c *Class) (spare *Slab) {
+	least := int64(math.MaxInt64)
 	for _, o := range sp.classes {
 		if o == c {
 			continue
 		}
 		for _, s := range o.slabs {
-			if !s.retired && s.live+s.nfree == int(s.Usable) {
-				slabs = append(slabs, s)
+			settled := s.live+s.nfree == int(s.Usable) // no slot is being stored, or freed
+			bytes := int64(s.live) * o.slotBytes
+			if !s.retired && settled && s.live <= o.nfree-s.nfree && bytes < least {
+				spare, least = s, bytes
 			}
 		}
 	}
-	slices.SortFunc(slabs, func(a, b *Slab) int {
-		if (a.live == 0) != (b.live == 0) {
-			return cmp.Compare(a.live, b.live)
-		}
-		return cmp.Compare(int32(a.used-b.used), 0)
-	})
-	for _, s := range slabs {
-		if idle(s) {
-			return s
-		}
-	}
-	return nil
+	return spare
 }
+
+// MaxWaste returns how many bytes may have to be evicted before class c gets a slot: each of the
+// other classes can have almost a slab of free slots.
+func (sp *Space) MaxWaste(c *Class) int64 {
+	h := sp.Shape(c.slotBytes, sp.slabBytes)
+	waste := 2 * h.WantBytes()
+	for _, o := range sp.classes {
+		waste += 2 * max(sp.slabBytes, o.slotBytes)
+	}
+	return waste
+}
+
+// Freed returns how many slots became free so far.
+func (sp *Space) Freed() uint64 { return sp.freed }
+
+// Ordered returns how many blocks are in the order of eviction.
+func (sp *Space) Ordered() int { return sp.pol.Len() }
 
 // Usage is what a space holds.
 type Usage struct {
@@ -265,7 +377,7 @@ type Usage struct {
 	Slabs       int          // in use
 	SetAside    int          // slabs
 	Quarantined int64        // slots
-	FullReason  string       // why there was no new slab the last time; may be outdated
+	FullReason  string       // why there was no new slab the last time; empty if there was
 	Classes     []ClassUsage // by size
 }
 
@@ -291,20 +403,26 @@ func (sp *Space) Usage() Usage {
 // SlotBytesFor returns the slot size of the class for a block of size bytes.
 func (sp *Space) SlotBytesFor(size int64) int64 {
 	need := max(format.AlignUp(size), format.PageBytes)
-	best := int64(0)
 	exact := 0
 	for _, c := range sp.classes {
 		if len(c.slabs) > 0 {
 			exact++
 		}
-		if c.slotBytes >= need && c.slotBytes <= need+need>>wasteShift && (best == 0 || c.slotBytes < best) {
+	}
+	shift := wasteShift
+	if exact >= exactClasses {
+		shift = manyWasteShift
+	}
+	best := int64(0)
+	for _, c := range sp.classes {
+		if c.slotBytes >= need && c.slotBytes <= need+need>>shift && (best == 0 || c.slotBytes < best) {
 			best = c.slotBytes
 		}
 	}
-	if best != 0 {
+	switch {
+	case best != 0:
 		return best
-	}
-	if exact >= exactClasses {
+	case exact >= exactClasses:
 		return roundToEighth(need)
 	}
 	return need
@@ -312,7 +430,7 @@ func (sp *Space) SlotBytesFor(size int64) int64 {
 
 // roundToEighth rounds n up to an eighth of the power of two below it. n is a multiple of a page.
 func roundToEighth(n int64) int64 {
-	step := max(int64(1)<<(bits.Len64(uint64(n))-1)>>wasteShift, format.PageBytes)
+	step := max(int64(1)<<(bits.Len64(uint64(n))-1)>>manyWasteShift, format.PageBytes)
 	return (n + step - 1) / step * step
 }
 
@@ -325,11 +443,7 @@ func (sp *Space) ClassOf(slotBytes int64) *Class {
 		}
 	}
 	sp.classes = slices.DeleteFunc(sp.classes, func(c *Class) bool { return len(c.slabs) == 0 && !c.low })
-	pol, err := policy.New(sp.policy, sp.capacity)
-	if err != nil {
-		panic("ledger: policy checked by Open: " + err.Error())
-	}
-	c := &Class{slotBytes: slotBytes, pol: pol}
+	c := &Class{slotBytes: slotBytes}
 	sp.classes = append(sp.classes, c)
 	return c
 }

@@ -6,8 +6,12 @@ import (
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
-// maxSkips bounds how many blocks in use are passed over in one search for victims.
-const maxSkips = 1024
+const (
+	// maxSkips bounds how many blocks in use are passed over in one search for victims.
+	maxSkips = 1024
+	// maxVictims bounds how many victims one search finds.
+	maxVictims = 1024
+)
 
 // Victim is a block that the Host is asked about. Its slot is pinned until Settle.
 type Victim struct {
@@ -15,20 +19,22 @@ type Victim struct {
 	Key block.Key
 }
 
-// Choose takes up to n victims out of the order of a class and pins them.
-func (l *Ledger) Choose(c *Class, n int) (victims []Victim) {
+// Choose takes victims out of the order of a space, whatever their sizes, and pins them. Their slots
+// have at least so many bytes, if there are that many victims and maxVictims allows it.
+func (l *Ledger) Choose(sp *Space, bytes int64) (victims []Victim) {
 	skips := 0
-	c.pol.Victims(func(pid uint32) policy.Verdict {
-		s, slot := c.byPolicyID(pid)
+	sp.pol.Victims(func(pid uint32) policy.Verdict {
+		s, slot := sp.byPolicyID(pid)
 		id := s.slots[slot]
 		e := l.table.at(id)
 		switch {
-		case len(victims) == n || skips == maxSkips:
+		case bytes <= 0 || len(victims) == maxVictims || skips == maxSkips:
 			return policy.Stop
 		case e.pins > 0 || e.flags&flagPinned != 0:
 			skips++
 			return policy.Skip
 		}
+		bytes -= s.Header.SlotBytes
 		victims = append(victims, l.mark(id))
 		return policy.Evict
 	})
@@ -63,53 +69,4 @@ func (l *Ledger) Settle(victims []Victim, leave []bool) (evicted int) {
 		l.Unpin(v.id)
 	}
 	return evicted
-}
-
-// BetterSteal reports whether a slab of another class of the space should make room for class c. That
-// is so if c has nothing to evict, or if the slab was used less recently than all of c.
-func (l *Ledger) BetterSteal(sp *Space, c *Class) bool {
-	var oldest SlotID
-	c.pol.Victims(func(pid uint32) policy.Verdict {
-		s, slot := c.byPolicyID(pid)
-		oldest = s.slots[slot]
-		return policy.Stop
-	})
-	if oldest == 0 {
-		return true
-	}
-	cold := sp.coldest(c, l.idle)
-	if cold == nil {
-		return false
-	}
-	return cold.live == 0 || int32(cold.used-l.table.at(oldest).used) < 0
-}
-
-// idle reports whether all blocks of a slab may be evicted, as far as the ledger knows.
-func (l *Ledger) idle(s *Slab) bool {
-	for _, id := range s.slots {
-		if id == 0 {
-			continue
-		}
-		if e := l.table.at(id); e.state != slotLive || e.pins > 0 || e.flags&flagPinned != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// Steal chooses the coldest slab of another class of the space for class c, and all its blocks as
-// victims. The slab gives out no slots until Unretire or DropEmpty. s is nil if there is none.
-func (l *Ledger) Steal(sp *Space, c *Class) (s *Slab, victims []Victim) {
-	s = sp.coldest(c, l.idle)
-	if s == nil {
-		return nil, nil
-	}
-	s.class.retire(s)
-	for _, id := range s.slots {
-		if id != 0 {
-			s.class.pol.Remove(s.policyID(l.table.at(id).slot))
-			victims = append(victims, l.mark(id))
-		}
-	}
-	return s, victims
 }
