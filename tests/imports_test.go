@@ -136,7 +136,7 @@ var table = map[string]row{
 	"cmd/kvfs/daemon":        {11, []string{"*"}},
 	"cmd/kvfs/csi":           {12, []string{"tiers/block", "cmd/kvfs/config", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts"}},
 	"cmd/kvfs/bundle":        {11, []string{"cmd/kvfs/client", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
-	"cmd/kvfs/doctor":        {12, []string{"cluster", "cluster/gossip", "cluster/pki", "directio", "tiers/disk/format", "tiers/mem", "cmd/kvfs/config", "cmd/kvfs/config/scalar", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/mounts", "cmd/kvfs/rails", "cmd/kvfs/show", "cmd/kvfs/status"}},
+	"cmd/kvfs/doctor":        {12, []string{"cluster", "cluster/gossip", "cluster/pki", "directio", "tiers/disk/format", "tiers/disk/home", "tiers/mem", "cmd/kvfs/config", "cmd/kvfs/config/scalar", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/mounts", "cmd/kvfs/rails", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs":               {13, []string{"*"}},
 	"docs/examples/tier":     {3, []string{"tiers/blobs", "tiers/driver"}},
 	"docs/site":              {0, nil},

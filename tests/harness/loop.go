@@ -302,6 +302,19 @@ const (
 // process may use it.
 func (l *LoopFS) Remount() {
 	l.tb.Helper()
+	l.Unmount()
+	l.Mount()
+}
+
+// Mount mounts the file system after Unmount, on any loop device.
+func (l *LoopFS) Mount() {
+	l.tb.Helper()
+	l.attach(false)
+}
+
+// Unmount unmounts the file system and waits until its device is free.
+func (l *LoopFS) Unmount() {
+	l.tb.Helper()
 	l.unused(func() error { return unix.Unmount(l.Dir, 0) })
 	// A mount namespace that another process has just made keeps the file system for a moment, and with
 	// it what was not yet written.
@@ -309,5 +322,4 @@ func (l *LoopFS) Remount() {
 		file, err := os.ReadFile("/sys/block/" + filepath.Base(l.Device) + "/loop/backing_file")
 		return err != nil || strings.TrimSpace(string(file)) != l.Backing
 	})
-	l.attach(false)
 }

@@ -191,7 +191,7 @@ func (d *Daemon) start() {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = []*os.File{w}
-	cmd.Env = append(os.Environ(), d.opts.Env...)
+	cmd.Env = append(append(os.Environ(), "STATE_DIRECTORY="+filepath.Join(d.base, "state")), d.opts.Env...)
 	if len(command) != len(args) {
 		cmd.Env = append(cmd.Env, helperEnv+"="+launchHelper)
 	}

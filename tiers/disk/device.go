@@ -87,7 +87,10 @@ func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *devic
 		return nil, err
 	}
 	slabBytes := slabBytesFor(t.opts.SlabBytes, o.CapacityBytes)
-	d.home, err = home.Open(o.Dir, home.Options{Create: true, SlabBytes: slabBytes, AllowTmpfs: t.opts.AllowTmpfs, Logger: t.log})
+	d.home, err = home.Open(o.Dir, home.Options{
+		Create: true, SlabBytes: slabBytes, AllowTmpfs: t.opts.AllowTmpfs, Logger: t.log,
+		RequireMount: t.opts.RequireMount, StateDir: t.opts.StateDir,
+	})
 	if err != nil {
 		return nil, err
 	}

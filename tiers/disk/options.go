@@ -67,6 +67,8 @@ type Options struct {
 	// it has come by. Open reads all devices at once, and calls Progress for them in parallel. Nil: it is not.
 	Progress func(dir string, done, total int64)
 
+	// RequireMount and StateDir are those of home.Options.
+	RequireMount, StateDir string
 	// AllowTmpfs lets tests use directories in memory, which have no direct I/O.
 	AllowTmpfs bool
 	// Now is the clock for the write budget. Nil means time.Now.

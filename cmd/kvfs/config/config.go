@@ -100,6 +100,7 @@ type Disk struct {
 	DailyWriteBudget scalar.Size     `kvfs:"daily_write_budget" default:"0" help:"Most bytes written to all directories together in a day (UTC), to limit the wear of the devices. fsync may exceed it. Zero means no limit."`
 	SlabSize         scalar.Size     `kvfs:"slab_size" case:"tests/mount TestDiskSecondDirectory has many slabs in small directories" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 64 of them gets smaller ones."`
 	ScrubRate        scalar.Size     `kvfs:"scrub_rate" case:"tests/mount TestDiskScrubber finds a bad copy at once" default:"16MiB" help:"Bytes a second that kvfs reads of each directory to find bad copies before a reader does. Zero means off."`
+	RequireMount     string          `kvfs:"require_mount" case:"tests/mount TestDiskNotMounted unmounts the file system of a directory" enum:"auto|true|false" default:"auto" help:"Whether each directory must be on a mount of its own. auto: once one was, it must be on that file system again, else kvfs does not start. true: also the first time. false: it may be anywhere; the next start with auto expects it there."`
 	StuckTimeout     scalar.Duration `kvfs:"stuck_timeout" case:"tests/mount TestDiskStuck does not wait long" above:"0" default:"30s" help:"A device without an answer for this time counts as failed, and its directory goes offline."`
 }
 

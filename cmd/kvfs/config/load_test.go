@@ -64,7 +64,7 @@ func TestDefaults(t *testing.T) {
 		DrainTimeout: 30e9,
 		Disk: Disk{
 			Policy: "lru", Cascade: "async", CascadeQueue: scalar.GiB, Admission: "all", SlabSize: 256 * scalar.MiB,
-			ScrubRate: 16 * scalar.MiB, StuckTimeout: 30e9,
+			ScrubRate: 16 * scalar.MiB, RequireMount: Auto, StuckTimeout: 30e9,
 		},
 		Promotion: Promotion{On: "open", Timeout: 30e9},
 		Staging:   Staging{Size: 64 * scalar.MiB, UsableRatio: 0.9},

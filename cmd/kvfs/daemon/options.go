@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,6 +48,24 @@ const (
 	syncInterval = time.Second
 )
 
+// StateDir returns the directory for what kvfs remembers when its other directories are not there. It is
+// "" if this user has none.
+func StateDir(getenv func(string) string) string {
+	if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); dir != "" { // from systemd, for StateDirectory=
+		return dir
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/kvfs"
+	}
+	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "kvfs")
+	}
+	if home := getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local/state/kvfs")
+	}
+	return ""
+}
+
 // diskOptions returns the options of the SSD tier, with absolute directories.
 func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	o := disk.Options{
@@ -53,6 +73,7 @@ func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 		SyncBytes: syncBytes, SyncInterval: syncInterval,
 		ScrubBytesPerSecond: int64(cfg.Disk.ScrubRate), DailyWriteBudgetBytes: int64(cfg.Disk.DailyWriteBudget),
 		StuckTimeout: time.Duration(cfg.Disk.StuckTimeout),
+		RequireMount: cfg.Disk.RequireMount, StateDir: StateDir(os.Getenv),
 		DirectIO: directio.Options{
 			Engine: cfg.DirectIO.Engine, Logger: log.Named("directio"),
 		},

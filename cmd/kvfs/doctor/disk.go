@@ -16,9 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/disk/format"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 )
 
 // diskChecks are about the SSD tier.
@@ -84,7 +86,12 @@ func existing(dir string) string {
 	return dir
 }
 
-func checkDirs(_ context.Context, _ *Env, d config.DiskDir) Result {
+func checkDirs(_ context.Context, e *Env, d config.DiskDir) Result {
+	place := home.Options{RequireMount: e.Config.Disk.RequireMount, StateDir: daemon.StateDir(os.Getenv)}
+	var wrong *home.DirError
+	if errors.As(home.CheckPlace(d.Path, place), &wrong) {
+		return fail("the file system mounted, or --disk-require-mount=false", "%v", wrong)
+	}
 	dir := existing(d.Path)
 	r, err := directio.Probe(dir)
 	switch {

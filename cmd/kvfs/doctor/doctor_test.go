@@ -270,6 +270,9 @@ var cases = []struct {
 	{"disk directories", func(f fixture) { f.diskDir("") }, OK, "direct I/O"},
 	{"disk directories", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/dev/shm", Size: 1}} }, Fail, "in memory"},
 	{"disk directories", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Fail, "mkdir -p /absent/parent"},
+	{"disk directories", func(f fixture) {
+		f.Config.Disk.Dirs, f.Config.Disk.RequireMount = []config.DiskDir{{Path: "/absent", Size: 1}}, "true"
+	}, Fail, "disk.require_mount is true"},
 
 	{"disk room", func(f fixture) { f.diskDir("") }, OK, "room for its size 1GiB"},
 	{"disk room", func(f fixture) { f.diskDir(""); f.statfs(unix.EXT4_SUPER_MAGIC, 1<<30, 1024, 0, 0) }, Warn, "room for 4.0 MiB"},

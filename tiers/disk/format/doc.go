@@ -20,6 +20,7 @@
 //	DIR/kvfs-disk        superblock, two copies; locked (flock) while in use
 //	DIR/kvfs-index       compact index, valid after a clean close only
 //	DIR/kvfs-index.tmp   an index that is being written
+//	DIR/kvfs-place       the file system that the directory was on, as JSON; may be absent
 //	DIR/kvfs-slab.tmp    a slab that is being made: renamed when it has its header
 //	DIR/slab-00000007    slab number 7
 //

@@ -14,6 +14,7 @@ const (
 	IndexName    = "kvfs-index"
 	IndexTmpName = "kvfs-index.tmp" // an index that is being written
 	SlabTmpName  = "kvfs-slab.tmp"  // a slab that is being made
+	PlaceName    = "kvfs-place"     // on which file system the directory was
 	slabPrefix   = "slab-"
 
 	MaxSlabNumber = 99999999 // eight digits

@@ -40,6 +40,9 @@ func Open(path string, o Options) (d *Dir, err error) {
 		return nil, err
 	}
 	if o.Create {
+		if err := CheckPlace(path, o); err != nil {
+			return nil, err
+		}
 		made, err := makeDir(path)
 		if err != nil {
 			return nil, err
@@ -61,6 +64,9 @@ func Open(path string, o Options) (d *Dir, err error) {
 	if err != nil {
 		d.removeBlank()
 		return nil, errors.Join(err, d.Close())
+	}
+	if o.Create {
+		d.remember(o)
 	}
 	return d, nil
 }

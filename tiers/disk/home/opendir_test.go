@@ -376,3 +376,41 @@ func TestSuperblockLost(t *testing.T) {
 		}
 	}
 }
+
+// TestPlace shows when a directory counts as being on another file system than before: by its uuid if it
+// has one, else by the mount point.
+func TestPlace(t *testing.T) {
+	xfs, root := Place{"/mnt/a", "xfs", "1"}, Place{"/", "ext4", "9"}
+	for _, row := range []struct {
+		now, was Place
+		same     bool
+	}{
+		{xfs, xfs, true},
+		{Place{"/mnt/b", "xfs", "1"}, xfs, true}, // mounted elsewhere
+		{Place{"/mnt/a", "xfs", "2"}, xfs, false},
+		{root, xfs, false},
+		{Place{"/mnt/a", "nfs", ""}, Place{"/mnt/a", "nfs", ""}, true},
+		{Place{"/mnt", "nfs", ""}, Place{"/mnt/a", "nfs", ""}, false},
+	} {
+		if got := row.now.same(row.was); got != row.same {
+			t.Errorf("%v after %v: got %v", row.now, row.was, got)
+		}
+	}
+	dir, state := t.TempDir(), t.TempDir()
+	o := Options{Create: true, SlabBytes: 1 << 20, StateDir: state}
+	for _, file := range o.placeFiles(dir) {
+		if err := writePlace(file, placeRecord{dir, Place{"/mnt/a", "xfs", "1"}}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(dir, o)
+		if want := "Mount it: mount /mnt/a"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %s: got %v, want %q", file, err, want)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := CheckPlace(filepath.Join(dir, "absent", "too"), o); err != nil {
+		t.Error(err)
+	}
+}

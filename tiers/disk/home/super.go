@@ -18,10 +18,16 @@ import (
 
 // Options configures Open. The zero value opens a directory that is there.
 type Options struct {
-	Create     bool        // make the last component of the path, and the superblock, if absent
-	SlabBytes  int64       // size of the slabs of a new directory
-	AllowTmpfs bool        // for tests
-	Logger     *zap.Logger // nil means none
+	Create     bool  // make the last component of the path, and the superblock, if absent
+	SlabBytes  int64 // size of the slabs of a new directory
+	AllowTmpfs bool  // for tests
+	// RequireMount says whether the directory must be on a mount of its own: RequireAuto, RequireTrue or
+	// RequireFalse. Empty is RequireAuto.
+	RequireMount string
+	// StateDir is where it is remembered on which file system a directory was. Empty: only in the
+	// directory itself.
+	StateDir string
+	Logger   *zap.Logger // nil means none
 }
 
 // errDeleted: the directory of a device was deleted. Its files keep their content until the process
