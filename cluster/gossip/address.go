@@ -135,10 +135,13 @@ func Loopback(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// HostOf returns the host of an address: host:port or host.
+// HostOf returns the host of an address: host:port or host. It takes an IPv6 address out of its brackets.
 func HostOf(addr string) string {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		return host
+	}
+	if host, ok := strings.CutPrefix(addr, "["); ok && strings.HasSuffix(host, "]") {
+		return strings.TrimSuffix(host, "]")
 	}
 	return addr
 }

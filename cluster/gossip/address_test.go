@@ -59,6 +59,24 @@ func TestSplitAddr(t *testing.T) {
 	}
 }
 
+// TestHostOf shows the host of each form of an address that splitAddr takes, and whether only this machine reaches it.
+func TestHostOf(t *testing.T) {
+	for addr, host := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "10.0.0.1:7946": "10.0.0.1", "node-1": "node-1", "node-1:0": "node-1", "127.0.0.1:1": "127.0.0.1",
+		"::1": "::1", "[::1]": "::1", "[::1]:7946": "::1", "::": "::", "[::]": "::", "[::]:0": "::", "fd00::1": "fd00::1", "[fd00::1]": "fd00::1",
+	} {
+		if got := HostOf(addr); got != host {
+			t.Errorf("%q: %q, want %q", addr, got, host)
+		}
+		if split, _, err := splitAddr(addr, defaultPort); err != nil || split != host {
+			t.Errorf("%q: splitAddr has %q, %v", addr, split, err)
+		}
+		if got := Loopback(addr); got != (host == "::1" || host == "127.0.0.1") {
+			t.Errorf("%q: loopback %v", addr, got)
+		}
+	}
+}
+
 // TestAddrFor shows which addresses get the host of the gossip, and which only this machine reaches.
 func TestAddrFor(t *testing.T) {
 	t.Parallel()
