@@ -75,6 +75,7 @@ func (f *files) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) f
 	if !f.listings.begin() {
 		return fuse.EINTR // the client tries again, and the next owner answers
 	}
+	f.engine.OpenDir(index.ID(in.NodeId))
 	d := &dirHandle{f: f, id: index.ID(in.NodeId), by: f.caller(in.Pid)}
 	if f.opts.ListElsewhere {
 		d.seed = maphash.MakeSeed()

@@ -132,6 +132,9 @@ func (e *Engine) OpenWrite(ctx context.Context, id index.ID, by Caller, o WriteO
 	return e.core.writing.OpenWrite(ctx, id, by, o)
 }
 
+// OpenDir notes that a process opens a directory.
+func (e *Engine) OpenDir(id index.ID) { e.core.names.OpenDir(id) }
+
 // Parent returns the directory that holds id.
 func (e *Engine) Parent(id index.ID) index.ID { return e.core.names.Parent(id) }
 

@@ -44,6 +44,70 @@ func TestRemoteDirsGone(t *testing.T) {
 	eventually(t, "the directory goes", func() bool { return b.entries() == "" })
 }
 
+// TestRemoteDirsUsed: a directory of another node that a process of this one has looked up, as mkdir does when it is there,
+// opened or begun to write in stays when the other node goes, and a removal still removes it.
+func TestRemoteDirsUsed(t *testing.T) {
+	for how, use := range map[string]func(nd *node) error{
+		"looked up": func(nd *node) error { _, err := nd.lookup(10, "g/sub"); return err },
+		"opened": func(nd *node) error {
+			a, err := nd.e.Resolve(context.Background(), "g/sub")
+			nd.e.OpenDir(a.ID)
+			return err
+		},
+		"written in": func(nd *node) error {
+			f, err := nd.openOrCreate(10, "g/sub/new.tmp")
+			if err == nil {
+				err = nd.unlink(10, "g/sub/new.tmp")
+				f.release()
+			}
+			return err
+		},
+	} {
+		for _, back := range []bool{false, true} {
+			c := newCrowd(t, 3, tiers.Options{})
+			a, b := c.nodes[0], c.nodes[1]
+			must(t, a.mkdir("g"), a.mkdir("g/sub"), a.mkdir("g/idle"))
+			c.tell()
+			must(t, use(b))
+			b.letGo()
+			resolve(t, b.world, "g/idle")
+			for _, nd := range c.nodes[1:] { // a goes
+				nd.mu.Lock()
+				nd.known[0] = nil
+				for p := range nd.watched {
+					nd.checkLostLocked(p)
+				}
+				nd.mu.Unlock()
+			}
+			c.tell()
+			eventually(t, how+": what is used is left", func() bool { return b.entries() == "g g/sub" })
+			if !back {
+				must(t, b.put(10, "g/sub/x", []byte("x")))
+				c.tell()
+				c.nodes[2].mustRead(t, "g/sub/x", "x")
+				c.close()
+				continue
+			}
+			a.tellAll() // it was only cut off
+			must(t, a.rmdir("g/sub"), a.rmdir("g/idle"), a.rmdir("g"))
+			c.tell()
+			for _, nd := range c.nodes {
+				if got := nd.entries(); got != "" {
+					t.Errorf("%s, and removed: left %q", how, got)
+				}
+			}
+			c.close()
+		}
+	}
+}
+
+func (nd *node) mustRead(t *testing.T, name, want string) {
+	t.Helper()
+	if got := nd.reads(name); got != want {
+		t.Errorf("%s: read %q, want %q", name, got, want)
+	}
+}
+
 // TestRemoteUnlinkOwn: a name goes everywhere also if this node has nothing of it but a
 // version that a process asked for and never opened.
 func TestRemoteUnlinkOwn(t *testing.T) {

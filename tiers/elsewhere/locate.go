@@ -33,7 +33,10 @@ type elsewhere struct {
 // it, because it can be made again at any time. It also goes when no other node has the name any more; the tier
 // tells of that.
 //
-// A directory becomes this node's own, and is announced to the other nodes, when something below it does.
+// A directory becomes this node's own, and is announced to the other nodes, when something below it does. A directory
+// that a process of this node uses stays in the index, and becomes this node's own when no other node has it any more
+// although none has removed it: the processes that use it need not notice that its maker stopped, died or was cut off.
+// mkdir of a directory that is there is a look-up for kvfs, so each look-up of a directory is a use.
 
 // FindLocked returns the child of parent called name, 0 if there is none here, elsewhere or in a Finder.
 func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
@@ -223,6 +226,37 @@ func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	return e.HollowLocked(id, en) && en.Storing == 0 && e.lower.PromotingLocked(id) == ""
 }
 
+// maxUsedDirs bounds the directories of other nodes that stay in the index because they are used.
+const maxUsedDirs = 1 << 16
+
+// UseDirLocked notes that a process of this node uses an entry, which matters for a directory of other nodes.
+func (e *elsewhere) UseDirLocked(en *index.Entry) {
+	if en.Mode&state.ModeType != state.ModeDir || en.Tiers&e.RemoteBit() == 0 || en.Flags&state.FlagUsed != 0 || e.Mu.UsedDirs >= maxUsedDirs {
+		return
+	}
+	en.Flags |= state.FlagUsed
+	e.Mu.UsedDirs++
+}
+
+// keptLocked makes a directory that other nodes have lost this node's own, with those above it, if it is in use. It keeps
+// its version, so that a removal that this node learns of later removes it.
+func (e *elsewhere) keptLocked(id index.ID, en *index.Entry) bool {
+	if en.Flags&state.FlagUsed == 0 || e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
+		return false
+	}
+	for ; id != index.Root; id = e.Mu.Ix.Parent(id) {
+		if en = e.Mu.Ix.At(id); en.Tiers&e.Remote.Bit == 0 {
+			break
+		}
+		e.ClearTiersLocked(id, en, e.Remote.Bit)
+		if e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
+			en.Seq = e.NextSeqLocked()
+		}
+		e.DirEventLocked(event.DirCreated, id)
+	}
+	return true
+}
+
 // ElsewhereLocked reports whether only other nodes have a file or directory. A directory is this node's own as soon
 // as something below it is committed here.
 func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
@@ -233,9 +267,10 @@ func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
 }
 
 // SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
-// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
+// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin, and so does
+// a directory that is used.
 func (e *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&state.FlagPinned == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
+	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&(state.FlagPinned|state.FlagUsed) == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.Mu.Ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
 		id, en = parent, e.Mu.Ix.At(parent)
@@ -269,9 +304,9 @@ func (e *elsewhere) ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone
 }
 
 // LostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
-// the directory.
+// the directory, and as long as it is used.
 func (e *elsewhere) LostDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	if e.remoteOnlyLocked(id, en) && en.Opens == 0 {
+	if e.remoteOnlyLocked(id, en) && en.Opens == 0 && !e.keptLocked(id, en) {
 		parent := e.Mu.Ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
 		e.settleLostLocked(parent, g)
@@ -287,6 +322,9 @@ func (e *elsewhere) settleLostLocked(id index.ID, g *state.Gone) {
 		}
 		if _, ok := e.Locate(e.Mu.Ix.Path(id)); ok {
 			e.SettleRemoteLocked(id, en, g)
+			return
+		}
+		if e.keptLocked(id, en) {
 			return
 		}
 		parent := e.Mu.Ix.Parent(id)

@@ -133,6 +133,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 	}
 	en := e.Mu.Ix.At(id)
 	en.Lookups++
+	e.elsewhere.UseDirLocked(en)
 	hollow := e.HollowLocked(id, en)
 	if e.Opts.LookupLease > 0 && (hollow || en.Flags&state.FlagPolicy != 0) {
 		en.Lease = e.Now() + int64(e.Opts.LookupLease)
@@ -406,6 +407,13 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 		return len(buf)-start < readdirBatch
 	})
 	return buf
+}
+
+// OpenDir notes that a process opens a directory.
+func (e *names) OpenDir(id index.ID) {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	e.elsewhere.UseDirLocked(e.Mu.Ix.At(id))
 }
 
 // Parent returns the directory that holds id. The root is its own parent.

@@ -76,6 +76,8 @@ type Elsewhere interface {
 	// SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
 	// it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin.
 	SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone)
+	// UseDirLocked notes that a process of this node uses an entry, which matters for a directory of other nodes.
+	UseDirLocked(en *index.Entry)
 	// StrayLocked notes an entry that may stand, from now on, only for a file or directory of other nodes.
 	StrayLocked(id index.ID, en *index.Entry)
 	// TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up

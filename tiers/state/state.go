@@ -61,6 +61,7 @@ type State struct {
 		Blocks   int64 // committed files in memory
 		Hollow   int64 // committed files in secondary tiers only
 		Seq      uint64
+		UsedDirs int // entries with FlagUsed
 		Counters Counters
 		Tally    tally
 		Scratch  []byte // for paths
@@ -91,6 +92,7 @@ const (
 	FlagTouched                        // is in opens.touched
 	FlagFetched                        // another node made this version
 	FlagPlain                          // its name is one of PlainPatterns
+	FlagUsed                           // a directory of other nodes that a process of this node uses
 )
 
 // Sizes and modes, as Linux has them.

@@ -113,6 +113,10 @@ func (e *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
 func (e *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
 	if e.Remote != nil && en.Tiers&bits&e.Remote.Bit != 0 {
 		e.Far.Unwatch(e.KeyLocked(id))
+		if en.Flags&FlagUsed != 0 {
+			en.Flags &^= FlagUsed
+			e.Mu.UsedDirs--
+		}
 	}
 	en.Tiers &^= bits
 }
