@@ -88,6 +88,11 @@ func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 		if err := f.truncate(in, id, int64(size)); err != nil {
 			return status(err)
 		}
+		if in.Valid&setattrKillsPrivileges != 0 { // the kernel says it is root that asks
+			if err := f.dropPrivileges(id); err != nil {
+				return status(err)
+			}
+		}
 		if size == 0 { // others must ask the engine about it from now on
 			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
 			f.kernel.Flush(ctx)
@@ -122,6 +127,25 @@ func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 	f.fillAttr(&out.Attr, &a)
 	out.SetTimeout(f.attrTimeout(&a))
 	return fuse.OK
+}
+
+// Flags of FUSE_HANDLE_KILLPRIV_V2, which go-fuse does not name: the caller may not keep the bits setuid and setgid.
+const (
+	setattrKillsPrivileges = 1 << 11 // FATTR_KILL_SUIDGID
+	writeKillsPrivileges   = 1 << 2  // FUSE_WRITE_KILL_SUIDGID
+)
+
+// setIDs are the bits setuid and setgid of a mode.
+const setIDs = syscall.S_ISUID | syscall.S_ISGID
+
+// dropPrivileges takes the bits setuid and setgid of a file away because another user than root changes its bytes, or may.
+// With passthrough the daemon sees the open, but no write.
+func (f *files) dropPrivileges(id index.ID) error {
+	had, err := f.engine.DropPrivileges(id)
+	if had {
+		f.forget(0, id, "")
+	}
+	return err
 }
 
 func (f *files) truncate(in *fuse.SetAttrIn, id index.ID, size int64) error {

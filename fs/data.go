@@ -39,6 +39,11 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return f.openRead(id, in, out)
 	}
+	if in.Uid != 0 {
+		if err := f.dropPrivileges(id); err != nil {
+			return status(err)
+		}
+	}
 	by := f.maker(in.Pid)
 	h, err := f.engine.OpenWrite(f.ctx, id, by, tiers.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
@@ -166,6 +171,13 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	if st := f.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
 		return st
 	}
+	if in.Uid != 0 && a.Mode&^in.Mode&setIDs != 0 { // of a file that was there
+		if err := f.dropPrivileges(a.ID); err != nil {
+			f.engine.Release(h)
+			return status(err)
+		}
+		a = f.engine.Attr(a.ID)
+	}
 	f.fillEntry(&out.EntryOut, &a)
 	f.openWrite(h, &out.OpenOut)
 	if h.Silent() && f.direct.Load() { // without passthrough, closes may be answered in another order than they came
@@ -242,6 +254,11 @@ func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32,
 		return uint32(n), status(err)
 	case h.write == nil:
 		return 0, fuse.EBADF
+	}
+	if in.WriteFlags&writeKillsPrivileges != 0 { // set since it was opened
+		if err := f.dropPrivileges(h.id); err != nil {
+			return 0, status(err)
+		}
 	}
 	off := int64(in.Offset)
 	if in.Flags&syscall.O_APPEND != 0 {

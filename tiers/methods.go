@@ -197,6 +197,9 @@ func (e *Engine) Rmdir(ctx context.Context, parent index.ID, name string, by Cal
 	return e.core.names.Rmdir(ctx, parent, name, by)
 }
 
+// DropPrivileges takes the setuid and setgid bits of a file away, and reports whether there were any.
+func (e *Engine) DropPrivileges(id index.ID) (bool, error) { return e.core.names.DropPrivileges(id) }
+
 // SetAttr changes attributes.
 func (e *Engine) SetAttr(id index.ID, c Change) (Attr, error) { return e.core.names.SetAttr(id, c) }
 

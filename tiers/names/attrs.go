@@ -71,11 +71,8 @@ func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
 func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 	if c.Mode != nil {
 		en.Mode = en.Mode&state.ModeType | uint16(*c.Mode&0o7777)
-	} else if (c.UID != nil || c.GID != nil) && en.Mode&state.ModeType == state.ModeRegular {
-		en.Mode &^= unix.S_ISUID
-		if en.Mode&unix.S_IXGRP != 0 {
-			en.Mode &^= unix.S_ISGID
-		}
+	} else if c.UID != nil || c.GID != nil {
+		en.Mode = unprivileged(en.Mode)
 	}
 	uid, gid := en.UID, en.GID
 	if c.UID != nil {
@@ -92,6 +89,31 @@ func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 		}
 	}
 	en.Ctime = e.Now()
+}
+
+// unprivileged returns the mode of an entry without the setuid and setgid bits that let a file run as somebody else.
+func unprivileged(mode uint16) uint16 {
+	if mode&state.ModeType != state.ModeRegular {
+		return mode
+	}
+	if mode&unix.S_IXGRP != 0 {
+		mode &^= unix.S_ISGID
+	}
+	return mode &^ unix.S_ISUID
+}
+
+// DropPrivileges takes the setuid and setgid bits of a file away, because somebody without the right to keep them may change
+// its bytes. It reports whether there were any. It fails as SetAttr does.
+func (e *attrs) DropPrivileges(id index.ID) (bool, error) {
+	e.Mu.Lock()
+	was := e.Mu.Ix.At(id).Mode
+	e.Mu.Unlock()
+	mode := uint32(unprivileged(was))
+	if mode == uint32(was) {
+		return false, nil
+	}
+	_, err := e.SetAttr(id, Change{Mode: &mode})
+	return true, err
 }
 
 // ownTries bounds how often makeOwn looks again because a promotion was of an earlier version.

@@ -294,6 +294,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by st
 	en := e.Mu.Ix.At(id)
 	now := e.Now()
 	en.Mode, en.UID, en.GID = uint16(state.ModeDir|mode&0o7777), uid, gid
+	e.InheritGroupLocked(parent, en)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups = uint64(blob), 1
 	if blob != 0 {

@@ -17,6 +17,22 @@ func (e *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone
 	}
 }
 
+// InheritGroupLocked gives a new entry of a directory with the setgid bit the group of the directory, and a new directory
+// also the bit.
+func (e *State) InheritGroupLocked(dir index.ID, en *index.Entry) {
+	d := e.Mu.Ix.At(dir)
+	if d.Mode&setgid == 0 {
+		return
+	}
+	en.GID = d.GID
+	if en.Mode&ModeType == ModeDir {
+		en.Mode |= setgid
+	}
+}
+
+// setgid is S_ISGID.
+const setgid = 0o2000
+
 // AttrsChangedLocked notes in g that the attributes of an entry have changed because a kernel asked for that. No
 // kernel caches those of a file that is being written, so for such a file it does nothing.
 func (e *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {

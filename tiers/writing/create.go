@@ -134,6 +134,7 @@ func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (state.Attr, 
 	en := ix.At(id)
 	now := e.Now()
 	en.Mode, en.UID, en.GID = uint16(state.ModeRegular|o.Mode&0o7777), o.UID, o.GID
+	e.InheritGroupLocked(o.Parent, en)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
 	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
 	en.Accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(o.By.Cgroup)
