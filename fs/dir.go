@@ -26,9 +26,11 @@ type dirHandle struct {
 	next  int      // index in ahead
 	pos   uint64   // position before ahead[next]
 	last  index.ID // entry at pos, to resume from
+	sent  uint64   // position after the last entry that was sent; those from there to pos were left out
+	until uint64   // cookie of the last entry when this part began: else a listing of names that move need not end
 
 	// A listing has three parts: the names of this node, the names that only other nodes have,
-	// and the names made on this node meanwhile.
+	// and the names made on this node meanwhile. Without other nodes it has the first part only.
 	far      []tiers.Dirent
 	asked    bool                // far has been fetched
 	farDone  bool                // far was listed since the reader last rewound
@@ -226,9 +228,9 @@ func (d *dirHandle) seek(pos uint64) {
 	if pos == dots {
 		d.far, d.asked, d.near, d.farGiven = nil, false, nil, nil
 	}
-	if pos < farBase && (pos-dots != d.pos || pos == dots) {
-		d.pos, d.last, d.next, d.ahead = pos-dots, 0, 0, d.ahead[:0]
-		d.farDone = false
+	if pos < farBase && (pos-dots != d.pos && pos-dots != d.sent || pos == dots) {
+		d.pos, d.sent, d.last, d.next, d.ahead = pos-dots, pos-dots, 0, 0, d.ahead[:0]
+		d.farDone, d.until = false, d.f.engine.LastCookie(d.id)
 	}
 }
 
@@ -238,12 +240,14 @@ func (d *dirHandle) readAhead(add addEntry) bool {
 	for d.next == len(d.ahead) {
 		d.ahead = d.f.engine.ReadDir(d.id, d.pos, d.last, d.by, d.ahead[:0])
 		d.next = 0
-		if len(d.ahead) > 0 {
+		if len(d.ahead) > 0 && d.ahead[0].Cookie <= d.until {
 			break
 		}
+		d.ahead = d.ahead[:0]
 		if d.farDone || !d.f.opts.ListElsewhere || d.readFar(0, add) {
 			return false
 		}
+		d.until = d.f.engine.LastCookie(d.id)
 	}
 	return true
 }
@@ -252,10 +256,15 @@ func (d *dirHandle) readAhead(add addEntry) bool {
 // whether add had room.
 func (d *dirHandle) addNear(add addEntry) bool {
 	e := &d.ahead[d.next]
-	if !d.given(d.farGiven, e.Name) {
+	if e.Cookie > d.until {
+		d.ahead = d.ahead[:d.next]
+		return true
+	}
+	if !d.given(d.farGiven, e.Name) && !(d.farDone && d.given(d.near, e.Name)) {
 		if !add(fuse.DirEntry{Mode: e.Mode & syscall.S_IFMT, Name: e.Name, Ino: d.f.epoch.Ino(uint64(e.ID)), Off: e.Cookie + dots}, e.ID) {
 			return false
 		}
+		d.sent = e.Cookie
 		if d.f.opts.ListElsewhere {
 			d.give(&d.near, e.Name)
 		}

@@ -165,6 +165,9 @@ func (e *Engine) ReadDir(dir index.ID, after uint64, hint index.ID, by Caller, b
 	return e.core.names.ReadDir(dir, after, hint, by, buf)
 }
 
+// LastCookie returns the highest cookie of an entry of dir.
+func (e *Engine) LastCookie(dir index.ID) uint64 { return e.core.names.LastCookie(dir) }
+
 // RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the kernel.
 func (e *Engine) RefElsewhere(dir index.ID, name string) (Attr, bool) {
 	return e.core.elsewhere.RefElsewhere(dir, name)

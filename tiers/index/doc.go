@@ -47,7 +47,10 @@
 //
 // Siblings are a doubly linked list in ascending order of a counter that each Link advances. The
 // counter's value is the entry's cookie in ReadDir. New siblings come last and none ever moves. So
-// an interrupted scan finds its place again, whatever was added or removed.
+// an interrupted scan finds its place again, whatever was added or removed. An entry that is renamed
+// within its directory keeps its place. One that gets a name right after another entry has lost it takes
+// the place of that one. So a scan sees a name that is replaced meanwhile once, and a scan that stops at
+// the cookie that was the last one when it began (Last) ends, whatever is renamed meanwhile.
 //
 // # Memory
 //

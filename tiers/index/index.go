@@ -23,6 +23,7 @@ type Index struct {
 	seed    maphash.Seed
 	linked  int    // entries with a name, so without Root
 	order   uint64 // cookie given last: below 2^48, which is 90 years of 100,000 a second
+	left    place
 }
 
 // New returns an index that holds Root, a directory with mode 0755 and all

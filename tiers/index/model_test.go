@@ -10,9 +10,16 @@ import (
 )
 
 // model does what Index does in the most obvious way: the name and parent of
-// each entry, and each directory's children in the order of linking.
+// each entry, and each directory's children in their order.
 type model struct {
 	nodes map[ID]*modelNode
+	left  modelPlace // of the entry that was unlinked last, until the next link
+}
+
+type modelPlace struct {
+	parent ID
+	name   string
+	at     int // among the children
 }
 
 type modelNode struct {
@@ -41,12 +48,34 @@ func (m *model) lookup(parent ID, name string) ID {
 func (m *model) link(id, parent ID, name string) {
 	n, p := m.nodes[id], m.nodes[parent]
 	n.parent, n.name, n.linked = parent, name, true
-	p.children = append(p.children, id)
+	at := len(p.children)
+	if m.left.parent == parent && m.left.name == name {
+		at = m.left.at
+	}
+	p.children = slices.Insert(p.children, at, id)
+	m.left = modelPlace{}
+}
+
+func (m *model) rename(id, parent ID, name string) {
+	target := m.left
+	m.unlink(id)
+	if target.parent != parent || target.name != name {
+		if m.left.name = name; m.left.parent != parent {
+			m.left = modelPlace{}
+		}
+	} else {
+		if m.left.parent == parent && m.left.at < target.at {
+			target.at--
+		}
+		m.left = target
+	}
+	m.link(id, parent, name)
 }
 
 func (m *model) unlink(id ID) {
 	n := m.nodes[id]
 	p := m.nodes[n.parent]
+	m.left = modelPlace{n.parent, n.name, slices.Index(p.children, id)}
 	p.children = slices.DeleteFunc(p.children, func(c ID) bool { return c == id })
 	n.parent, n.name, n.linked = 0, "", false
 }
@@ -160,6 +189,9 @@ func (w *world) step() string {
 
 func (w *world) link(id ID) string {
 	parent, name := w.choose(isDir), w.name()
+	if l := w.m.left; l.parent != 0 && w.pick(2) == 0 {
+		parent, name = l.parent, l.name
+	}
 	if id == 0 || w.m.lookup(parent, name) != 0 {
 		return "nothing"
 	}
@@ -170,6 +202,9 @@ func (w *world) link(id ID) string {
 
 func (w *world) rename(id ID) string {
 	parent, name := w.choose(isDir), w.name()
+	if l := w.m.left; l.parent != 0 && w.pick(2) == 0 {
+		parent, name = l.parent, l.name // as when it is replaced
+	}
 	if id == 0 || w.m.within(parent, id) {
 		return "nothing"
 	}
@@ -177,8 +212,7 @@ func (w *world) rename(id ID) string {
 		return "nothing"
 	}
 	w.x.Rename(id, parent, name)
-	w.m.unlink(id)
-	w.m.link(id, parent, name)
+	w.m.rename(id, parent, name)
 	return fmt.Sprintf("rename %d into %d as %q", id, parent, name)
 }
 

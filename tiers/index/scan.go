@@ -1,15 +1,15 @@
 package index
 
 // ReadDir calls fn for the children of dir whose cookie is greater than after,
-// in ascending order of cookies, until fn returns false. A cookie is at least 1
-// and belongs to one Link or Rename; 0 starts from the first child. fn must
-// not change the index.
+// in ascending order of cookies, until fn returns false. A cookie is at least 1;
+// 0 starts from the first child. fn must not change the index.
 //
 // To resume, pass the last cookie seen as after and its entry as hint. hint may be 0 or any other
 // ID, even a free one. If hint still has that cookie, the scan resumes at once. Otherwise it
 // searches for its place from the nearer end of the directory, in time linear in the children
-// between. The children may change between two calls. A child that stays is seen exactly once. A
-// child that is linked or renamed into dir meanwhile is seen later in the scan.
+// between. The children may change between two calls. A child that stays, under any name, is seen
+// exactly once, and so is a name that is replaced. Any other child that is linked or renamed into dir
+// meanwhile is seen later in the scan.
 func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, cookie uint64) bool) {
 	for id := x.resume(dir, after, hint); id != 0; {
 		e := x.At(id)
@@ -20,6 +20,14 @@ func (x *Index) ReadDir(dir ID, after uint64, hint ID, fn func(id ID, e *Entry, 
 	}
 }
 
+// Last returns the cookie of the last child of dir, 0 if there is none.
+func (x *Index) Last(dir ID) uint64 {
+	if of := x.dirs[dir]; of.count > 0 {
+		return x.At(of.end).order()
+	}
+	return 0
+}
+
 // resume returns the first child of dir with a cookie greater than after.
 func (x *Index) resume(dir ID, after uint64, hint ID) ID {
 	of := x.dirs[dir]
@@ -28,8 +36,7 @@ func (x *Index) resume(dir ID, after uint64, hint ID) ID {
 	}
 	if hint != 0 && uint64(hint) < x.used {
 		e := &x.entries[hint>>entryBits][hint%entryChunk]
-		// A cookie is given once, so an equal cookie proves that this is the entry. But dir may
-		// have lost it.
+		// An equal cookie proves that this is the entry, or has its place. But dir may have lost it.
 		if e.state >= linked && e.order() == after && e.parent == dir {
 			return e.next
 		}

@@ -1,7 +1,8 @@
 package index
 
 // Link gives the unlinked entry id a name of 1 to 255 bytes in the linked
-// directory parent, as its last child. The caller has checked that parent has
+// directory parent, as its last child, or in the place and with the cookie of
+// an entry that has just lost this name. The caller has checked that parent has
 // no child of that name, and that the name contains no slash. Link keeps no
 // reference to name.
 func (x *Index) Link(id, parent ID, name string) {
@@ -22,16 +23,33 @@ func (x *Index) Unlink(id ID) {
 	x.detach(id, e)
 }
 
-// Rename moves id, with everything below it, to the given name in parent. It becomes the last child
-// there and gets a new cookie, even if parent and name stay the same. The rules of Link apply.
-// parent must not be id or below it.
+// Rename moves id, with everything below it, to the given name in parent. It takes the place of an entry
+// that had this name until now, as Link does. Else it keeps its place and cookie within its directory, and
+// becomes the last child of another one. The rules of Link apply. parent must not be id or below it.
 func (x *Index) Rename(id, parent ID, name string) {
 	if x.Within(parent, id) {
 		bug("rename into itself of", id)
 	}
-	e := x.At(id)
+	e, target := x.At(id), x.left
 	x.detach(id, e)
+	switch {
+	case target.of != x.hash(parent, name) || target.parent != parent:
+		x.left.of = x.hash(parent, name) // if it stays in its directory
+	case target.after == id:
+		target.after = x.left.after
+		x.left = target
+	default:
+		x.left = target
+	}
 	x.attach(id, e, parent, name)
+}
+
+// place is where an entry was among its siblings that was detached last.
+type place struct {
+	parent ID
+	of     uint32 // hash of the name
+	after  ID     // the sibling before; 0: it was the first
+	order  uint64 // its cookie; 0: there is no such entry
 }
 
 func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
@@ -54,16 +72,27 @@ func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	x.insert(id, e)
 	x.linked++
 
-	x.order++
-	e.setOrder(x.order)
 	of := x.dirs[parent]
-	e.prev, e.next = of.end, 0
-	if of.end != 0 {
-		x.At(of.end).next = id
+	if at := x.left; at.order != 0 && at.parent == parent && at.of == h {
+		e.setOrder(at.order)
+		e.prev = at.after
 	} else {
-		of.first = id
+		x.order++
+		e.setOrder(x.order)
+		e.prev = of.end
 	}
-	of.end = id
+	x.left = place{}
+	if e.prev != 0 {
+		before := x.At(e.prev)
+		e.next, before.next = before.next, id
+	} else {
+		e.next, of.first = of.first, id
+	}
+	if e.next != 0 {
+		x.At(e.next).prev = id
+	} else {
+		of.end = id
+	}
 	of.count++
 	x.dirs[parent] = of
 }
@@ -72,6 +101,7 @@ func (x *Index) detach(id ID, e *Entry) {
 	if e.state < linked || id == Root {
 		bug("unlink of the nameless", id)
 	}
+	x.left = place{e.parent, e.hash, e.prev, e.order()}
 	of := x.dirs[e.parent]
 	if e.prev != 0 {
 		x.At(e.prev).next = e.next

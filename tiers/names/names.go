@@ -417,6 +417,13 @@ func (e *names) OpenDir(id index.ID) {
 	e.elsewhere.UseDirLocked(e.Mu.Ix.At(id))
 }
 
+// LastCookie returns the highest cookie of an entry of dir, 0 if there is none.
+func (e *names) LastCookie(dir index.ID) uint64 {
+	e.Mu.Lock()
+	defer e.Mu.Unlock()
+	return e.Mu.Ix.Last(dir)
+}
+
 // Parent returns the directory that holds id. The root is its own parent.
 func (e *names) Parent(id index.ID) index.ID {
 	e.Mu.Lock()

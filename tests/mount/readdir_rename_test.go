@@ -1,0 +1,123 @@
+package mount
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
+)
+
+// TestReaddirEnds shows that a listing ends while names come and go in all ways, and gives what stays once: entries that
+// nobody touches, those that are renamed within the directory, and names that are replaced or written anew.
+func TestReaddirEnds(t *testing.T) {
+	for name, flags := range map[string][]string{"passthrough": nil, "no passthrough": {"--memory-passthrough", "off"}} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{Flags: flags})
+			for _, n := range []int{20, 300, 1200} {
+				readdirEnds(t, d.Path(fmt.Sprint(n)), d.Path("other"), n)
+			}
+		})
+	}
+}
+
+func readdirEnds(t *testing.T, dir, other string, n int) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	mkdir(t, dir)
+	must(t, "mkdir", os.MkdirAll(other, 0o755))
+	path := func(kind string, i int) string { return fmt.Sprintf("%s/%s%d", dir, kind, i) }
+	kinds := []string{"stays", "renamed", "replaced", "anew", "moved", "fresh"}
+	for i := range n {
+		for _, kind := range kinds {
+			put(t, path(kind, i), nil)
+		}
+	}
+	changes := map[string]func(i int) error{
+		"renamed": func(i int) error { // and back
+			p := path("renamed", i)
+			if err := again(func() error { return unix.Rename(p, p+"-other") }); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(p+"-other", p) })
+		},
+		"replaced": func(i int) error {
+			p := path("replaced", i)
+			if err := os.WriteFile(p+".tmp", []byte("new"), 0o644); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(p+".tmp", p) })
+		},
+		"anew": func(i int) error { return os.WriteFile(path("anew", i), []byte("new"), 0o644) },
+		"moved": func(i int) error { // through another directory
+			p, o := path("moved", i), fmt.Sprintf("%s/%d", other, i)
+			if err := again(func() error { return unix.Rename(p, o) }); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(o, p) })
+		},
+		"fresh": func(i int) error {
+			if err := os.Remove(path("fresh", i)); err != nil {
+				return err
+			}
+			return os.WriteFile(path("fresh", i), nil, 0o644)
+		},
+	}
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	for kind, change := range changes {
+		wg.Go(func() { // ends with end
+			r := rand.New(rand.NewPCG(seed, uint64(len(kind))))
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				if err := change(r.IntN(n)); err != nil {
+					t.Errorf("%s: %v", kind, err)
+					return
+				}
+			}
+		})
+	}
+	defer wg.Wait()
+	defer close(end)
+	limit := time.Now().Add(harness.Deadline)
+	for round := 0; round < 3 && !t.Failed(); round++ {
+		seen := map[string]int{}
+		listed := 0
+		readdir(t, openDir(t, dir).fd, func(batch []dirent) {
+			for _, e := range batch {
+				seen[e.name]++
+			}
+			if listed += len(batch); time.Now().After(limit) {
+				t.Fatalf("%d entries listed of a directory with %d", listed, len(kinds)*n)
+			}
+		})
+		if most := 3 * len(kinds) * n; listed > most {
+			t.Errorf("%d entries listed of a directory with %d", listed, len(kinds)*n)
+		}
+		for i := range n {
+			for _, kind := range []string{"stays", "replaced", "anew"} {
+				name := fmt.Sprint(kind, i)
+				if seen[name] != 1 {
+					t.Errorf("%s was listed %d times", name, seen[name])
+				}
+			}
+			name := fmt.Sprint("renamed", i)
+			if c := seen[name] + seen[name+"-other"]; c != 1 {
+				t.Errorf("%s was listed %d times", name, c)
+			}
+			name = fmt.Sprint("moved", i)
+			if seen[name] > 1 {
+				t.Errorf("%s was listed %d times", name, seen[name])
+			}
+		}
+	}
+}
