@@ -97,12 +97,11 @@
 //   - A change through one kernel concerns names and attributes that the others may have
 //     cached. The engine calls Invalidate (Options.Kernels), and Mounts tells each other
 //     kernel that knows the directory. That is asynchronous and takes as long as a notice
-//     does. An open by a name that is not yet taken back gets ESTALE underneath, and the
+//     does; only the rename of a directory waits for it (movedDir). An open by a name that is not yet taken back gets ESTALE underneath, and the
 //     right answer after a second look-up.
 //   - The processes of two mounts may be in two pid name spaces. So a tiers.Process
 //     contains the number of the mount, and /proc is the one that the mount process sees
 //     (device.Session.Proc).
-//     part of a tiers.Process, and /proc is the one that the mount process sees (device.Session.Proc).
 //
 // # When the owner ends
 //

@@ -26,7 +26,8 @@ type files struct {
 	epoch  device.Epoch // part of each node's number
 	procs  processes    // what is known about callers
 	refs   *refs        // what the kernel holds of the engine; nil if the engine has no other kernel
-	mount  uint32       // number among Mounts; 0 if there are no others
+	mount  uint32       // number among others; 0 if there are none
+	others *Mounts      // of the same engine, with this one; nil if there are none
 
 	direct   atomic.Bool // passthrough is in effect; then there are backings
 	splice   bool        // reads that are not passthrough are spliced; constant after Mount

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -116,11 +117,21 @@ func (m *Mounts) number(f *files) error {
 	for range maxMounts {
 		m.mu.last = m.mu.last%maxMounts + 1
 		if m.files[m.mu.last].CompareAndSwap(nil, f) {
-			f.mount = m.mu.last
+			f.mount, f.others = m.mu.last, m
 			return nil
 		}
 	}
 	return ErrTooManyMounts
+}
+
+// settle waits until the kernels of all mounts but f have been told what they have to forget by now, or until ctx ends: a
+// client of one of them may hold a directory.
+func (m *Mounts) settle(ctx context.Context, f *files) {
+	for _, other := range m.list() {
+		if other != f {
+			other.kernel.Flush(ctx)
+		}
+	}
 }
 
 // add sends f the callbacks.

@@ -1,8 +1,11 @@
 package fs
 
 import (
+	"context"
 	"errors"
+	"path"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -128,10 +131,30 @@ func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 	}
 	by := f.caller(in.Pid)
 	by.Waits = waiter{f, in.Unique}
-	return syncStatus(f.engine.Rename(f.ctx, tiers.RenameOptions{
+	err := f.engine.Rename(f.ctx, tiers.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
 		By: by, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
-	}))
+	})
+	if err == nil && f.others != nil {
+		f.movedDir(path.Join(f.engine.PathOf(index.ID(in.Newdir)), newName))
+	}
+	return syncStatus(err)
+}
+
+// moveTime bounds how long the rename of a directory waits for other kernels: of two mounts that rename in each other's
+// directories, each may wait for the other.
+const moveTime = time.Second
+
+// movedDir has the other kernels forget the old name of a directory that was renamed to a path. Else their clients could
+// go on making files by the old name, which would land in the directory under its new name.
+func (f *files) movedDir(to string) {
+	h, ok := f.engine.Holding(to)
+	if !ok || h.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		return
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, moveTime)
+	defer cancel()
+	f.others.settle(ctx, f)
 }
 
 // Symlink implements SYMLINK. It is refused, because a block has one name.
