@@ -131,7 +131,7 @@ var table = map[string]row{
 	"cmd/kvfs/watch":         {11, []string{"cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/blocks":        {11, []string{"fs/control", "fs/query", "tiers/fate", "tiers/hybrid", "cmd/kvfs/client", "cmd/kvfs/mounts", "cmd/kvfs/show"}},
 	"cmd/kvfs/complete":      {12, []string{"fs/control", "cmd/kvfs/blocks", "cmd/kvfs/client", "cmd/kvfs/config", "cmd/kvfs/mounts", "cmd/kvfs/status"}},
-	"cmd/kvfs/bench":         {10, []string{"cmd/kvfs/show", "cmd/kvfs/status"}},
+	"cmd/kvfs/bench":         {10, []string{"tiers/block", "cmd/kvfs/show", "cmd/kvfs/status"}},
 	"cmd/kvfs/trace":         {11, []string{"fs/accesslog", "tiers/block", "cmd/kvfs/client", "cmd/kvfs/show"}},
 	"cmd/kvfs/daemon":        {11, []string{"*"}},
 	"cmd/kvfs/csi":           {12, []string{"tiers/block", "cmd/kvfs/config", "cmd/kvfs/daemon", "cmd/kvfs/exit", "cmd/kvfs/handoff", "cmd/kvfs/mounts"}},

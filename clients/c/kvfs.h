@@ -1,12 +1,16 @@
 /*
- * Client of kvfs in C: look-ups of many blocks by <mount>/.kvfs/query. Blocks themselves are files: write them under
- * a temporary name and rename them, and read them with open(2) and pread(2).
+ * Client of kvfs in C: blocks, which are files below the mount, and look-ups of many of them by <mount>/.kvfs/query.
  *
  *     struct kvfs kv;
  *     struct kvfs_hit hit;
- *     char *states = malloc(n);
+ *     char *states = malloc(n), key[256];
  *     if (kvfs_open(&kv, "/mnt/kv") < 0)
  *         err(1, "/mnt/kv");
+ *     kvfs_key(key, sizeof key, "g0", hashes, 16);
+ *     if (kvfs_put(&kv, key, block, size) < 0)
+ *         errx(1, "%s: %s", key, kvfs_error(&kv));
+ *     if (kvfs_get(&kv, key, block, room, &size) < 0 && errno != ENOENT)
+ *         errx(1, "%s: %s", key, kvfs_error(&kv));
  *     struct kvfs_query q = {.group = "g0", .hashes = hashes, .hash_size = 16, .count = n};
  *     if (kvfs_exists(&kv, &q, states, &hit) < 0)
  *         errx(1, "%s", kvfs_error(&kv));
@@ -14,9 +18,9 @@
  * Everything is in this header; its functions are static. C99 or C++11 with POSIX. A struct kvfs is for one thread at
  * a time. Each function returns 0, or -1 with errno: EINVAL if the daemon refuses the request (kvfs_error has the
  * reason), ENOTCONN if the daemon is gone (close and open again), otherwise that of the system call. Calls wait for
- * the answer of the daemon.
+ * the answer of the daemon. kvfs_key, kvfs_put and kvfs_get need only the rights of the files.
  *
- * Source: docs/control.md, "query in binary".
+ * Source: docs/control.md, "query in binary"; docs/semantics.md, "Writing".
  */
 #ifndef KVFS_H
 #define KVFS_H
@@ -27,11 +31,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-/* kvfs is an open .kvfs/query of a mount. */
+/* kvfs is an open mount. */
 struct kvfs {
-	int fd;
+	int fd;         /* of .kvfs/query; -1: this user may not open it */
+	int dir;        /* of the mount */
+	uint32_t temps; /* temporary names so far */
 	char text[256]; /* why the last call failed */
 };
 
@@ -84,25 +92,43 @@ static inline int kvfs_fail_(struct kvfs *kv, int code, const char *text)
 	return -1;
 }
 
-/* kvfs_open opens the mount at dir. kvfs_close closes it. */
-static inline int kvfs_open(struct kvfs *kv, const char *dir)
+/* kvfs_openat_ is openat(2), again after a signal. */
+static inline int kvfs_openat_(int dir, const char *path, int flags)
 {
-	char path[4096];
-	kv->fd = -1;
-	kv->text[0] = 0;
-	if ((size_t)snprintf(path, sizeof path, "%s/.kvfs/query", dir) >= sizeof path)
-		return kvfs_fail_(kv, ENAMETOOLONG, NULL);
+	int fd;
 	do
-		kv->fd = open(path, O_RDWR | O_CLOEXEC);
-	while (kv->fd < 0 && errno == EINTR);
-	return kv->fd < 0 ? kvfs_fail_(kv, errno, NULL) : 0;
+		fd = openat(dir, path, flags | O_CLOEXEC, 0666);
+	while (fd < 0 && errno == EINTR);
+	return fd;
 }
 
 static inline void kvfs_close(struct kvfs *kv)
 {
 	if (kv->fd >= 0)
 		close(kv->fd);
-	kv->fd = -1;
+	if (kv->dir >= 0)
+		close(kv->dir);
+	kv->fd = kv->dir = -1;
+}
+
+/*
+ * kvfs_open opens the mount at dir. kvfs_close closes it. A user who may not use the control files can open a mount,
+ * too: look-ups then fail with EACCES.
+ */
+static inline int kvfs_open(struct kvfs *kv, const char *dir)
+{
+	int code = 0;
+	kv->fd = kv->dir = -1;
+	kv->temps = 0;
+	kv->text[0] = 0;
+	if ((kv->dir = kvfs_openat_(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY)) < 0)
+		return kvfs_fail_(kv, errno, NULL);
+	if ((kv->fd = kvfs_openat_(kv->dir, ".kvfs/query", O_RDWR)) < 0 && errno != EACCES)
+		code = errno;
+	if (!code)
+		return 0;
+	kvfs_close(kv);
+	return kvfs_fail_(kv, code, NULL);
 }
 
 static inline void kvfs_put_(unsigned char *p, uint32_t n, int bytes)
@@ -116,11 +142,11 @@ static inline uint32_t kvfs_get_(const unsigned char *p)
 	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* kvfs_write_ writes all of p. */
-static inline int kvfs_write_(struct kvfs *kv, const unsigned char *p, size_t n)
+/* kvfs_write_ writes all of p to a descriptor. */
+static inline int kvfs_write_(struct kvfs *kv, int fd, const unsigned char *p, size_t n)
 {
 	while (n > 0) {
-		ssize_t m = write(kv->fd, p, n);
+		ssize_t m = write(fd, p, n);
 		if (m < 0 && errno == EINTR)
 			continue;
 		if (m < 0)
@@ -129,6 +155,113 @@ static inline int kvfs_write_(struct kvfs *kv, const unsigned char *p, size_t n)
 		n -= (size_t)m;
 	}
 	return 0;
+}
+
+/*
+ * kvfs_key writes the path below the mount of a block: its group, a slash, and its hash in lower-case hexadecimal, as
+ * look-ups without KVFS_TEXT name it. It needs strlen(group) + 2 * hash_size + 2 bytes, else it fails with ENAMETOOLONG.
+ */
+static inline int kvfs_key(char *key, size_t room, const char *group, const void *hash, size_t hash_size)
+{
+	const unsigned char *p = (const unsigned char *)hash;
+	size_t at = strlen(group);
+	if (room < at + 2 || (room - at - 2) / 2 < hash_size) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	memcpy(key, group, at);
+	key[at++] = '/';
+	for (size_t i = 0; i < hash_size; i++) {
+		key[at++] = "0123456789abcdef"[p[i] >> 4];
+		key[at++] = "0123456789abcdef"[p[i] & 15];
+	}
+	key[at] = 0;
+	return 0;
+}
+
+/* kvfs_relative_ fails for what is no path below the mount. */
+static inline int kvfs_relative_(struct kvfs *kv, const char *key)
+{
+	return key[0] == 0 || key[0] == '/' ? kvfs_fail_(kv, EINVAL, "the key is no path below the mount") : 0;
+}
+
+/* kvfs_mkdirs_ makes the directories above a file that are missing. It changes path, and changes it back. */
+static inline void kvfs_mkdirs_(struct kvfs *kv, char *path)
+{
+	for (char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		(void)!mkdirat(kv->dir, path, 0777); /* the open that follows tells what is wrong */
+		*slash = '/';
+	}
+}
+
+/*
+ * kvfs_put writes a block. key is its path below the mount. Other processes see the block complete or not at all. It
+ * makes the directories that are missing. It may wait for room.
+ */
+static inline int kvfs_put(struct kvfs *kv, const char *key, const void *block, size_t size)
+{
+	char temp[4200];
+	struct timespec now;
+	int fd = -1, failed;
+	if (kvfs_relative_(kv, key) < 0)
+		return -1;
+	if (strlen(key) > 4095)
+		return kvfs_fail_(kv, ENAMETOOLONG, NULL);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	for (int tries = 0; fd < 0 && tries < 8; tries++) {
+		snprintf(temp, sizeof temp, "%s.%lx-%lx-%x.tmp", key, (unsigned long)getpid(), (unsigned long)now.tv_nsec, (unsigned)kv->temps++);
+		fd = kvfs_openat_(kv->dir, temp, O_WRONLY | O_CREAT | O_EXCL);
+		if (fd < 0 && errno == ENOENT)
+			kvfs_mkdirs_(kv, temp);
+		else if (fd < 0 && errno != EEXIST)
+			break;
+	}
+	if (fd < 0)
+		return kvfs_fail_(kv, errno, NULL);
+	failed = kvfs_write_(kv, fd, (const unsigned char *)block, size);
+	if (close(fd) < 0 && !failed)
+		failed = kvfs_fail_(kv, errno, NULL);
+	if (!failed && renameat(kv->dir, temp, kv->dir, key) < 0)
+		failed = kvfs_fail_(kv, errno, NULL);
+	if (failed) {
+		int code = errno;
+		unlinkat(kv->dir, temp, 0);
+		errno = code;
+	}
+	return failed;
+}
+
+/*
+ * kvfs_get reads a block into a buffer with room bytes. *size gets the size of the block. A block that is not there, or
+ * cannot be had in time, is ENOENT: compute it. A block larger than room is EOVERFLOW, and *size says how large.
+ */
+static inline int kvfs_get(struct kvfs *kv, const char *key, void *buffer, size_t room, size_t *size)
+{
+	struct stat st;
+	unsigned char *p = (unsigned char *)buffer;
+	int fd, failed = 0;
+	size_t n = 0;
+	*size = 0;
+	if (kvfs_relative_(kv, key) < 0)
+		return -1;
+	if ((fd = kvfs_openat_(kv->dir, key, O_RDONLY)) < 0)
+		return kvfs_fail_(kv, errno, NULL);
+	if (fstat(fd, &st) < 0)
+		failed = kvfs_fail_(kv, errno, NULL);
+	else if ((*size = (size_t)st.st_size) > room)
+		failed = kvfs_fail_(kv, EOVERFLOW, "the block is larger than the buffer");
+	while (!failed && n < *size) {
+		ssize_t m = pread(fd, p + n, *size - n, (off_t)n);
+		if (m > 0)
+			n += (size_t)m;
+		else if (m == 0 || errno != EINTR)
+			failed = kvfs_fail_(kv, m == 0 ? EIO : errno, m == 0 ? "the block became shorter while it was read" : NULL);
+	}
+	int code = errno;
+	close(fd);
+	errno = code;
+	return failed;
 }
 
 /* kvfs_read_ returns the whole answer, with its size in *n. free(3) it. */
@@ -194,7 +327,7 @@ static inline unsigned char *kvfs_ask_(struct kvfs *kv, int op, const char *name
 		memcpy(p + size, texts[i], lengths[i]);
 	if (hashes > 0)
 		memcpy(p + size, q->hashes, hashes);
-	int failed = kvfs_write_(kv, p, size + hashes);
+	int failed = kv->fd < 0 ? kvfs_fail_(kv, EACCES, NULL) : kvfs_write_(kv, kv->fd, p, size + hashes);
 	free(p);
 	answer = failed ? NULL : kvfs_read_(kv, n);
 	if (!answer)

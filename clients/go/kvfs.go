@@ -4,6 +4,7 @@
 //
 //	c, err := kvfs.Open("/mnt/kv")
 //	err = c.Put("g0/9f08", block)
+//	block, err = c.Get("g0/9f08", block) // into block if it is large enough; nil: into a new slice
 //	found, err := c.Exists(ctx, kvfs.Blocks{Group: "g0", Hashes: hashes}, kvfs.LookupOptions{})
 //	_, err = c.Prefetch(ctx, kvfs.Blocks{Group: "g0", Hashes: hashes[:found.Prefix]}, nil)
 //
@@ -81,8 +82,9 @@ func (c *Client) Put(key string, block []byte) error {
 	return err
 }
 
-// Get reads a block into buf, which it replaces by a larger one if it has to, and returns the bytes. A block that is
-// not there, or cannot be had in time, is fs.ErrNotExist: the caller computes it.
+// Get reads a block and returns its bytes. They are in buf if that has the capacity, so that one buffer serves many
+// blocks, and else in a new slice; buf may be nil. A block that is not there, or cannot be had in time, is fs.ErrNotExist: the
+// caller computes it.
 func (c *Client) Get(key string, buf []byte) ([]byte, error) {
 	f, err := os.Open(c.Path(key))
 	if err != nil {

@@ -93,3 +93,35 @@ func TestCClient(t *testing.T) {
 		})
 	}
 }
+
+// TestCBlocks shows that programs in C and C++ write and read blocks: in new directories, whole, and without leaving a
+// temporary file behind.
+func TestCBlocks(t *testing.T) {
+	const size = 3<<20 + 5
+	want := make([]byte, size)
+	for i := range want {
+		want[i] = byte(i*7 + i/251)
+	}
+	for _, c := range [][2]string{{"gcc", "c99"}, {"g++", "c++11"}} {
+		t.Run(c[1], func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{MemorySize: "32MiB"})
+			out, code := runC(t, compileC(t, c[0], c[1], "test_block.c"), d.Dir, "g/deep/er", fmt.Sprint(size), fmt.Sprint(64<<20))
+			answers := []string{
+				"key ENAMETOOLONG", "key ok", "g/deep/er/9f0800ef", "get ENOENT", "put ok", "put ok", fmt.Sprintf("get ok %d 1", size),
+				fmt.Sprintf("get EOVERFLOW %d", size), "put ok", "get ok 0", "put ENOSPC", "put EINVAL",
+			}
+			if text := strings.Join(answers, "\n") + "\n"; code != 0 || out != text {
+				t.Errorf("code %d, got\n%swant\n%s", code, out, text)
+			}
+			wantBytes(t, d.Path("g/deep/er/9f0800ef"), want)
+			left, err := filepath.Glob(d.Path("g/*"))
+			if must(t, "glob", err); len(left) != 2 { // deep, empty
+				t.Errorf("left: %v", left)
+			}
+			left, err = filepath.Glob(d.Path("g/deep/er/*"))
+			if must(t, "glob", err); len(left) != 1 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}

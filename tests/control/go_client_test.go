@@ -1,139 +1,109 @@
 package control
 
 import (
-	"bytes"
-	"context"
-	"errors"
+	"bufio"
 	"fmt"
-	iofs "io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	client "github.com/kvfs/kvfs/clients/go"
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestGoClient shows that a Go program writes, finds, prefetches and reads blocks with package clients/go.
+// TestGoClient runs the tests of clients/go, which is a module of its own, each on a mount of its own.
 func TestGoClient(t *testing.T) {
-	d := harness.Mount(t, harness.Options{Disk: "256MiB"})
-	c, err := client.Open(d.Dir)
-	must(t, "open", err)
-	ctx := t.Context()
-	hashes := make([]string, 40)
-	for i := range hashes {
-		hashes[i] = hash(i)
-		must(t, "put", c.Put("g/sub/"+hashes[i], pattern(hashes[i], 100_000+i)))
+	program := filepath.Join(t.TempDir(), "live.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, ".")
+	build.Dir = filepath.Join(harness.Root(t), "clients", "go")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build.Args, err, text)
 	}
-	blocks := client.Blocks{Hashes: append(slices.Clone(hashes), "absent"), Group: "g/sub"}
-	wantExists := func(states string) {
+	for _, c := range []struct {
+		test string
+		opts harness.Options
+	}{
+		{"TestClient", harness.Options{Disk: "256MiB"}},
+		{"TestEvents", harness.Options{}},
+		{"TestErrors", harness.Options{MemorySize: "32MiB"}},
+	} {
+		t.Run(c.test, func(t *testing.T) {
+			runLive(t, harness.Mount(t, c.opts), program, c.test)
+		})
+	}
+}
+
+// runLive runs one test of a program, and does to the daemon what the test asks for.
+func runLive(t *testing.T, d *harness.Daemon, program, test string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "-test.v", "-test.run", "^"+test+"$")
+	cmd.Env = append(os.Environ(), "KVFS_TEST_MOUNT="+d.Dir)
+	in, err := cmd.StdinPipe()
+	must(t, "stdin", err)
+	out, err := cmd.StdoutPipe()
+	must(t, "stdout", err)
+	cmd.Stderr = cmd.Stdout
+	must(t, "start", cmd.Start())
+	var text strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		text.WriteString(lines.Text() + "\n")
+		what, asked := strings.CutPrefix(lines.Text(), "do:")
+		if !asked {
+			continue
+		}
+		switch what {
+		case "evict":
+			kvfs(t, "drain", d.Dir)
+			kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
+		case "kill":
+			d.Kill()
+		case "restart":
+			d.Restart()
+		default:
+			t.Errorf("the test asks for %q", what)
+		}
+		fmt.Fprintln(in, "done")
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(text.String(), "--- PASS: "+test) {
+		t.Errorf("%s: %v\n%s", test, err, text.String())
+	}
+}
+
+// TestGoGet shows that go get takes clients/go as a module of its own, from a repository with its tag.
+func TestGoGet(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		harness.Skip(t, "git is not installed")
+	}
+	repo, user, cache := t.TempDir(), t.TempDir(), t.TempDir()
+	env := append(os.Environ(), "GOPROXY=direct", "GOSUMDB=off", "GOFLAGS=-modcacherw", "GOWORK=off", "GOMODCACHE="+cache, "GIT_ALLOW_PROTOCOL=file",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+repo+".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/kvfs/kvfs",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
+	run := func(dir string, args ...string) {
 		t.Helper()
-		e, err := c.Exists(ctx, blocks, client.LookupOptions{Request: "go"})
-		must(t, "exists", err)
-		if e.States != states || e.Prefix != 40 || e.Hits != 40 || e.Misses != 1 || !e.Hit(39) || e.Hit(40) {
-			t.Errorf("exists: %+v, want states %s", e, states)
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Dir, cmd.Env = dir, env
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, text)
 		}
 	}
-	wantExists(strings.Repeat("m", 40) + ".")
-	n, err := c.Release(ctx, "go")
-	if must(t, "release", err); n != 40 {
-		t.Errorf("%d leases released, want 40", n)
-	}
+	must(t, "copy", os.CopyFS(filepath.Join(repo, "clients", "go"), os.DirFS(filepath.Join(harness.Root(t), "clients", "go"))))
+	must(t, "go.mod", os.WriteFile(filepath.Join(repo, "go.mod"), []byte("module github.com/kvfs/kvfs\n"), 0o644))
+	run(repo, "git", "init", "-q")
+	run(repo, "git", "add", ".")
+	run(repo, "git", "commit", "-q", "-m", "all")
+	run(repo, "git", "tag", "clients/go/v0.1.0")
+	must(t, "go.mod", os.WriteFile(filepath.Join(user, "go.mod"), []byte("module example.org/user\n\ngo 1.23\n"), 0o644))
+	must(t, "main.go", os.WriteFile(filepath.Join(user, "main.go"), []byte(`package main
 
-	kvfs(t, "drain", d.Dir)
-	kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
-	wantExists(strings.Repeat("d", 40) + ".")
-	last := client.Progress{}
-	p, err := c.Prefetch(ctx, blocks, func(p client.Progress) { last = p })
-	must(t, "prefetch", err)
-	if p.Results != strings.Repeat("l", 40)+"." || p.Loaded != 40 || p.Absent != 1 || p.Done != 41 || last != p.Progress {
-		t.Errorf("prefetch: %+v, last progress %+v", p, last)
-	}
-	var buf []byte
-	for i, h := range hashes {
-		buf, err = c.Get("g/sub/"+h, buf)
-		if must(t, "get", err); !bytes.Equal(buf, pattern(h, 100_000+i)) {
-			t.Fatalf("block %d has other bytes", i)
-		}
-	}
+import kvfs "github.com/kvfs/kvfs/clients/go"
 
-	tokens := 40 * 16
-	spec := map[string]any{"hash_block_size": 16, "groups": []any{map[string]any{"kind": "full", "block_size": 16}}}
-	hit, err := c.LongestHit(ctx, client.Prompt{Spec: spec, Hashes: hashes, Template: "g/sub/{hash}", NumTokens: &tokens, Fetch: true}, client.LookupOptions{})
-	must(t, "longest hit", err)
-	if hit.HitTokens != tokens-16 || !hit.Capped || len(hit.Groups) != 1 || len(hit.Groups[0].Fetch) != 39 {
-		t.Errorf("longest hit: %+v", hit)
-	}
-}
-
-// TestGoClientEvents shows that events come in order and that leaving the loop ends them.
-func TestGoClientEvents(t *testing.T) {
-	d := harness.Mount(t, harness.Options{})
-	c, err := client.Open(d.Dir)
-	must(t, "open", err)
-	must(t, "put", c.Put("g/a", []byte("x")))
-	must(t, "put", c.Put("h/a", []byte("x")))
-	must(t, "put", c.Put("g/b", []byte("x")))
-	var got []string
-	for e, err := range c.Events(t.Context(), client.EventOptions{Since: 1, Groups: []string{"g"}, Events: []string{"stored"}}) {
-		must(t, "events", err)
-		if got = append(got, e.Group+"/"+e.Hash); len(got) == 2 {
-			break
-		}
-	}
-	if want := "[g/a g/b]"; fmt.Sprint(got) != want {
-		t.Errorf("got %v, want %s", got, want)
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, err := range c.Events(ctx, client.EventOptions{}) {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("after the end of the context: %v", err)
-		}
-	}
-	ended := make(chan error, 1)
-	go func() {
-		for _, err := range c.Events(t.Context(), client.EventOptions{Since: 1, Events: []string{"gap"}}) {
-			ended <- err
-		}
-	}()
-	d.Kill()
-	if err := <-ended; err == nil {
-		t.Error("no error after the end of the daemon")
-	}
-	d.Restart()
-	if _, err := c.Exists(t.Context(), client.Blocks{Keys: []string{"g/a"}}, client.LookupOptions{}); err != nil {
-		t.Errorf("with the next daemon: %v", err)
-	}
-}
-
-// TestGoClientErrors shows what a wrong call gets.
-func TestGoClientErrors(t *testing.T) {
-	d := harness.Mount(t, harness.Options{MemorySize: "16MiB"})
-	c, err := client.Open(d.Dir)
-	must(t, "open", err)
-	if _, err := client.Open(t.TempDir()); !errors.Is(err, client.ErrNotMount) {
-		t.Errorf("a directory: %v", err)
-	}
-	if _, err := c.Get("g/absent", nil); !errors.Is(err, iofs.ErrNotExist) {
-		t.Errorf("an absent block: %v", err)
-	}
-	_, err = c.Exists(t.Context(), client.Blocks{Keys: []string{"g/a", "/b"}}, client.LookupOptions{})
-	if refusal, ok := errors.AsType[*client.Error](err); !ok || refusal.Field != "/keys/1" {
-		t.Errorf("a wrong path: %v", err)
-	}
-	if _, err := c.Exists(t.Context(), client.Blocks{Keys: []string{"g/\xff"}}, client.LookupOptions{}); err == nil {
-		t.Error("a name that is not UTF-8: no error")
-	}
-	if err := c.Put("g/large", make([]byte, 64<<20)); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("a block larger than memory: %v", err)
-	}
-	left, err := filepath.Glob(c.Path("g/*"))
-	if must(t, "glob", err); len(left) != 0 {
-		t.Errorf("a failed Put leaves %v", left)
+func main() { kvfs.Open("/") }
+`), 0o644))
+	run(user, "go", "get", "github.com/kvfs/kvfs/clients/go@v0.1.0")
+	run(user, "go", "build", "-o", os.DevNull, ".")
+	mod, err := os.ReadFile(filepath.Join(user, "go.mod"))
+	if err != nil || !strings.Contains(string(mod), "require github.com/kvfs/kvfs/clients/go v0.1.0") {
+		t.Errorf("go.mod: %v\n%s", err, mod)
 	}
 }

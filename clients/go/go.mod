@@ -1,0 +1,3 @@
+module github.com/kvfs/kvfs/clients/go
+
+go 1.23
