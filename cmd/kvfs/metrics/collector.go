@@ -63,6 +63,16 @@ func (o *output) times(c *latency.Counts, labels ...string) {
 	o.buckets(c.N[:], latency.Bound, c.Sum.Seconds(), labels...)
 }
 
+// coarse gives a histogram of times with every second bucket: each bound is four times that before it.
+func (o *output) coarse(c *latency.Counts, labels ...string) {
+	counts := make([]uint64, 0, latency.Buckets/2+1)
+	for i := 0; i < latency.Buckets-1; i += 2 {
+		counts = append(counts, c.N[i]+c.N[i+1])
+	}
+	counts = append(counts, c.N[latency.Buckets-1])
+	o.buckets(counts, func(i int) time.Duration { return latency.Bound(2*i + 1) }, c.Sum.Seconds(), labels...)
+}
+
 // ages gives a histogram of long times.
 func (o *output) ages(a *latency.Ages, labels ...string) {
 	o.buckets(a.N[:], latency.AgeBound, a.Sum, labels...)
@@ -160,9 +170,11 @@ var daemonFamilies = []family{
 		}
 		o.put(float64(n))
 	}},
-	{"kvfs_fuse_request_duration_seconds", histogram, "op", "Time from a request of the kernel to its answer, by FUSE operation. Reads and writes by passthrough are no requests.", func(s *Snapshot, o *output) {
+	{"kvfs_fuse_request_duration_seconds", histogram, "op", "Time from a request of the kernel to its answer, by FUSE operation, of those that there were. Reads and writes by passthrough are no requests.", func(s *Snapshot, o *output) {
 		for op, c := range s.Requests.All() {
-			o.times(c, op.String())
+			if c.Total() > 0 {
+				o.coarse(c, op.String())
+			}
 		}
 	}},
 }

@@ -105,6 +105,9 @@ func TestValues(t *testing.T) {
 	if t.Failed() {
 		t.Log(got)
 	}
+	if n := strings.Count(got, "\nkvfs_fuse_request_duration_seconds"); n != 16 { // 13 bounds, +Inf, sum and count of OPEN
+		t.Errorf("%d series of requests, want those of the one operation that there was", n)
+	}
 	small := text(t, &Snapshot{Requests: &device.Latencies{}}) // no cluster, no publisher, memory alone
 	if strings.Contains(small, "kvfs_cluster_") || strings.Contains(small, "kvfs_zmq_") || !strings.Contains(small, "\nkvfs_daemon_ready 1\n") {
 		t.Errorf("without a cluster:\n%s", small)

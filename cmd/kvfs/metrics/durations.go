@@ -26,8 +26,12 @@ func Durations(page []byte, name string) (map[string]latency.Counts, error) {
 		var c latency.Counts
 		var before uint64 // in lower buckets
 		h := m.GetHistogram()
-		for i, b := range h.GetBucket() {
-			if n := b.GetCumulativeCount(); i < latency.Buckets && n > before {
+		i := 0
+		for _, b := range h.GetBucket() {
+			for i < latency.Buckets-1 && latency.Bound(i).Seconds() < b.GetUpperBound() {
+				i++
+			}
+			if n := b.GetCumulativeCount(); n > before {
 				c.N[i], before = n-before, n
 			}
 		}
