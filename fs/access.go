@@ -122,8 +122,7 @@ func (a *access) changed(in *fuse.InHeader, what string, to zap.Field, st fuse.S
 
 func (a *access) audit(what string, uid, gid, pid uint32, command, path string, more ...zap.Field) {
 	if a.f.opts.Audit != nil {
-		a.f.opts.Audit.Info(what, append([]zap.Field{
-			zap.Uint32("uid", uid), zap.Uint32("gid", gid), zap.Uint32("pid", pid), zap.String("command", command), zap.String("path", path),
-		}, more...)...)
+		who := append([]zap.Field{zap.Uint32("uid", uid), zap.Uint32("gid", gid)}, control.AuditProcess(pid, command)...)
+		a.f.opts.Audit.Info(what, append(append(who, zap.String("path", path)), more...)...)
 	}
 }

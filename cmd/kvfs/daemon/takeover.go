@@ -22,6 +22,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
+	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
@@ -103,7 +104,7 @@ func (d *daemon) takeover() (path, reason string) {
 // handOver gives the mount to heir. If that fails it returns a daemon, with which this process
 // goes on, or an error if it cannot go on.
 func (m *embedded) handOver(ctx context.Context, d *daemon, heir *handoff.Heir) (*daemon, error) {
-	m.log.Named("audit").Info("takeover", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
+	m.log.Named("audit").Info("takeover", append(control.AuditProcess(uint32(heir.PID), "kvfs"), zap.String("version", heir.Release))...)
 	m.log.Info("handing the mount over", zap.Int("pid", heir.PID), zap.String("version", heir.Release))
 	m.quotas = d.quotasSet()
 	offered := d.offer.Load().Close()
