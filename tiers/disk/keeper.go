@@ -210,11 +210,7 @@ func (k *keeper) createSlab(s *ledger.Slab) (err error) {
 	if s.File, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
-	err = unix.Fallocate(s.File.Fd(), 0, 0, s.Size)
-	if err == unix.EOPNOTSUPP {
-		err = s.File.OS().Truncate(s.Size)
-	}
-	if err == nil {
+	if err = extend(s.File, s.Size); err == nil {
 		err = k.writeSlabHeader(s)
 	}
 	err = errors.Join(err, s.File.Close())
@@ -230,6 +226,15 @@ func (k *keeper) createSlab(s *ledger.Slab) (err error) {
 	}
 	if s.File, err = directio.OpenFile(s.Path, os.O_RDWR, 0); err != nil {
 		_ = os.Remove(s.Path)
+	}
+	return err
+}
+
+// extend makes a file size bytes long, with all its blocks if the file system can do that.
+func extend(f *directio.File, size int64) error {
+	err := unix.Fallocate(f.Fd(), 0, 0, size)
+	if err == unix.EOPNOTSUPP {
+		return f.OS().Truncate(size)
 	}
 	return err
 }

@@ -7,15 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
-
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"go.uber.org/zap"
 )
 
 // emptyPatience is how long the keeper waits for those who still read the old copies of blocks that
@@ -57,11 +55,10 @@ func (k *keeper) recut(s *ledger.Slab, slotBytes int64) {
 	old, ok := k.space.Recut(s, slotBytes)
 	t.mu.Unlock()
 	if ok && s.Size > old {
-		grow := func() error { return unix.Fallocate(s.File.Fd(), 0, 0, s.Size) }
-		if err := k.port.Call(port.ByKeeper, grow); err != nil {
+		if err := k.port.Call(port.ByKeeper, func() error { return extend(s.File, s.Size) }); err != nil {
 			t.mu.Lock()
 			k.space.Uncut(s, old)
-			old, ok = k.space.Recut(s, slotBytes) // as the device is full now, in the room that the slab has
+			_, ok = k.space.Recut(s, slotBytes) // as the device is full now, in the room that the slab has
 			t.mu.Unlock()
 		}
 	}
@@ -69,13 +66,23 @@ func (k *keeper) recut(s *ledger.Slab, slotBytes int64) {
 		k.deleteSlab(s)
 		return
 	}
-	// A file that stays longer than its slab is no harm. One that is shorter is, so its header comes first.
-	if s.Size < old && k.syncNow() == nil {
-		_ = k.port.Call(port.ByKeeper, func() error { return s.File.OS().Truncate(s.Size) })
-	}
+	trimmed := k.trim(s)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if trimmed {
+		k.space.Trim(s)
+	}
 	k.space.Add(s)
+}
+
+// trim shortens the file of a slab to what its header wants, and reports whether it did. A file that is
+// longer is no harm. One that is shorter is, so the header must be durable before.
+func (k *keeper) trim(s *ledger.Slab) bool {
+	want := s.Header.WantBytes()
+	if s.Size <= want || k.syncNow() != nil {
+		return false
+	}
+	return k.port.Call(port.ByKeeper, func() error { return s.File.OS().Truncate(want) }) == nil
 }
 
 // errNotDurable: blocks have moved, and their new copies may not be durable. Their old slots must not be

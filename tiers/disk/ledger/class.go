@@ -160,9 +160,6 @@ func (c *Class) RunsLow() bool {
 // SlotBytes returns the size of the slots.
 func (c *Class) SlotBytes() int64 { return c.slotBytes }
 
-// Free returns how many slots of the class are free.
-func (c *Class) Free() int { return c.nfree }
-
 // Live returns how many blocks a slab holds.
 func (s *Slab) Live() int { return s.live }
 

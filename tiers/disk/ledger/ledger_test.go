@@ -63,7 +63,7 @@ func (b *book) flush(t *testing.T, err error) (used int) {
 func TestSlotFreed(t *testing.T) {
 	b := newBook()
 	key := block.Key{Group: "g", Hash: "a"}
-	free := b.sp.ClassOf(format.PageBytes).Free
+	free := func() int { return b.sp.ClassOf(format.PageBytes).nfree }
 	old := b.store(t, key, 1)
 	b.Pin(old)
 	young := b.store(t, key, 2) // replaces the old one

@@ -139,21 +139,22 @@ func (sp *Space) Reserve(slotBytes int64) (h format.SlabHeader, ok bool) {
 	return h, true
 }
 
-// Recut gives a slab without a class the header of one for slots of slotBytes. Its file is to be as
-// long as that of a new slab, if the capacity has room for that, and old is how long it is. Its number
+// Recut gives a slab without a class the header of one for slots of slotBytes. If the capacity has room
+// for that, the slab gets the size of a new one: the caller makes its file longer, or Uncut undoes that.
+// If the header wants less than the size, the caller may shorten the file, and then calls Trim. The number
 // stays. Recut returns false, and changes nothing, if not even one slot fits.
 func (sp *Space) Recut(s *Slab, slotBytes int64) (old int64, ok bool) {
+	old = s.Size
 	room := s.Size
 	if !sp.isFull() {
 		room += max(sp.capacity-sp.fileBytes, 0)
 	}
 	h := sp.Shape(slotBytes, min(room, sp.slabBytes))
 	if h.WantBytes() > room {
-		return s.Size, false
+		return old, false
 	}
 	h.Number = s.Header.Number
-	old = s.Size
-	s.Header, s.Usable, s.Size = h, h.Slots, h.WantBytes()
+	s.Header, s.Usable, s.Size = h, h.Slots, max(s.Size, h.WantBytes())
 	sp.fileBytes += s.Size - old
 	return old, true
 }
@@ -162,6 +163,12 @@ func (sp *Space) Recut(s *Slab, slotBytes int64) (old int64, ok bool) {
 func (sp *Space) Uncut(s *Slab, old int64) {
 	sp.Full(s.Size-old, "")
 	s.Size = old
+}
+
+// Trim records that the file of a slab is only as long as its header wants.
+func (sp *Space) Trim(s *Slab) {
+	sp.fileBytes -= s.Size - s.Header.WantBytes()
+	s.Size = s.Header.WantBytes()
 }
 
 // takeNumber returns a number for a slab: one more than the highest ever seen, or if there is none,

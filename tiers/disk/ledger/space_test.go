@@ -157,8 +157,11 @@ func TestSpaceRecut(t *testing.T) {
 	if ok || old != 9*format.PageBytes || pages() != 18 {
 		t.Errorf("a slot of 20 pages in 21: %v, %d pages in all", ok, pages())
 	}
-	if _, ok = sp.Recut(s, 5*format.PageBytes); !ok || s.Header.Slots != 1 || s.Size != 7*format.PageBytes || pages() != 16 || s.Header.Epoch == epoch {
+	if _, ok = sp.Recut(s, 5*format.PageBytes); !ok || s.Header.Slots != 1 || s.Size != 9*format.PageBytes || pages() != 18 || s.Header.Epoch == epoch {
 		t.Errorf("slots of 5 pages: %v, %+v, %d pages in all", ok, s.Header, pages())
+	}
+	if sp.Trim(s); s.Size != 7*format.PageBytes || pages() != 16 {
+		t.Errorf("after Trim: %d bytes, %d pages in all", s.Size, pages())
 	}
 	if old, ok = sp.Recut(s, 10*format.PageBytes); !ok || s.Size != 12*format.PageBytes || pages() != 21 {
 		t.Errorf("slots of 10 pages: %v, %+v, %d pages in all", ok, s.Header, pages())
@@ -166,7 +169,7 @@ func TestSpaceRecut(t *testing.T) {
 	if sp.Uncut(s, old); s.Size != 7*format.PageBytes || pages() != 16 || !sp.isFull() {
 		t.Errorf("%d bytes, %d pages in all", s.Size, pages())
 	}
-	if _, ok = sp.Recut(s, format.PageBytes); !ok || s.Header.Slots != 3 || pages() != 16 {
+	if _, ok = sp.Recut(s, format.PageBytes); !ok || s.Header.Slots != 3 || s.Size != 7*format.PageBytes || pages() != 16 {
 		t.Errorf("slots of a page in a full device: %v, %+v, %d pages in all", ok, s.Header, pages())
 	}
 	if sp.Add(s); s.class.slotBytes != format.PageBytes || other.class.nfree != 2 {
