@@ -50,7 +50,10 @@ type Options struct {
 	Locations Locations
 	// GraveFile keeps the removals that this node knows of for its next process. The node
 	// makes the file. Empty: removals are not kept.
-	GraveFile   string
+	GraveFile string
+	// MaxConns is the most connections that other machines may have to the control channel. Those on which no peer has made
+	// a call yet are an eighth of them at most, and 1,024. Zero means 16,384.
+	MaxConns    int
 	CallTimeout time.Duration // bound on one call to a peer. Zero means 5 s.
 	Logger      *zap.Logger   // nil means none
 

@@ -125,8 +125,8 @@
 //
 // # What a stranger can do
 //
-// With gossip keys and TLS, a stranger can open connections, up to the limit. They are closed
-// after the time for a handshake, or later if no call is made on them. Any call needs a
+// With gossip keys and TLS, a stranger can open connections, up to a part of Options.MaxConns: a new one then takes the place
+// of one that says nothing. They are closed after the time for a handshake, or later if no call is made on them. Any call needs a
 // certificate of the cluster's CA. A call of the service Control needs the certificate of the
 // node that it names. Calls are bounded in number, in time and in memory (package control).
 // Without keys or TLS, any machine that reaches the addresses is a peer. Open refuses such

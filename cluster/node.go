@@ -188,7 +188,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 func (n *Node) channel() control.Options {
 	return control.Options{
 		Name: n.o.Gossip.Name, TLS: n.o.TLS, CallTimeout: n.o.CallTimeout, Stranger: n.o.tuning.stranger, Refusal: n.refusal,
-		Network: n.o.tuning.network,
+		Network: n.o.tuning.network, MaxConns: n.o.MaxConns,
 	}
 }
 

@@ -55,6 +55,40 @@ func TestGarbage(t *testing.T) {
 	together(t, a, b)
 }
 
+// TestSilentFlood shows that connections that say nothing take a part of the places of the control channel, however many
+// there are, and keep no peer out: nodes that join meanwhile are known, and read.
+func TestSilentFlood(t *testing.T) {
+	const places = 64
+	a := start(t, "a", func(o *Options) { o.MaxConns, o.tuning.stranger = places, time.Hour })
+	var silent []net.Conn
+	defer func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	}()
+	flood := func() {
+		for range 10 * places {
+			c, err := net.Dial("tcp", a.self.Control)
+			if err != nil {
+				t.Fatal(err)
+			}
+			silent = append(silent, c)
+		}
+	}
+	flood()
+	eventually(t, "most of them are cut", func() bool { return a.Stats().Strangers >= 9*places })
+	if n := a.Stats().Conns; n > places/8 {
+		t.Errorf("%d of %d places are taken by strangers", n, places)
+	}
+	b := start(t, "b", nil, a)
+	flood()
+	together(t, a, b)
+	a.put("g/x", 1, pattern(1, 100))
+	if _, _, err := fetchOne(t, t.Context(), b.located(t, "g/x", 1)[0].Peer, BlockRef{Path: "g/x", Seq: 1}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFakeNames shows that names in the gossip that nobody answers for cost a node next to nothing: a goroutine
 // each, between two tries.
 func TestFakeNames(t *testing.T) {

@@ -165,9 +165,7 @@ func Caller(ctx context.Context) string {
 func (v *Server) admit(ctx context.Context, method string) (context.Context, error) {
 	conn := ConnOf(ctx)
 	if !ofControl(method) {
-		if conn != nil {
-			conn.friend.Store(true)
-		}
+		conn.known()
 		return ctx, nil
 	}
 	names := metadata.ValueFromIncomingContext(ctx, nodeKey)
@@ -184,9 +182,7 @@ func (v *Server) admit(ctx context.Context, method string) (context.Context, err
 		v.o.Counters.Denied.Add(1)
 		return nil, status.Error(codes.FailedPrecondition, "node "+name+" is refused: "+reason)
 	}
-	if conn != nil {
-		conn.friend.Store(true)
-	}
+	conn.known()
 	if err := bounded(ctx, method); err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ type Options struct {
 	TLS         *pki.Loader   // nil: plain TCP
 	CallTimeout time.Duration // bounds the time in which a connection is made
 	Stranger    time.Duration // after which a connection without a call of a peer is closed
+	MaxConns    int           // most connections of a Server; 0: 16384
 	Network     Network       // of Dial; nil: TCP
 
 	// Refusal returns why the node of that name is refused as a peer, or "" if it is not.
@@ -107,6 +108,9 @@ func NewServer(l net.Listener, service wire.ControlServer, o Options) *Server {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS.Server())
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = maxConns
 	}
 	v := &Server{o: o}
 	v.listener = newListener(l, v)

@@ -23,7 +23,7 @@ const (
 
 	// maxEntered bounds all incoming streams, including those that have not yet proved a key.
 	// strangerTime bounds the time until the proof.
-	maxEntered   = 512
+	maxEntered   = 256
 	strangerTime = 5 * time.Second
 
 	// maxStreamBytes bounds what is read from one stream: the 20 MiB that memberlist allows,

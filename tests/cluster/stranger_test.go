@@ -10,10 +10,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/binary"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -67,6 +69,49 @@ func TestStrangerBytes(t *testing.T) {
 		}
 	}
 	w.agree()
+}
+
+// TestStrangerFlood opens thousands of connections that say nothing to all ports of a node that may open few files. Its
+// own files can be opened all the time, and peers reach it.
+func TestStrangerFlood(t *testing.T) {
+	const limit, flood = 1200, 1500 // the daemon wants 1,024 at least
+	script := filepath.Join(t.TempDir(), "kvfs")
+	text := fmt.Sprintf("#!/bin/sh\nulimit -n %d && exec %s \"$@\"\n", limit, harness.Binary(t))
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, harness.ClusterOptions{Nodes: 2, Spare: 1, Binary: func(int) string { return script }})
+	a, b := w.Nodes[0], w.Nodes[1]
+	self := a.Members()[0]
+	var silent []net.Conn
+	t.Cleanup(func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	})
+	for i := range flood / 50 {
+		w.Net.In(2, func() {
+			for range 50 {
+				for _, addr := range []string{self.GossipAddr, self.ControlAddr, self.BulkAddr} {
+					if c, err := net.DialTimeout("tcp", addr, harness.Deadline); err == nil {
+						silent = append(silent, c)
+					}
+				}
+			}
+		})
+		for j := range 10 {
+			w.mustWrite(a, block("flood-%d-%d", i%8, j), 4*kib)
+		}
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d files are open after %d connections", len(open), limit, len(silent))
+	if len(open) > limit*2/3 {
+		t.Errorf("%d of %d files are open", len(open), limit)
+	}
+	w.wantVersion(b, block("after"), w.mustWrite(a, block("after"), 500_000))
 }
 
 // garbage is what is written to a connection.

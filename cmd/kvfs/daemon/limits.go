@@ -33,6 +33,23 @@ func checkDescriptors(cfg *config.Config) error {
 	return nil
 }
 
+// Bounds of the connections that other machines may have to a port for peers, and to that of blocks.
+const (
+	minConns = 64
+	maxConns = 16384
+	maxBulk  = 4096
+)
+
+// channelConns returns how many connections other machines may have to the control channel, and to that of blocks: each a
+// quarter of what this process may open. So local files can be opened whatever comes from outside.
+func channelConns() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return minConns
+	}
+	return int(max(minConns, min(limit.Cur/4, maxConns)))
+}
+
 // Descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, the blocks on their
 // way to buckets, and spare ones.
 func Descriptors(cfg *config.Config) uint64 {

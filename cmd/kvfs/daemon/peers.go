@@ -87,7 +87,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		Location:    location.Options{Lost: lost.Tell, Now: program.Clock, MaxBytes: int64(cfg.Peer.LocationMemory)},
 		Locations:   locations[cfg.Peer.Locations],
 		GraveFile:   graves,
-		CallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("cluster"),
+		CallTimeout: time.Duration(cfg.Peer.Timeout), MaxConns: channelConns(), Logger: log.Named("cluster"),
 	}
 	if p.node, err = cluster.Open(ctx, o); err != nil {
 		return nil, errors.Join(err, p.transport.Close(), p.memory.Close())
@@ -184,7 +184,7 @@ func openTransport(cfg *config.Config, certificates *pki.Loader, names func(addr
 	}
 	o := tcp.Options{
 		Bind: net.JoinHostPort(host, "0"), Congestion: cfg.Peer.Congestion, Rate: int64(cfg.Peer.SendRate),
-		StallTimeout: time.Duration(cfg.Peer.Timeout), Logger: log.Named("bulk"),
+		StallTimeout: time.Duration(cfg.Peer.Timeout), MaxConns: min(channelConns(), maxBulk), Logger: log.Named("bulk"),
 	}
 	if cfg.Peer.Bulk != "" {
 		o.Bind = cfg.Peer.Bulk
