@@ -35,10 +35,10 @@ func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 	}
 }
 
-// attrTimeout is how long a kernel may keep attributes. The kernel sees each change of them,
-// except writes through another kernel.
+// attrTimeout is how long a kernel may keep attributes. The kernel sees each change of them, except
+// writes through another kernel, and stores through a mapping, which change only the file below.
 func (f *files) attrTimeout(a *tiers.Attr) time.Duration {
-	if a.Changing && f.refs != nil {
+	if a.Changing {
 		return 0
 	}
 	return f.opts.AttrTimeout

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"context"
 	"errors"
 	"io"
 	"math/bits"
@@ -45,11 +46,17 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 		}
 	}
 	by := f.maker(in.Pid)
+	if !f.opts.Descriptors.take(f.ctx, waiter{f, in.Unique}.MayWait) {
+		return fuse.Status(syscall.ENOSPC)
+	}
 	h, err := f.engine.OpenWrite(f.ctx, id, by, tiers.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
 	})
 	if err == nil {
-		f.openWrite(h, out)
+		f.openWrite(h, out).there = true
+		f.forget(0, h.ID(), "") // the kernel does not see stores through a mapping; see attrTimeout
+	} else {
+		f.opts.Descriptors.give()
 	}
 	return f.stale.answer(&by, err, fuse.EINTR)
 }
@@ -101,6 +108,9 @@ func (f *files) giveBackOpen(o tiers.Opened, err error) {
 
 // openedRead answers the open of a block. file is its primary file if the caller has it open, else nil.
 func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
+	if outOfFiles(err) {
+		return fuse.ENOENT
+	}
 	if st := f.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
 		return st
 	}
@@ -118,10 +128,18 @@ func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Ca
 		}
 		f.log.Warn("open without passthrough", zap.Uint64("blob", uint64(o.Blob)), zap.Error(err))
 	}
-	h := &handle{id: id}
+	h := &handle{id: id, counted: true}
+	if !f.opts.Descriptors.tryTake() {
+		f.engine.CloseRead(id)
+		return fuse.ENOENT // a miss
+	}
 	h.file, err = f.engine.OpenBlob(o.Blob)
 	if err != nil {
+		f.opts.Descriptors.give()
 		f.engine.CloseRead(id)
+		if outOfFiles(err) {
+			return fuse.ENOENT
+		}
 		return status(err)
 	}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH
@@ -133,8 +151,8 @@ func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Ca
 // writes by itself. Else writes pass through the daemon, which reserves room as the file grows.
 // In both cases all handles of an inode name the same backing file, as the kernel requires:
 // with FOPEN_DIRECT_IO it uses that file only for mmap.
-func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
-	h := &handle{id: w.ID(), write: w}
+func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) *handle {
+	h := &handle{id: w.ID(), write: w, counted: true}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO
 	if f.direct.Load() {
 		blob := w.Blob()
@@ -153,6 +171,7 @@ func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) {
 		}
 	}
 	out.Fh = f.handles.add(h, fhHandle)
+	return h
 }
 
 // Create implements CREATE.
@@ -164,15 +183,20 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	by := f.maker(in.Pid)
 	by.Told = f.stale.toldCreate(in.Pid)
 	by.Waits = waiter{f, in.Unique}
+	if !f.opts.Descriptors.take(f.ctx, by.Waits.MayWait) {
+		return fuse.Status(syscall.ENOSPC)
+	}
 	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
 	if st := f.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
+		f.opts.Descriptors.give()
 		return st
 	}
 	if in.Uid != 0 && a.Mode&^in.Mode&setIDs != 0 { // of a file that was there
 		if err := f.dropPrivileges(a.ID); err != nil {
+			f.opts.Descriptors.give()
 			f.engine.Release(h)
 			return status(err)
 		}
@@ -280,7 +304,13 @@ func (f *files) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	}
 	by := f.caller(in.Pid)
 	by.Waits = waiter{f, in.Unique}
-	return syncStatus(f.engine.Flush(f.ctx, h.write, by, closer{f, in.Pid}))
+	err := f.engine.Flush(f.ctx, h.write, by, closer{f, in.Pid})
+	if h.there { // after the close the kernel must not know the attributes from before the open
+		ctx, cancel := context.WithTimeout(f.ctx, noticeTime)
+		f.kernel.Flush(ctx)
+		cancel()
+	}
+	return syncStatus(err)
 }
 
 // Release implements RELEASE, which the kernel sends some time after the last
@@ -314,6 +344,9 @@ func (f *files) closeHandle(h *handle, abandon bool) {
 	if h.file != nil {
 		h.file.Close()
 	}
+	if h.counted {
+		defer f.opts.Descriptors.give() // when it is closed
+	}
 	switch {
 	case h.dir != nil:
 	case h.done != nil:
@@ -327,6 +360,9 @@ func (f *files) closeHandle(h *handle, abandon bool) {
 		f.engine.Abandon(h.write)
 	default:
 		f.engine.Release(h.write)
+		if h.there {
+			f.forget(0, h.id, "") // it has heard of stores through a mapping only now
+		}
 	}
 }
 

@@ -39,8 +39,15 @@ var errnos = []struct {
 	{block.ErrNotEmpty, syscall.ENOTEMPTY},
 	{block.ErrLoop, syscall.EINVAL},
 	{block.ErrInvalid, syscall.EINVAL},
+	{syscall.EMFILE, syscall.ENOSPC}, // of this process, or of the machine; clients have room for files of their own
+	{syscall.ENFILE, syscall.ENOSPC},
 	{context.Canceled, syscall.EINTR},
 	{context.DeadlineExceeded, syscall.ETIMEDOUT},
+}
+
+// outOfFiles reports whether this process, or the machine, can open no more files. A read is a miss then.
+func outOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // status turns an error into an errno: the row of the table, else the errno that err wraps,

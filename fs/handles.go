@@ -28,6 +28,8 @@ type handle struct {
 	passthrough bool
 	blob        tiers.BlobID
 
+	there   bool   // for writing a file that was there: see Flush
+	counted bool   // it holds one of Options.Descriptors
 	done    func() // removes the file of the probe
 	dir     *dirHandle
 	control *control.Handle

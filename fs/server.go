@@ -44,6 +44,9 @@ type Options struct {
 	ListElsewhere bool
 	ListTimeout   time.Duration
 
+	// Descriptors bounds the files that clients have open. Nil means no bound.
+	Descriptors *Descriptors
+
 	// Latencies counts how long the requests of the kernel take. Nil means one of this server alone.
 	Latencies *device.Latencies
 

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 // changes nothing.
 type Launch struct {
 	MaxFileBytes uint64 // RLIMIT_FSIZE; 0: as it is
+	MaxFiles     uint64 // RLIMIT_NOFILE; 0: as it is
 	NoIOUring    bool   // seccomp refuses io_uring_setup with EPERM, as Docker's profile does
 }
 
@@ -26,33 +28,32 @@ func (l Launch) command(args []string) []string {
 	if l == (Launch{}) {
 		return args
 	}
-	return append([]string{"/proc/self/exe", fmt.Sprint(l.MaxFileBytes), fmt.Sprint(l.NoIOUring)}, args...)
+	return append([]string{"/proc/self/exe", fmt.Sprint(l.MaxFileBytes), fmt.Sprint(l.MaxFiles), fmt.Sprint(l.NoIOUring)}, args...)
 }
 
-// launchMain applies args[0] and args[1], the fields of a Launch, and becomes the
+// launchMain applies the first three of args, the fields of a Launch, and becomes the
 // command in the rest.
 func launchMain(args []string) int {
 	runtime.LockOSThread() // a filter belongs to the thread, and exec keeps it
-	err := restrict(args[0], args[1] == "true")
+	err := errors.Join(limit(unix.RLIMIT_FSIZE, args[0]), limit(unix.RLIMIT_NOFILE, args[1]))
+	if err == nil && args[2] == "true" {
+		err = denyIOUring()
+	}
 	if err == nil {
-		err = unix.Exec(args[2], args[2:], withoutHelper())
+		err = unix.Exec(args[3], args[3:], withoutHelper())
 	}
 	fmt.Fprintf(os.Stderr, "launch %q: %v\n", args, err)
 	return 127
 }
 
-func restrict(maxFileBytes string, noIOUring bool) error {
+// limit sets a limit of this process, unless it is 0.
+func limit(which int, text string) error {
 	var n uint64
-	if _, err := fmt.Sscan(maxFileBytes, &n); err != nil {
+	if _, err := fmt.Sscan(text, &n); err != nil || n == 0 {
 		return err
 	}
-	if n > 0 {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
-			return fmt.Errorf("setrlimit: %w", err)
-		}
-	}
-	if noIOUring {
-		return denyIOUring()
+	if err := unix.Setrlimit(which, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+		return fmt.Errorf("setrlimit: %w", err)
 	}
 	return nil
 }

@@ -1,8 +1,11 @@
 package mount
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,6 +77,41 @@ var mapRows = []row{
 		want := append(pattern("header", 4096), pattern("body", 2*mib-4096)...)
 		wantSeen(t, e.process(), e.path("x"), want)
 		wantBytes(t, e.path("x"), want)
+	}},
+	{"P1 mtime follows a store through a mapping, in each stat (ls -l, make)", func(t *testing.T, e *env) {
+		for i, mask := range []int{unix.STATX_MTIME, unix.STATX_MTIME | unix.STATX_SIZE | unix.STATX_MODE, unix.STATX_BASIC_STATS} {
+			for _, before := range []bool{false, true} { // the kernel knows the old time from before the open
+				p := e.path(fmt.Sprint(i, before))
+				store(t, p, pattern("x", 10_000))
+				setTimes(t, p, older, older)
+				mtime := func() (got unix.Timespec) {
+					var st unix.Statx_t
+					must(t, "statx", again(func() error { return unix.Statx(unix.AT_FDCWD, p, 0, mask, &st) }))
+					return unix.Timespec{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)}
+				}
+				if before {
+					wantTime(t, "before", mtime(), older)
+				}
+				f := open(t, p, unix.O_RDWR, 0)
+				f.wantSize(10_000)
+				m, err := unix.Mmap(f.fd, 0, 10_000, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+				must(t, "mmap", err)
+				if !before {
+					wantTime(t, "before the store", mtime(), older)
+				}
+				m[5000] = 1 // not read before: tmpfs notes the time when it maps the page for writing
+				must(t, "msync", unix.Msync(m, unix.MS_SYNC))
+				must(t, "munmap", unix.Munmap(m))
+				f.close()
+				got := mtime() // the daemon hears of the end of a mapping a moment later
+				for limit := time.Now().Add(10 * time.Second); got == older && time.Now().Before(limit); got = mtime() {
+					runtime.Gosched()
+				}
+				if got == older {
+					t.Errorf("mask %#x, known before the open: %v: mtime is still the old one", mask, before)
+				}
+			}
+		}
 	}},
 	{"P1 MAP_SHARED writes without msync, unmapped before close (LMCache GDS)", func(t *testing.T, e *env) {
 		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)

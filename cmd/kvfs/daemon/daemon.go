@@ -38,6 +38,7 @@ type daemon struct {
 	page      *metrics.Page    // for Prometheus
 	view      *metrics.Page    // for the web page
 	latencies device.Latencies // of all mounts
+	files     *fs.Descriptors  // of the clients of all mounts
 	web       *web
 
 	endsWith int                           // the kvfs run whose end unmounts the mount; 0: none

@@ -50,6 +50,16 @@ func channelConns() int {
 	return int(max(minConns, min(limit.Cur/4, maxConns)))
 }
 
+// clientDescriptors returns how many descriptors clients may hold: all but those that Descriptors counts, and half of the spare.
+func clientDescriptors(cfg *config.Config) int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return spareDescriptors / 2
+	}
+	rest := min(limit.Cur, math.MaxInt32) - min(limit.Cur, math.MaxInt32, Descriptors(cfg))
+	return int(rest) + spareDescriptors/2
+}
+
 // Descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, the blocks on their
 // way to buckets, and spare ones.
 func Descriptors(cfg *config.Config) uint64 {

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/page"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
@@ -55,6 +56,7 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		return nil, exit.With(exit.Config, err)
 	}
 	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now(), web: web}
+	d.files = fs.NewDescriptors(clientDescriptors(cfg), time.Duration(cfg.Mount.WriteTimeout))
 	if d.traces, err = p.openTraces(ctx, cfg, log); err != nil {
 		return nil, exit.With(exit.Config, err)
 	}

@@ -140,7 +140,7 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		EntryTimeout: time.Duration(cfg.Mount.EntryTimeout), AttrTimeout: time.Duration(cfg.Mount.AttrTimeout),
 		MaxWrite: int(cfg.Mount.MaxWrite), Passthrough: fs.Switch(cfg.Memory.Passthrough),
 		Status: d.status, Control: d.surface.files(), ListElsewhere: cfg.Bind != "" && cfg.Readdir.Remote == config.On,
-		ListTimeout: time.Duration(cfg.Peer.Timeout), Latencies: &d.latencies, Logger: log.Named("fs"),
+		ListTimeout: time.Duration(cfg.Peer.Timeout), Latencies: &d.latencies, Descriptors: d.files, Logger: log.Named("fs"),
 		Audit: log.Named("audit"), AuditChanges: cfg.Log.AuditChanges,
 	}
 	o.Control = append(o.Control, control.File{Name: "metrics", Text: d.page.Text})
