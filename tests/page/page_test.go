@@ -178,9 +178,12 @@ func (v *visit) advice() {
 // forms: nothing is wider than a phone, and both color schemes are there.
 func (v *visit) forms() {
 	v.t.Helper()
-	for _, width := range []int{375, 1200} {
-		v.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == 375}, nil)
+	for _, width := range []int{375, 390, 1200} {
+		v.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 400}, nil)
 		v.wait(fmt.Sprintf(`innerWidth === %d && document.documentElement.scrollWidth <= %d`, width, width))
+		if width < 400 { // no table is wider than its box, so that all of it is read without sliding it to the side
+			v.wait(`document.querySelectorAll(".scroll").length > 3 && [...document.querySelectorAll(".scroll")].every((s) => s.scrollWidth <= s.clientWidth)`)
+		}
 	}
 	colors := map[any]bool{}
 	for _, scheme := range []string{"dark", "light"} {

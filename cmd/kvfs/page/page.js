@@ -66,7 +66,11 @@ function table(id, heads, rows, none) {
   if (!rows.length) return at.replaceChildren(make("p", "soft", none));
   const form = (i) => ({ "#": "number", "*": "long" })[heads[i][0]] || "";
   const head = make("thead", "", make("tr", "", ...heads.map((h, i) => make("th", form(i), h.replace(/^[#*]/, "")))));
-  const body = make("tbody", "", ...rows.map((r) => make("tr", "", ...r.map((c, i) => make("td", form(i), c)))));
+  const body = make("tbody", "", ...rows.map((r) => make("tr", "", ...r.map((c, i) => {
+    const cell = make("td", form(i), c);
+    cell.dataset.head = heads[i].replace(/^[#*]/, ""); // a narrow page has no line of heads
+    return cell;
+  }))));
   const box = scroll || make("div", "scroll"); // kept, with its focus
   box.tabIndex = 0;
   box.setAttribute("role", "region");
