@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
@@ -372,12 +374,25 @@ func (p *Peer) outcome(b *breaker.Breaker, err error) {
 	}
 }
 
+// plainError returns an error of a call as an operator reads it: the cause, without the layers of gRPC around it.
+func plainError(err error) string {
+	st, is := status.FromError(err)
+	if !is {
+		return err.Error()
+	}
+	text := st.Message()
+	if i := strings.LastIndex(text, "desc = "); i >= 0 {
+		text = strings.Trim(text[i+len("desc = "):], `"`)
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+}
+
 // failed counts a failure of the peer. tell tells the breaker and reports whether that opened
 // it.
 func (p *Peer) failed(b *breaker.Breaker, err error, tell func() bool) {
 	p.failures.Add(1)
 	p.mu.Lock()
-	p.mu.lastError = err.Error()
+	p.mu.lastError = plainError(err)
 	p.mu.Unlock()
 	if tell() {
 		what := "calls"
@@ -385,7 +400,7 @@ func (p *Peer) failed(b *breaker.Breaker, err error, tell func() bool) {
 			what = "fetches"
 		}
 		p.n.log.Warn("peer does not answer: this node asks it nothing until a probe succeeds",
-			zap.String("peer", p.name), zap.String("what", what), zap.Error(err))
+			zap.String("peer", p.name), zap.String("what", what), zap.String("error", plainError(err)))
 	}
 }
 
