@@ -323,7 +323,7 @@ func (f *following) blocks() int64 {
 	f.mu.Unlock()
 	var most int64
 	for _, slot := range slots {
-		most = max(most, f.p.n.index.Count(slot))
+		most = max(most, f.p.n.index.Blocks(slot))
 	}
 	return int64(float64(most) / f.p.n.scopes.Share())
 }

@@ -27,6 +27,7 @@ type Index struct {
 	teller  teller
 	live    [MaxSlots / 64]atomic.Uint64 // one bit a slot
 	counts  [MaxSlots]atomic.Int32       // entries of each slot: a Follower enters 16 million at most
+	dirs    [MaxSlots]atomic.Int32       // those that are directories
 	refused atomic.Uint64
 	omitted atomic.Uint64
 	full    atomic.Bool  // an entry was omitted, and no table has shrunk since
@@ -202,6 +203,10 @@ func (x *Index) putLocked(s *shard, p packed, a attrs) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if found {
+		x.countDir(p.slot(), x.attrsLocked(s, s.table.at(place)), -1)
+	}
+	x.countDir(p.slot(), a, 1)
 	if p.class() == otherClass {
 		s.others.set(key, a)
 	}
@@ -265,8 +270,25 @@ func (x *Index) deleteLocked(s *shard, slot Slot, hash, mixed uint64) bool {
 // forgetLocked updates everything else after e was removed. s.write and s.mu are held.
 func (x *Index) forgetLocked(s *shard, e *packed) {
 	x.counts[e.slot()].Add(-1)
+	x.countDir(e.slot(), x.attrsLocked(s, e), -1)
 	if e.class() == otherClass {
 		s.others.remove(otherKey{e.hash, e.slot()})
+	}
+}
+
+// attrsLocked returns the attributes of an entry. s.write or s.mu is held.
+func (x *Index) attrsLocked(s *shard, e *packed) attrs {
+	if class := e.class(); class != otherClass {
+		return x.classes.attrs(class)
+	}
+	a, _ := s.others.get(otherKey{e.hash, e.slot()})
+	return a
+}
+
+// countDir counts an entry of a slot with attributes, if that is a directory.
+func (x *Index) countDir(slot Slot, a attrs, by int32) {
+	if e := (Entry{Mode: a.mode}); e.Dir() {
+		x.dirs[slot].Add(by)
 	}
 }
 
@@ -282,6 +304,7 @@ func (x *Index) removeLocked(s *shard, n int, gone func(e *packed) bool) {
 			others = append(others, e)
 		}
 		x.counts[e.slot()].Add(-1)
+		x.countDir(e.slot(), x.attrsLocked(s, e), -1)
 		return false
 	})
 	s.mu.Lock()
@@ -400,12 +423,7 @@ func (x *Index) Lookup(hash uint64, buf []Holder) []Holder {
 
 // holder unpacks e. s.mu is held.
 func (x *Index) holder(s *shard, e *packed, hash uint64) Holder {
-	var a attrs
-	if class := e.class(); class == otherClass {
-		a, _ = s.others.get(otherKey{e.hash, e.slot()})
-	} else {
-		a = x.classes.attrs(class)
-	}
+	a := x.attrsLocked(s, e)
 	return Holder{Slot: e.slot(), Entry: Entry{
 		Hash: hash, Seq: e.seq, Size: e.size(), Memory: e.memory(),
 		Mode: a.mode, UID: a.uid, GID: a.gid,
@@ -444,7 +462,15 @@ func (x *Index) Stats() Stats {
 	return st
 }
 
-// Count returns how many entries slot has.
+// Blocks returns how many blocks slot has.
+func (x *Index) Blocks(slot Slot) int64 {
+	if slot >= MaxSlots {
+		return 0
+	}
+	return max(x.Count(slot)-int64(x.dirs[slot].Load()), 0)
+}
+
+// Count returns how many entries slot has: blocks and directories.
 func (x *Index) Count(slot Slot) int64 {
 	if slot >= MaxSlots {
 		return 0

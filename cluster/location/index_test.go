@@ -2,6 +2,7 @@ package location
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -374,5 +375,43 @@ func TestRoom(t *testing.T) {
 	}
 	if e := key(3 * most / entryBytes); !x.Put(2, e) || len(x.Lookup(e.Hash, nil)) != 1 {
 		t.Error("no room after a holder has gone")
+	}
+}
+
+// TestBlocks shows that directories are not counted as blocks, whatever becomes of entries.
+func TestBlocks(t *testing.T) {
+	x := New(Options{})
+	rnd := rand.New(rand.NewPCG(1, 2))
+	entries := map[Slot]map[uint64]Entry{1: {}, 2: {}}
+	for i := range 20_000 {
+		slot := Slot(1 + rnd.IntN(2))
+		e := Entry{Hash: HashPath(strconv.Itoa(rnd.IntN(3000))), Seq: uint64(i), Mode: 0o100644, UID: uint32(rnd.IntN(3000))} // more owners than classes
+		if rnd.IntN(3) == 0 {
+			e.Mode = 0o040755
+		}
+		if rnd.IntN(4) == 0 {
+			x.Delete(slot, e.Hash)
+			delete(entries[slot], e.Hash)
+			continue
+		}
+		if !x.Put(slot, e) {
+			t.Fatal("no room")
+		}
+		entries[slot][e.Hash] = e
+	}
+	count := func() (blocks int64) {
+		for _, e := range entries[1] {
+			if !e.Dir() {
+				blocks++
+			}
+		}
+		return blocks
+	}
+	if got, want := x.Blocks(1), count(); got != want || x.Count(1) != int64(len(entries[1])) {
+		t.Errorf("%d blocks of %d entries, want %d of %d", got, x.Count(1), want, len(entries[1]))
+	}
+	x.Drop(1)
+	if got := x.Blocks(1); got != 0 {
+		t.Errorf("%d blocks of a slot that was dropped", got)
 	}
 }

@@ -69,7 +69,7 @@ func TestMemory(t *testing.T) {
 	for slot := range Slot(liveSlots) {
 		x.Drop(slot)
 	}
-	if st := x.Stats(); st.Entries != 0 || st.Bytes > 128<<10 {
+	if st := x.Stats(); st.Entries != 0 || st.Bytes > 192<<10 {
 		t.Errorf("empty: %+v", st)
 	}
 	t.Logf("the most at any size: %v", worst)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/gossip"
@@ -344,8 +345,10 @@ func (c *heldCount) get(e *tiers.Engine) int64 {
 		return c.mu.n
 	}
 	c.mu.n = 0
-	e.Holdings(context.Background(), func(*tiers.Holding) error { // cannot fail
-		c.mu.n++
+	e.Holdings(context.Background(), func(h *tiers.Holding) error { // cannot fail
+		if h.Mode&unix.S_IFMT != unix.S_IFDIR {
+			c.mu.n++
+		}
 		return nil
 	})
 	c.mu.at = time.Now()
