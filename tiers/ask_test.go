@@ -133,7 +133,8 @@ func (w *waits) MayWait() { w.n++ }
 // TestAskLookup: a name of which the node knows nothing is asked for once, component by component, and then found. The
 // thread is told before. What is here already, and what others do not tell of, is not asked for.
 func TestAskLookup(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	clock := newTestClock()
+	c, b, others := newNarrowCrowd(t, 2, tiers.Options{Now: clock.now})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("content")))
@@ -154,6 +155,7 @@ func TestAskLookup(t *testing.T) {
 		t.Errorf("a name that nobody has: %v, announced %d times", err, thread.n)
 	}
 	others.wantAsks("g/sub/none")
+	clock.add(time.Second) // no store followed it
 	after := b.e.Stats().Counters
 	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 2 || misses != 1 {
 		t.Errorf("%d hits and %d misses", hits, misses)

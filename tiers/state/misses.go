@@ -13,12 +13,12 @@ import (
 const storeSoon = 100 * time.Millisecond
 
 // misses counts the look-ups of files that found nothing. A look-up is no miss if it belongs to a store: programs and
-// the kernel look a name up before they make it. Only the begin of the store tells, so the latest look-ups are
-// undecided: they count, and a store takes its own back. What misses tells never falls for that.
+// the kernel look a name up before they make it. Only the begin of the store tells, so the look-ups of the last
+// storeSoon are undecided: they do not count yet, and a store takes its own away.
 //
-// A set of 4 look-ups is full when many names are missed at the same time. Then the oldest counts for good.
+// A set of 4 look-ups is full when many names are missed at the same time. Then the oldest counts at once.
 type misses struct {
-	count, taken uint64
+	count, taken uint64 // count includes the undecided
 	told         uint64 // the most that total has returned
 	undecided    [missSets][4]undecided
 }
@@ -68,14 +68,27 @@ func (m *misses) stored(name uint64, by Process, begin int64) {
 	}
 }
 
-// total returns the number of misses. It never falls.
-func (m *misses) total() uint64 {
-	m.told = max(m.told, m.count-m.taken)
+// total returns the number of misses, without those that are undecided at the time now. It never falls, although a store
+// that took long to begin may take away look-ups that counted already.
+func (m *misses) total(now int64) uint64 {
+	n := m.count - m.taken
+	for i := range m.undecided {
+		for j := range m.undecided[i] {
+			if u := &m.undecided[i][j]; u.n > 0 && now-u.at <= int64(storeSoon) {
+				n -= uint64(u.n)
+			}
+		}
+	}
+	m.told = max(m.told, n)
 	return m.told
 }
 
 // MissedLocked counts a look-up by a process that found no file.
 func (e *State) MissedLocked(parent index.ID, name string, by Process) {
+	ix := e.Mu.Ix
+	if parent != index.Root && (!ix.Valid(parent) || !ix.Linked(parent)) {
+		return // the directory is gone
+	}
 	if e.benchLocked(parent, name) {
 		return
 	}

@@ -56,7 +56,7 @@ func (t *tally) add(b *lane.Batch) {
 func (e *State) SummaryLocked() Summary {
 	t := &e.Mu.Tally
 	s := t.sum
-	s.UnknownKeys = e.Mu.Misses.total()
+	s.UnknownKeys = e.Mu.Misses.total(e.Now())
 	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
 	maps.Copy(s.BytesByTier, t.sum.BytesByTier)
 	return s
