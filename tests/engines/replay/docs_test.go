@@ -123,9 +123,8 @@ func TestConfig(t *testing.T) {
 }
 
 var (
-	memorySize = regexp.MustCompile(`memory: \{size: [0-9]+GiB`)
-	kvfsCall   = regexp.MustCompile(`\bkvfs ([a-z]+)\b([^|;&#` + "`" + `\n]*)`)
-	longFlag   = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
+	kvfsCall = regexp.MustCompile(`\bkvfs ([a-z]+)\b([^|;&#` + "`" + `\n]*)`)
+	longFlag = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
 )
 
 // TestCalls shows that the commands of kvfs that the recipes use exist, with
