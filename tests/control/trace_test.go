@@ -65,7 +65,7 @@ func TestTrace(t *testing.T) {
 	if names, err := os.ReadDir(to.Dir); err != nil || len(names) > 0 {
 		t.Errorf("the other mount has %v, %v afterwards", names, err)
 	}
-	if _, stderr, code := harness.Kvfs(t, "trace", "record", "-o", from.Path("trace"), from.Dir); code != 1 || !strings.Contains(stderr, "is in the mount that is recorded") {
+	if _, stderr, code := harness.Kvfs(t, "trace", "record", "-o", from.Path("trace"), from.Dir); code != 3 || !strings.Contains(stderr, "it is in the mount at "+from.Dir) {
 		t.Errorf("a trace in the mount itself: exit code %d, %s", code, stderr)
 	}
 }
