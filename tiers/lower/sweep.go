@@ -43,7 +43,7 @@ func (h *host) sweep() {
 	}
 }
 
-// sweepSome is Sweep for some entries. It returns false if the tier does not answer.
+// sweepSome asks the tier for some of its entries again. It returns false if the tier does not answer.
 func (h *host) sweepSome(ids []index.ID) bool {
 	e := h.e
 	var keys []block.Key

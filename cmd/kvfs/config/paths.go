@@ -28,7 +28,7 @@ func (c *Config) Paths() []Path {
 	return all
 }
 
-// pathsIn is Paths for a struct and its settings, at path. Tables have no paths.
+// pathsIn returns the paths that the settings of a struct hold; path leads to the struct. Tables have no paths.
 func pathsIn(v reflect.Value, settings []*setting, path string) (all []Path) {
 	for _, s := range settings {
 		field, at := v.Field(s.index), join(path, s.key)
