@@ -156,7 +156,9 @@ func (d *device) measure() error {
 	if err != nil {
 		return err
 	}
+	d.tier.mu.Lock()
 	d.fits = min(d.capacity, d.mu.space.Usage().FileBytes+left)
+	d.tier.mu.Unlock()
 	if d.fits < d.capacity {
 		d.tier.log.Warn("size of the SSD directory is more than its file system has room for: lower the size, or free room there",
 			zap.String("device", d.dir), zap.String("size", format.Size(d.capacity)), zap.String("room", format.Size(d.fits)))
@@ -226,23 +228,27 @@ func (d *device) recover(ctx context.Context) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
+	d.recoveredIn = rec.Took
+	setAside := make([]int64, len(rec.SetAside)) // sizes
+	for i, p := range rec.SetAside {
+		t.log.Warn("slab set aside", zap.String("device", d.dir), zap.Uint32("slab", p.Number), zap.Error(p.Err))
+		if info, err := os.Stat(p.Path); err == nil {
+			setAside[i] = info.Size()
+		}
+	}
+	// The devices recover side by side, and a newer copy on one takes its block from another one.
 	t.mu.Lock()
 	t.mu.ledger.Rank(d.mu.space)
+	for i, p := range rec.SetAside {
+		d.mu.space.SetAside(p.Number, setAside[i])
+	}
+	blocks := d.mu.space.Usage().Blocks
 	t.mu.Unlock()
 	if t.opts.Progress != nil {
 		t.opts.Progress(d.dir, int64(slots), int64(slots))
 	}
-	d.recoveredIn = rec.Took
-	for _, p := range rec.SetAside {
-		t.log.Warn("slab set aside", zap.String("device", d.dir), zap.Uint32("slab", p.Number), zap.Error(p.Err))
-		size := int64(0)
-		if info, err := os.Stat(p.Path); err == nil {
-			size = info.Size()
-		}
-		d.mu.space.SetAside(p.Number, size)
-	}
 	fields := []zap.Field{
-		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", d.mu.space.Usage().Blocks),
+		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", blocks),
 		zap.Int("slabs", rec.Slabs), zap.Int64("by_index", rec.ByIndex), zap.Duration("took", rec.Took),
 	}
 	if !d.home.Fresh {
@@ -257,18 +263,22 @@ func (d *device) recover(ctx context.Context) error {
 func (d *device) shrink() error {
 	t := d.tier
 	for {
-		before := d.mu.space.Over()
-		if before == 0 {
-			return nil
-		}
 		t.mu.Lock()
-		least := t.mu.ledger.ClearLeast(d.mu.space)
+		before := d.mu.space.Over()
+		var least *ledger.Slab
+		if before > 0 {
+			least = t.mu.ledger.ClearLeast(d.mu.space)
+		}
 		t.mu.Unlock()
 		if least == nil {
 			return nil
 		}
 		t.log.Warn("slab deleted: over capacity", zap.String("device", d.dir), zap.Uint32("slab", least.Header.Number))
-		if d.keeper.deleteSlab(least); d.mu.space.Over() == before {
+		d.keeper.deleteSlab(least)
+		t.mu.Lock()
+		after := d.mu.space.Over()
+		t.mu.Unlock()
+		if after == before {
 			return fmt.Errorf("its files take %s, more than its size of %s, and %s cannot be deleted. Delete it, or raise the size: %w",
 				format.Size(d.capacity+before), format.Size(d.capacity), least.Path, block.ErrNoSpace)
 		}

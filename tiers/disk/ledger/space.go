@@ -394,7 +394,7 @@ type ClassUsage struct {
 	Slots, Used int
 }
 
-// Usage returns what the space holds.
+// Usage returns what the space holds. Like all of Space it needs the lock of its Ledger.
 func (sp *Space) Usage() Usage {
 	u := Usage{
 		UsedBytes: sp.usedBytes, FileBytes: sp.fileBytes, Blocks: sp.blocks, Slabs: len(sp.slabs),
