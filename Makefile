@@ -60,8 +60,8 @@ lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, impo
 deadcode: ## list functions of the product that only tests call
 	go run golang.org/x/tools/cmd/deadcode@v0.51.0 $(firstword $(LINK)) ./cmd/kvfs
 
-fuzz: ## run each fuzz target for FUZZTIME (5s)
-	@.ci/fuzz
+fuzz: test-all-deps ## run each fuzz target with FUZZTIME (20000x) inputs
+	@.ci/fuzz $(LINK)
 
 # Without ARGS a run measures everything, and replaces the tables and plots of docs/performance.md.
 bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/performance.md -plots docs
