@@ -72,10 +72,10 @@ func patient(o *Options) { o.tuning.drop = time.Hour }
 // TestResyncEqual shows that comparing what is known with what a peer holds costs little if the two
 // are equal, and mends what differs.
 func TestResyncEqual(t *testing.T) {
-	const blocks, times = 5000, 5
+	const blocks, times = 5000, 2
 	a := start(t, "a", nil)
 	a.hold(1, paths(0, blocks)...)
-	b := start(t, "b", func(o *Options) { o.tuning.resync = 50 * time.Millisecond }, a)
+	b := start(t, "b", func(o *Options) { o.tuning.resync = time.Second }, a)
 	together(t, a, b)
 	before := b.knows(t, "a", blocks)
 	var m Member
