@@ -51,8 +51,8 @@ test-ceph: ceph-deps ## the tests of the tier on object storage, each with a Cep
 test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs provider
 	@KVFS_TEST_RDMA=$(RDMA) exec .ci/rdma
 
-race: test-all-deps ## every test in its short form under the race detector, the daemon included; SET=quick or RACED='./tiers/...' takes a part
-	@$(REPORT) $(SET:%=-set=%) -- -race -short -timeout=60m $(FLAGS) $(if $(SET),,$(RACED))
+race: test-all-deps ## every test in its short form under the race detector, the daemon included; SET=quick and RACED='./tiers/...' take a part
+	@$(REPORT) $(SET:%=-set=%) -- -race -short -timeout=60m $(FLAGS) $(RACED)
 
 lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, imports and style
 	@.ci/lint

@@ -8,9 +8,9 @@
 //
 //	report [-set quick|rest] [-skips FILE] -- [ARGS]
 //
-// ARGS are arguments of `go test` before its packages. With -set the packages are those that have tests of this set
-// (see tests/sets), and those of other modules follow each in a run of its own. Without it, ARGS have the packages;
-// without ARGS, too, report reads the JSON of a run from standard input.
+// ARGS are arguments of `go test`. With -set the packages are those that have tests of this set (see tests/sets), and
+// those of other modules follow each in a run of its own; patterns like ./tests/... at the end of ARGS take a part of
+// them. Without -set, ARGS have the packages; without ARGS, too, report reads the JSON of a run from standard input.
 //
 // With -skips, a skip that FILE does not expect is a failure. A line of FILE has patterns of a package, a test and
 // a reason, with a tab between them; "#" begins a comment.
@@ -91,6 +91,7 @@ func plan(set string, args []string) ([][]string, error) {
 		return nil, fmt.Errorf("-set=%s: want %s or %s", set, sets.Quick, sets.Rest)
 	}
 	os.Setenv(sets.Env, set)
+	args, below := splitPatterns(args)
 	here, modules := packages(set)
 	if set == sets.Quick {
 		out, err := exec.Command("go", "list", "./...").Output()
@@ -99,11 +100,35 @@ func plan(set string, args []string) ([][]string, error) {
 		}
 		here = append(here, whole(strings.Fields(string(out)))...)
 	}
-	runs := [][]string{slices.Concat(args, here)}
+	outside := func(dir string) bool { return !below(dir) }
+	here, modules = slices.DeleteFunc(here, outside), slices.DeleteFunc(modules, outside)
+	var runs [][]string
+	if len(here) > 0 {
+		runs = append(runs, slices.Concat(args, here))
+	}
 	for _, dir := range modules {
 		runs = append(runs, slices.Concat([]string{"-C", dir}, args, []string{"./..."}))
 	}
+	if len(runs) == 0 {
+		return nil, fmt.Errorf("-set=%s: no package has tests of it there", set)
+	}
 	return runs, nil
+}
+
+// splitPatterns takes the patterns of packages off the end of args. below reports whether a package, as "./dir", "dir" or with
+// its module, is in one of them: those that are below a directory, like ./tests/..., or all if there are none.
+func splitPatterns(args []string) (rest []string, below func(pkg string) bool) {
+	i := len(args)
+	for i > 0 && strings.HasPrefix(args[i-1], "./") {
+		i--
+	}
+	dirs := args[i:]
+	return args[:i:i], func(pkg string) bool {
+		pkg = strings.TrimPrefix(strings.TrimPrefix(pkg, module), "./") + "/"
+		return len(dirs) == 0 || slices.ContainsFunc(dirs, func(d string) bool {
+			return strings.HasPrefix(pkg, strings.TrimSuffix(strings.TrimPrefix(d, "./"), "..."))
+		})
+	}
 }
 
 // packages returns the divided packages that have tests of a set: those of this module, as "./dir", and those that are

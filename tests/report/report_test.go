@@ -89,14 +89,19 @@ func TestPlan(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	t.Setenv(sets.Env, "")
 	for _, c := range []struct {
-		set, has, hasNot string
+		set, part, has, hasNot string
 	}{
-		{sets.Quick, "-v ./tests/mount", "tests/csi"},
-		{sets.Quick, module + "tests/report", "./tests/engines/llama"},
-		{sets.Rest, "./tests/engines/llama", "tests/report"},
-		{sets.Rest, "-C tests/csi -v ./...", module},
+		{sets.Quick, "", "-v ./tests/mount", "tests/csi"},
+		{sets.Quick, "", module + "tests/report", "./tests/engines/llama"},
+		{sets.Quick, "./...", module + "tests/report", "./tests/engines/llama"},
+		{sets.Quick, "./tests/...", "-v ./tests/mount", "kvfs/tiers"},
+		{sets.Quick, "./tests/...", module + "tests/report", "./cluster"},
+		{sets.Quick, "./tiers/... ./cluster/...", "-v ./cluster ./cluster/location", "tests"},
+		{sets.Rest, "", "./tests/engines/llama", "tests/report"},
+		{sets.Rest, "", "-C tests/csi -v ./...", module},
+		{sets.Rest, "./tests/csi/...", "-C tests/csi -v ./...", "tests/mount"},
 	} {
-		runs, err := plan(c.set, []string{"-v"})
+		runs, err := plan(c.set, append([]string{"-v"}, strings.Fields(c.part)...))
 		text := ""
 		for _, args := range runs {
 			text += strings.Join(args, " ") + "\n"
@@ -105,8 +110,10 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %v\n%s", c.set, err, text)
 		}
 	}
-	if _, err := plan("all", nil); err == nil {
-		t.Error("-set=all is no error")
+	for _, c := range [][]string{{"all"}, {sets.Rest, "./fs/..."}} {
+		if _, err := plan(c[0], c[1:]); err == nil {
+			t.Errorf("%s is no error", c)
+		}
 	}
 }
 
