@@ -14,7 +14,7 @@ import (
 // slow bounds what a node sends, so that a fetch can be caught in the middle.
 func (w *world) slow(node int, rate string) {
 	w.t.Helper()
-	w.Net.Run(node, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+	w.Net.Run(node, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
 }
 
 // fast undoes slow.
@@ -105,6 +105,7 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 		w.wantVersion(b, name, version)
 	}
 	harness.Poll(t, "the block is known", func() bool { return w.exists(c, name) })
+	harness.Poll(t, "the holder is asked again", func() bool { return c.Member(a.Name).Breaker == "closed" })
 	w.slow(0, "50mbit") // 2 s for the block: longer than it takes to catch it, less than the deadline.
 	begin := w.received(2)
 	reads := w.readAll(c, name, name, name)
