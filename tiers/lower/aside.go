@@ -117,7 +117,9 @@ func (e *loads) PromoteTaken(ctx context.Context, id index.ID) error {
 		e.Mu.Unlock()
 		return state.ErrStale
 	}
-	p.Copy = p.Copy || first
+	if first { // else the tier may be loading it, and another process waits for it
+		p.Copy = true
+	}
 	p.waiters++
 	p.tier.HastenLocked(&p.Load)
 	e.Mu.Unlock()
