@@ -40,7 +40,7 @@ func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers
 	}
 	return tiers.Open(ctx, tiers.Options{
 		Primary: primary, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 	})
 }
 
@@ -302,7 +302,7 @@ func TestResume(t *testing.T) {
 		hooks := &Hooks{}
 		engine, err := tiers.Open(t.Context(), tiers.Options{
 			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"context"
 	"syscall"
 	"time"
 
@@ -15,10 +14,6 @@ import (
 // preferredIO is st_blksize of files: Python and stdio size their buffers by it,
 // and with 4096 read a block in two pieces.
 const preferredIO = 1 << 20
-
-// noticeTime is how long a truncation waits for the kernel to forget the name. The wait is
-// bounded because another client may hold the directory.
-const noticeTime = 50 * time.Millisecond
 
 // fillEntry answers a look-up. The kernel may keep a committed file, but not one that is being written: so the
 // first look-up after the commit reaches the engine, and gets the lease that a positive answer promises.
@@ -92,11 +87,6 @@ func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 			if err := f.dropPrivileges(id); err != nil {
 				return status(err)
 			}
-		}
-		if size == 0 { // others must ask the engine about it from now on
-			ctx, cancel := context.WithTimeout(context.Background(), noticeTime)
-			f.kernel.Flush(ctx)
-			cancel()
 		}
 	}
 	var c tiers.Change

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -29,6 +30,10 @@ type waiter struct {
 
 // MayWait implements tiers.Waiter.
 func (w waiter) MayWait() { w.f.kernel.MayBlock(w.unique) }
+
+// noticeTime is how long an open with O_TRUNC waits for the kernel to forget the name. The wait is bounded because
+// another client may hold the directory.
+const noticeTime = 50 * time.Millisecond
 
 // Open implements OPEN.
 func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -57,6 +62,11 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 		f.forget(0, h.ID(), "") // the kernel does not see stores through a mapping; see attrTimeout
 	} else {
 		f.opts.Descriptors.give()
+	}
+	if in.Flags&syscall.O_TRUNC != 0 { // the block is gone: the kernel tells nobody that it is there from now on
+		ctx, cancel := context.WithTimeout(f.ctx, noticeTime)
+		f.kernel.Flush(ctx)
+		cancel()
 	}
 	return f.stale.answer(&by, err, fuse.EINTR)
 }

@@ -16,20 +16,18 @@
 // Directories, regular files, and the operations of POSIX on them, except links (hard and
 // symbolic), devices, O_TMPFILE and ACLs. Beyond POSIX:
 //
-//   - A file with a new name, and a file that O_TRUNC makes of a block with bytes, becomes
-//     visible to other processes at its commit: at the rename, or at the last close by the
-//     process that made it. Until then other processes see the block before, or none. The
-//     writing process sees its bytes at any time. The first byte in an empty file hides
-//     that file in the same way.
+//   - A name is one file. A new file with the name of a block, and one that is written anew with
+//     O_TRUNC, is private to its process until its commit: the rename, an fsync, or the last close
+//     by the process that made it. Until then other processes find nothing.
 //   - An open for writing without O_TRUNC opens the existing file, as in POSIX: all
 //     processes see what is written.
 //   - Temporary names, plain names (lock files) and pinned groups follow POSIX from the
 //     first byte, with one exception: truncating a temporary file that another process has
-//     open for writing makes a new version, and does not empty the file of that process.
+//     open for writing makes a new file, which has the name from then on.
 //   - A lost or evicted file is ENOENT at look-up or open. A read that has begun is never
 //     short because of kvfs.
-//   - A process that a signal kills while it writes its own version commits only what it
-//     has synced. What all processes have seen stays.
+//   - A process that a signal kills while it writes a private file leaves nothing. What all
+//     processes have seen stays.
 //
 // Package tiers/draft has these rules, and the engine carries them out. The rules depend on the
 // calling process, but the kernel names only the calling thread. So this package reads the process of
@@ -47,7 +45,7 @@
 // Writes bypass the daemon if the engine has reserved the space beforehand (tiers.Handle.Direct): for
 // an existing file opened in place, and, once the group's block size is known, for a new file. Other
 // writes pass through the daemon, which reserves as a file grows: the first block of a group, a file
-// opened with O_APPEND, and an empty file, which its first byte hides.
+// opened with O_APPEND, and an empty file.
 //
 // The package uses go-fuse's raw interface, not its node tree. The node tree registers and
 // unregisters the backing file at every open: two system calls, a third of the time of a 64 KiB
@@ -64,22 +62,23 @@
 //     see the writes, the answer has FOPEN_DIRECT_IO as well: reads and writes of that
 //     handle come here, and a mapping of it maps the file. Handles of both kinds can be
 //     open at one time.
-//   - A version has an inode of its own.
+//   - A block that is written anew keeps its inode if nobody has it open. Else the new file has
+//     another inode.
 //
 // # When a name means another file
 //
 // The kernel opens the inode that it knows for a name, and OPEN cannot answer with another one.
-// The front answers ESTALE if the name means another file to the calling process: O_TRUNC makes
-// a version for it, another process has replaced the file, or the file is hidden from it. On
-// ESTALE the kernel looks the name up and opens what it finds, but only once in a system call.
+// The front answers ESTALE if the name means another file, or none, to the calling process:
+// O_TRUNC has made another file, because the block is open, another process has replaced the file,
+// or the file is private to another process. On ESTALE the kernel looks the name up and opens
+// what it finds, but only once in a system call.
 // An open through /proc/self/fd means the file, not its name, and looks the same here. So
 // staleThreads remembers for a moment which threads got ESTALE:
 //
-//   - The engine learns it (tiers.Caller.Told), and opens the requested file, unless that
-//     would have to be a new version.
+//   - The engine learns it (tiers.Caller.Told), and opens the requested file.
 //   - The front never answers a second ESTALE, because engines do not know it. An open for
 //     reading fails with ENOENT, a miss. An open for writing fails with EINTR: nothing was
-//     written, and the next attempt finds the version that was made.
+//     written, and the next attempt finds the file that was made.
 //
 // # One engine, several mounts
 //

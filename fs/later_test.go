@@ -51,7 +51,7 @@ func TestDetachPromoting(t *testing.T) {
 	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 		Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: gated}},
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func TestLookupAsks(t *testing.T) {
 	mounts := &Mounts{}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true,
-		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 		Secondaries: []tiers.SecondaryOptions{{Name: "peer", Tier: others, Cascade: tiers.CascadeOff}},
 	})
 	if err != nil {

@@ -219,7 +219,7 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 	hooks := &Hooks{}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: wrap(memory), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
 	if err != nil {
 		t.Fatal(err)

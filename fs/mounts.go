@@ -35,12 +35,6 @@ func (h *Hooks) Alive(p tiers.Process) bool {
 	return f == nil || f.procs.alive(p.PID)
 }
 
-// Closed is for tiers.Options.Closed.
-func (h *Hooks) Closed(p tiers.Process, id index.ID) bool {
-	f := h.files.Load()
-	return f != nil && f.procs.closed(p.PID, f.epoch.Ino(uint64(id)))
-}
-
 // maxMounts is how many mounts an owner serves at most: a verdict packs the number of the mount
 // and a thread id in 32 bits.
 const maxMounts = 1<<10 - 1
@@ -91,15 +85,6 @@ func (m *Mounts) Alive(p tiers.Process) bool {
 	}
 	f := m.files[p.Kernel].Load()
 	return f != nil && f.procs.alive(p.PID)
-}
-
-// Closed is for tiers.Options.Closed. It reports true for a process of a mount that is gone.
-func (m *Mounts) Closed(p tiers.Process, id index.ID) bool {
-	if p.Kernel > maxMounts {
-		return true
-	}
-	f := m.files[p.Kernel].Load()
-	return f == nil || f.procs.closed(p.PID, f.epoch.Ino(uint64(id)))
 }
 
 func (m *Mounts) list() []*files {

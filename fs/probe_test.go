@@ -152,7 +152,7 @@ func TestSelfTestOfResume(t *testing.T) {
 		m.wrong.Store(wrong)
 		engine, err := tiers.Open(t.Context(), tiers.Options{
 			Primary: m, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -31,8 +31,6 @@ type processes interface {
 	alive(pid uint32) bool
 	killed(tid uint32) bool
 	stillOpen(tid uint32, ino uint64) bool
-	// closed reports whether a process has, as far as one can see, no descriptor to write a file by.
-	closed(pid uint32, ino uint64) bool
 }
 
 // caller describes the process of thread tid, which makes a request.
@@ -244,46 +242,32 @@ func readShortAt(dir int, name string, buf []byte) []byte {
 
 // stillOpen reports whether thread tid has a descriptor that can write the inode with number
 // ino. The answer is no before Linux 5.14, whose fdinfo does not tell the inode, and for a
-// process with more than maxDescriptors, where the search would take too long.
+// process with more than maxDescriptors, where the search would take too long. It reads nothing
+// of /proc/<tid>/fd: as with stat (killed), that would deadlock if the thread is in execve(2).
 func (p *procfs) stillOpen(tid uint32, ino uint64) bool {
-	open, known := p.hasOpen(tid, ino)
-	return known && open
-}
-
-// closed implements processes. Where stillOpen cannot tell, only an ended process has closed.
-func (p *procfs) closed(pid uint32, ino uint64) bool {
-	open, known := p.hasOpen(pid, ino)
-	return known && !open || !p.alive(pid)
-}
-
-// hasOpen looks at the descriptors of thread tid. It reads nothing of /proc/<tid>/fd: as with stat (killed), that would
-// deadlock if the thread is in execve(2).
-func (p *procfs) hasOpen(tid uint32, ino uint64) (open, known bool) {
 	dir, err := unix.Open(p.path(tid)+"/fdinfo", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false, false
+		return false
 	}
 	defer unix.Close(dir)
 	var list [4096]byte // holds more than maxDescriptors
 	n, err := unix.ReadDirent(dir, list[:])
 	if err != nil {
-		return false, false
+		return false
 	}
 	_, count, names := unix.ParseDirent(list[:n], -1, make([]string, 0, maxDescriptors))
 	if count == 0 || count > maxDescriptors { // none: its first thread may have ended
-		return false, false
+		return false
 	}
 	want := []byte("\nino:\t" + strconv.FormatUint(ino, 10) + "\n")
-	known = true
 	for _, name := range names {
 		var buf [256]byte // the lines that matter come first
 		info := readShortAt(dir, name, buf[:])
 		if bytes.Contains(info, want) && writes(info) {
-			return true, true
+			return true
 		}
-		known = known && (info == nil || bytes.Contains(info, want[:len("\nino:\t")]))
 	}
-	return false, known
+	return false
 }
 
 // writes reports whether the descriptor of an fdinfo is open for writing: the last octal digit

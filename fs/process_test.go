@@ -165,58 +165,6 @@ func TestProcessAlive(t *testing.T) {
 	}
 }
 
-// TestProcessClosed shows of which processes is known that they have no descriptor to write a file by: of those
-// that have ended, and of those whose few descriptors can be seen.
-func TestProcessClosed(t *testing.T) {
-	c := startClient(t)
-	c.begin("end-first-thread", "")
-	waitStatus(t, c.pid, "\nState:\tZ")
-	child := sleeper(t)
-	ended := uint32(child.Process.Pid)
-	child.Process.Kill()
-	child.Wait()
-	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	holder := exec.Command("sleep", "1000")
-	holder.ExtraFiles = []*os.File{f}
-	reader := exec.Command("sleep", "1000")
-	read, err := os.Open(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer read.Close()
-	reader.ExtraFiles = []*os.File{read}
-	for _, cmd := range []*exec.Cmd{holder, reader} {
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer cmd.Wait()
-		defer cmd.Process.Kill()
-	}
-	for name, p := range views() {
-		for _, x := range []struct {
-			who  string
-			pid  uint32
-			want bool
-		}{
-			{"one that has it open", uint32(holder.Process.Pid), false}, {"one that can only read it", uint32(reader.Process.Pid), true},
-			{"one that has ended", ended, true}, {"one without its first thread", c.pid, false}, {"one that cannot be seen", 0, false},
-		} {
-			if got := p.closed(x.pid, st.Ino); got != x.want {
-				t.Errorf("%s: %s: closed %v, want %v", name, x.who, got, x.want)
-			}
-		}
-	}
-	c.do("stat", "/")
-}
-
 // waitStatus waits until the status of a process has a line, which is no event for us.
 func waitStatus(t *testing.T, pid uint32, line string) {
 	t.Helper()

@@ -49,7 +49,7 @@ func TestAbandon(t *testing.T) {
 			must(w.t, err)
 			f.abandon()
 		}, "new", "ErrNotFound", 1},
-		{"new version", func(w *world) { begin(w, "a", true).abandon() }, "a", "old", 1},
+		{"begun anew", func(w *world) { begin(w, "a", true).abandon() }, "a", "ErrNotFound", 1},
 		{"written in place", func(w *world) { begin(w, "a", false).abandon() }, "a", string(fill("1p", "p")), 0},
 		{"in place, not written", func(w *world) {
 			f, err := w.openWrite(ctx, 10, "a", false)
@@ -121,7 +121,7 @@ func TestAbandon(t *testing.T) {
 			must(w.t, err)
 			f.abandon()
 			r.abandon()
-		}, "a", "old", 1},
+		}, "a", "ErrNotFound", 1},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			clock := newTestClock()
@@ -171,8 +171,8 @@ func TestAbandonTemporary(t *testing.T) {
 	w.close(false)
 }
 
-// TestGone: a version that was given up is told from a file without a name that somebody has
-// open. A kernel may still take the version for the block, and must not find its size.
+// TestGone: a private file that was given up is told from a file without a name that somebody has
+// open. A kernel may still take the file for the block, and must not find its size.
 func TestGone(t *testing.T) {
 	ctx := context.Background()
 	w := open(t, shmDir(t), tiers.Options{})
@@ -180,41 +180,18 @@ func TestGone(t *testing.T) {
 	f, err := w.openWrite(ctx, 10, "a", true)
 	must(t, err)
 	if w.e.Attr(f.id).Gone {
-		t.Error("a version that is being written is gone")
+		t.Error("a private file is gone")
 	}
 	w.e.Abandon(f.h)
 	if a := w.e.Attr(f.id); !a.Gone {
-		t.Errorf("a version that was given up: %+v", a)
+		t.Errorf("a private file that was given up: %+v", a)
 	}
 	w.forget(f.id)
+	must(t, w.put(10, "a", []byte("new")))
 	r, err := w.openRead(20, "a")
 	must(t, err, w.unlink(20, "a"))
 	if a := w.e.Attr(r.id); a.Gone || a.Nlink != 0 || a.Size != 3 {
 		t.Errorf("a file without a name, open: %+v", a)
 	}
 	must(t, r.close())
-}
-
-// TestAbandonSynced: what fsync has returned for outlives a killed writer, though another process renames the
-// temporary file at that very time.
-func TestAbandonSynced(t *testing.T) {
-	w := open(t, t.TempDir(), tiers.Options{})
-	data := fill("1p", "p")
-	for range 500 {
-		f, err := w.create(10, "x.tmp", false, true)
-		must(t, err)
-		_, err = f.h.WriteAt(context.Background(), data, 0)
-		must(t, err)
-		synced := make(chan error, 1)
-		go func() { synced <- w.e.Fsync(context.Background(), f.id) }()
-		must(t, w.rename(20, "x.tmp", "b", false))
-		must(t, <-synced)
-		f.abandon()
-		got, err := w.get(30, "b")
-		must(t, err)
-		if string(got) != string(data) {
-			t.Fatalf("got %d bytes, want %d", len(got), len(data))
-		}
-		must(t, w.unlink(30, "b"))
-	}
 }

@@ -89,10 +89,9 @@
 //
 // # Writing
 //
-// Package draft has the rules as a table of states. A file is opened for writing in place, except that O_TRUNC on a
-// block with bytes and a new name make a version of their own. Only its own process finds a version, until the version
-// is committed and takes the name. File has the states and how they show in an entry. version.go of package writing
-// has the versions that wait for a name, limbo.go the blocks that were replaced.
+// Package draft has the rules. A name is one file. A file is opened for writing in place, except that O_TRUNC on a block
+// begins anew, and that a new file is private to its own process until it is committed. File has the states and how they
+// show in an entry. limbo.go of package writing has the blocks that were replaced and can still be opened for a moment.
 //
 // # Several kernels
 //

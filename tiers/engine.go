@@ -113,7 +113,7 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 }
 
 // runExpiry removes files past their time to live, temporary files that were not open for
-// TempExpiry, versions that no process can name any more, and groups without files.
+// TempExpiry, private files that no process opens any more, and groups without files.
 func (e *Engine) runExpiry(ctx context.Context) {
 	t := time.NewTicker(expiryTick)
 	defer t.Stop()
@@ -131,7 +131,7 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		line := e.core.SummarizeLocked(&lane.Batch{})
 		e.core.Mu.Unlock()
 		e.core.Finish(&g)
-		e.core.writing.ExpireVersions()
+		e.core.writing.ExpireFiles()
 		strays = e.core.elsewhere.SettleStrays(strays)
 		e.core.LogSummary(line)
 		e.core.writing.TellTouched()

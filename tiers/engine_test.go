@@ -65,11 +65,10 @@ func TestCommit(t *testing.T) {
 			create 10 a g/a
 			close a -> ok; stored g/a 0
 			cat 20 g/a -> empty
-			# its first byte hides it again
 			open 10 b g/a
 			stat 20 g/a -> 0 0100644 1:2 nlink 1
 			write b 1p x
-			stat 20 g/a -> ErrNotFound
+			stat 20 g/a -> 1p 0100644 1:2 nlink 1
 			close b -> ok; stored g/a 1p
 			cat 20 g/a -> x*1p`},
 		{name: "two handles: the last one commits", text: `
@@ -117,16 +116,16 @@ func TestPoison(t *testing.T) {
 	runScripts(t, []script{
 		{name: "failed write", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 20 a g/a trunc
+			open 20 a g/a trunc -> ok; removed g/a 1p replaced
 			write a 1p y
 			write a 17p y -> ErrTooLarge
 			write a 1p z
 			flush a -> ErrPoisoned
-			cat 30 g/a -> x*1p
+			stat 30 g/a -> ErrNotFound
 			rename 20 g/a g/b -> ErrPoisoned
 			release a
-			cat 20 g/a -> x*1p
-			stats -> used 1p pinned 0 blocks 1 writing 0`},
+			stat 20 g/a -> ErrNotFound
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
 		{name: "new name", text: `
 			create 10 a g/a
 			write a 17p y -> ErrTooLarge
@@ -167,20 +166,20 @@ func TestPoison(t *testing.T) {
 			cat 20 g/a -> y*1p`},
 		{name: "killed while rewriting", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 10 a g/a trunc
+			open 10 a g/a trunc -> ok; removed g/a 1p replaced
 			write a 1p y
 			flush a killed
 			release a
-			cat 20 g/a -> x*1p
-			cat 10 g/a -> x*1p`},
+			stat 20 g/a -> ErrNotFound
+			stat 10 g/a -> ErrNotFound`},
 		{name: "killed, and the thread that opened has ended before", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 10 a g/a trunc
+			open 10 a g/a trunc -> ok; removed g/a 1p replaced
 			write a 1p y
 			flush a killed 20
 			release a
-			cat 20 g/a -> x*1p
-			stats -> used 1p pinned 0 blocks 1 writing 0`},
+			stat 20 g/a -> ErrNotFound
+			stats -> used 0 pinned 0 blocks 0 writing 0`},
 		{name: "a child that inherited it is killed, and its parent closes", text: `
 			create 10 a g/a
 			write a 1p y
@@ -203,154 +202,127 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// TestVersions: who empties a block works on a version of its own, which takes the name when it is
-// committed, and the last commit wins (rule 2; A9, A22).
-func TestVersions(t *testing.T) {
+// TestOneFile: a name is one file, which is private to its process until the commit; who truncates a block begins anew
+// (rules 1 to 5; A9, A22).
+func TestOneFile(t *testing.T) {
 	runScripts(t, []script{
-		{name: "truncating rewrite", text: `
+		{name: "rewrite of a block that nobody has open: the same inode", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 old g/a
-			open 10 a g/a trunc
+			lookup 30 r g/a -> 2p stable=true
+			open 10 a g/a trunc -> ok; removed g/a 2p replaced
+			stats -> used 2p pinned 2p blocks 0 writing 1
 			write a 1p y
 			cat 10 g/a -> y*1p
-			cat 20 g/a -> x*2p
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
+			stat 20 g/a -> ErrNotFound
+			ls 20 g -> []
+			ls 10 g -> [a]
+			openref 30 f r -> ErrStale
+			close a -> ok; stored g/a 1p
+			cat 20 g/a -> y*1p
+			openref 30 f r
+			read f -> y*1p
+			close f
+			stats -> used 1p pinned 0 blocks 1 writing 0
+			blobs -> 2`},
+		{name: "rewrite of a block that a process has open: it keeps the bytes", text: `
+			put 10 g/a 2p x -> ok; stored g/a 2p
+			openr 20 old g/a
+			lookup 10 r g/a -> 2p stable=true
+			tryopen 10 r -> ErrStale; removed g/a 2p replaced
+			stat 20 g/a -> ErrNotFound
+			lookup 10 s g/a -> 0 stable=false
+			reopen 10 a s
+			write a 1p y
+			cat 10 g/a -> y*1p
+			stat 20 g/a -> ErrNotFound
+			read old -> x*2p
+			close a -> ok; stored g/a 1p
 			cat 20 g/a -> y*1p
 			read old -> x*2p
 			close old
 			stats -> used 1p pinned 0 blocks 1 writing 0`},
-		{name: "only the thread that it was promised to finds it before it is open", text: `
+		{name: "the thread does not come back for the new file", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			cat 21 g/a -> x*2p
-			lookup 20 s g/a -> 0 stable=false
-			reopen 20 a s
-			write a 1p y
-			cat 21 g/a -> y*1p
-			cat 30 g/a -> x*2p
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 30 g/a -> y*1p`},
-		{name: "promised and never opened", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			lookup 20 s g/a -> 0 stable=false
-			forget s
-			stat 20 g/a -> 2p 0100644 1:2 nlink 1
+			openr 20 old g/a
+			lookup 10 r g/a -> 2p stable=true
+			tryopen 10 r -> ErrStale; removed g/a 2p replaced
 			advance 12s
-			lookup 20 s g/a -> 2p stable=true
-			stats -> used 2p pinned 0 blocks 1 writing 0
-			blobs -> 2`},
-		{name: "promised, and the thread does something else", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			rename 20 g/a g/b -> ok; renamed g/b<-g/a 2p
-			cat 20 g/b -> x*2p
-			stat 20 g/a -> ErrNotFound
-			lookup 20 s g/b -> 2p stable=true
-			tryopen 20 s -> ErrStale
-			unlink 20 g/b -> ok; removed g/b 2p unlink
-			stat 20 g/b -> ErrNotFound
+			stat 10 g/a -> ErrNotFound
+			close old
+			stats -> used 0 pinned 0 blocks 0 writing 0
 			blobs -> 1`},
-		{name: "promised, and the thread opens in place", text: `
+		{name: "rewrite of a block that another process writes in place", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			cat 20 g/a -> x*2p
-			open 20 a g/a
-			cat 20 g/a -> x*2p
-			close a
-			lookup 21 r g/a -> 2p stable=false
-			tryopen 21 r -> ErrStale
-			lookup 21 s g/a -> 0 stable=false
-			openplain 21 s -> ErrStale
-			open 21 a g/a
-			write a 1p y
-			close a -> ok; stored g/a 2p
-			cat 30 g/a -> y*1p x*1p
-			advance 12s
-			blobs -> 2`},
-		{name: "promised, and the block is replaced", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			put 30 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			lookup 20 s g/a -> 0 stable=false
-			reopen 20 a s
-			write a 3p z
-			close a -> ok; removed g/a 1p replaced; stored g/a 3p`},
-		{name: "two threads of one process, two versions", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			tryopen 20 r -> ErrStale
-			tryopen 21 r -> ErrStale
-			lookup 21 s g/a -> 0 stable=false
-			lookup 20 t g/a -> 0 stable=false
-			reopen 21 a s
-			write a 1p y
-			reopen 20 b t
+			open 20 b g/a
+			open 10 a g/a trunc -> ok; removed g/a 2p replaced
 			sameino a b -> false
-			write b 2p z
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 20 g/a -> z*2p
-			cat 30 g/a -> y*1p
-			close b -> ok; removed g/a 1p replaced; stored g/a 2p
-			cat 30 g/a -> z*2p`},
-		{name: "what is asked for was replaced, and is to be emptied", text: `
+			write b 1p z
+			write a 1p y
+			close b
+			stat 20 g/a -> ErrNotFound
+			close a -> ok; stored g/a 1p
+			cat 20 g/a -> y*1p`},
+		{name: "two threads rewrite: one file", text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
-			lookup 20 r g/a -> 2p stable=true
-			put 10 g/a 1p y -> ok; removed g/a 2p replaced; stored g/a 1p
-			tryopen 20 r -> ErrStale
-			lookup 20 s g/a -> 0 stable=false
-			reopen 20 a s
-			cat 30 g/a -> y*1p
-			close a -> ok; removed g/a 1p replaced; stored g/a 0`},
-		{name: "two processes create one name", text: `
+			open 20 a g/a trunc -> ok; removed g/a 2p replaced
+			open 21 b g/a trunc
+			sameino a b -> true
+			write a 1p y
+			close a
+			close b -> ok; stored g/a 1p`},
+		{name: "an empty block is written in place, or anew", text: `
+			create 10 a g/a
+			close a -> ok; stored g/a 0
+			open 20 b g/a
+			write b 1p x
+			cat 10 g/a -> x*1p
+			close b -> ok; stored g/a 1p
+			create 10 a g/b
+			close a -> ok; stored g/b 0
+			open 20 b g/b trunc -> ok; removed g/b 0 replaced
+			write b 1p x
+			stat 10 g/b -> ErrNotFound
+			flush b killed
+			release b
+			stat 10 g/b -> ErrNotFound`},
+		{name: "an fsync commits", text: `
+			create 10 b g/b
+			stat 20 g/b -> ErrNotFound
+			fsync b -> ok; stored g/b 0
+			stat 20 g/b -> 0 0100644 1:2 nlink 1
+			write b 1p x
+			flush b killed -> ok; stored g/b 1p
+			cat 20 g/b -> x*1p
+			release b`},
+		{name: "the later one that creates the name has it", text: `
 			create 10 a g/a
 			write a 1p x
 			create 20 b g/a trunc
+			sameino a b -> false
 			write b 2p y
-			cat 10 g/a -> x*1p
+			stat 10 g/a -> ErrNotFound
 			cat 20 g/a -> y*2p
+			stat 30 g/a -> ErrNotFound
+			close a
 			stat 30 g/a -> ErrNotFound
 			close b -> ok; stored g/a 2p
 			cat 30 g/a -> y*2p
-			cat 10 g/a -> x*1p
-			close a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 30 g/a -> x*1p
-			stats -> used 1p pinned 0 blocks 1 writing 0`},
-		{name: "two processes create one name, before either writes", text: `
-			create 10 a g/a
-			create 20 b g/a trunc
-			sameino a b -> false
-			write a 1p x
-			write b 2p y
-			close a -> ok; stored g/a 1p
-			cat 30 g/a -> x*1p
-			close b -> ok; removed g/a 1p replaced; stored g/a 2p
-			cat 30 g/a -> y*2p`},
-		{name: "two processes create one name, in order", text: `
+			cat 10 g/a -> y*2p
+			stats -> used 2p pinned 0 blocks 1 writing 0`},
+		{name: "the later one is killed", text: `
 			create 10 a g/a
 			write a 1p x
 			create 20 b g/a trunc
-			write b 2p y
-			close a -> ok; stored g/a 1p
-			cat 20 g/a -> y*2p
-			cat 30 g/a -> x*1p
-			close b -> ok; removed g/a 1p replaced; stored g/a 2p`},
-		{name: "two processes create one name, and the first is killed", text: `
-			create 10 a g/a
-			write a 1p x
-			create 20 b g/a trunc
-			write b 2p y
-			flush a killed
-			release a
+			flush b killed
+			release b
+			close a
 			stat 30 g/a -> ErrNotFound
-			stat 10 g/a -> ErrNotFound
-			cat 20 g/a -> y*2p
-			close b -> ok; stored g/a 2p`},
+			blobs -> 1`},
+		{name: "O_EXCL fails for all", text: `
+			create 10 a g/a excl
+			create 20 b g/a excl -> ErrExist
+			create 10 b g/a excl -> ErrExist
+			close a -> ok; stored g/a 0`},
 		{name: "who joins sees it, and does not delay its commit", text: `
 			create 10 a g/a
 			write a 1p x
@@ -381,184 +353,51 @@ func TestVersions(t *testing.T) {
 			write b 1p y 1p
 			close b -> ok; stored g/a 2p
 			cat 30 g/a -> x*1p y*1p`},
-		{name: "who has joined and closed, but still maps it, does not go on when the owner is killed", text: `
-			create 10 a g/a
-			write a 1p x
-			create 20 b g/a
-			flush b
-			flush a killed
-			release a
-			stat 20 g/a -> ErrNotFound
-			read b -> x*1p
-			create 20 c g/a
-			write c 2p y
-			close c -> ok; stored g/a 2p
-			release b
-			cat 30 g/a -> y*2p`},
-		{name: "own version is listed", text: `
-			create 10 a g/a
-			create 20 b g/a trunc
-			write a 1p x
-			create 21 c g/b
-			ls 10 g -> [a]
-			ls 20 g -> [a b]
-			ls 30 g -> []`},
-		{name: "the first byte hides an empty block", text: `
-			create 10 a g/a
-			close a -> ok; stored g/a 0
-			open 20 b g/a
-			open 30 c g/a
-			cat 10 g/a -> empty
-			write b 1p x
-			stat 10 g/a -> ErrNotFound
-			cat 30 g/a -> x*1p
-			close c
-			stat 10 g/a -> ErrNotFound
-			close b -> ok; stored g/a 1p
-			cat 10 g/a -> x*1p`},
-		{name: "an fsync of nothing keeps that", text: `
+		{name: "its owner renames it", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 10 b g/b
-			fsync b -> ok; stored g/b 0
-			stat 20 g/b -> 0 0100644 1:2 nlink 1
-			write b 1p x
-			stat 20 g/b -> ErrNotFound
-			flush b killed
-			release b -> ok; stored g/b 0
-			stat 20 g/b -> 0 0100644 1:2 nlink 1`},
-		{name: "the first byte that the kernel writes by itself hides an empty block", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 10 b g/b
-			fsync b -> ok; stored g/b 0
-			lookup 20 r g/b -> 0 stable=false
-			raw b 1p x
-			openref 20 f r -> ErrStale
-			stat 20 g/b -> ErrNotFound
-			cat 10 g/b -> x*1p
-			close b -> ok; stored g/b 1p
-			stat 20 g/b -> 1p 0100644 1:2 nlink 1`},
-		{name: "the same, and its writer is killed", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 10 b g/b
-			fsync b -> ok; stored g/b 0
-			raw b 1p x
-			flush b killed
-			release b -> ok; stored g/b 0
-			stat 20 g/b -> 0 0100644 1:2 nlink 1`},
-		{name: "the first byte of who joined hides an empty block", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 10 b g/b
-			create 20 c g/b
-			close b -> ok; stored g/b 0
-			write c 1p x
-			stat 30 g/b -> ErrNotFound
-			close c -> ok; stored g/b 1p`},
-		{name: "an empty block whose writer is killed is empty", text: `
-			create 10 a g/a
-			close a -> ok; stored g/a 0
-			open 20 b g/a trunc
-			write b 1p x
-			stat 10 g/a -> ErrNotFound
-			flush b killed
-			release b -> ok; stored g/a 0
-			cat 10 g/a -> empty
-			stats -> used 0 pinned 0 blocks 1 writing 0`},
-		{name: "an empty block whose writer is killed when another has taken the name", text: `
-			create 10 a g/a
-			close a -> ok; stored g/a 0
-			open 20 b g/a
-			write b 1p x
-			create 30 c g/a trunc
-			write c 2p y
-			close c -> ok; stored g/a 2p
-			flush b killed
-			release b
-			cat 10 g/a -> y*2p`},
-		{name: "O_TRUNC on an empty block is the same file", text: `
-			create 10 a g/a
-			close a -> ok; stored g/a 0
-			open 20 b g/a trunc
-			open 30 c g/a trunc
-			sameino b c -> true
-			close b
-			close c -> ok; stored g/a 0
-			cat 10 g/a -> empty`},
-		{name: "what was synced survives its writer", text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			open 20 a g/a trunc
-			write a 1p y
-			fsync a -> ok; removed g/a 2p replaced; stored g/a 1p
-			cat 30 g/a -> y*1p
-			write a 1p z 1p
-			flush a killed -> ok; stored g/a 1p
-			cat 30 g/a -> y*1p
-			release a`},
-		{name: "unlinked by its owner", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 20 a g/a trunc
-			write a 1p y
-			unlink 20 g/a -> ok; removed g/a 1p unlink
-			stat 10 g/a -> ErrNotFound
-			close a
-			stat 10 g/a -> ErrNotFound`},
-		{name: "others unlink the name", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 20 a g/a trunc
-			write a 1p y
-			unlink 30 g/a -> ok; removed g/a 1p unlink
-			stat 20 g/a -> ErrNotFound
-			read a -> y*1p
-			close a
-			stat 20 g/a -> ErrNotFound
-			blobs -> 1`},
-		{name: "others take the name by rename", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			put 10 g/b 2p z -> ok; stored g/b 2p
-			open 20 a g/a trunc
-			write a 1p y
-			rename 30 g/b g/a -> ok; removed g/a 1p replaced; renamed g/a<-g/b 2p
-			cat 20 g/a -> z*2p
-			close a
-			cat 20 g/a -> z*2p`},
-		{name: "others rename the block away", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 20 a g/a trunc
-			write a 1p y
-			rename 30 g/a g/b -> ok; renamed g/b<-g/a 1p
-			stat 20 g/a -> ErrNotFound
-			close a
-			stat 20 g/a -> ErrNotFound
-			cat 20 g/b -> x*1p`},
-		{name: "its owner renames it: the block goes", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 20 a g/a trunc
+			open 20 a g/a trunc -> ok; removed g/a 1p replaced
 			write a 2p y
-			rename 20 g/a g/b -> ok; removed g/a 1p replaced; stored g/b 2p
+			rename 20 g/a g/b -> ok; stored g/b 2p
 			stat 30 g/a -> ErrNotFound
 			cat 30 g/b -> y*2p
 			close a`},
-		{name: "its owner takes another name over it", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
+		{name: "others cannot rename or remove it, but take its name", text: `
 			create 20 b g/b
 			write b 2p y
-			rename 20 g/a g/b -> ok; renamed g/b<-g/a 1p
+			rename 10 g/b g/c -> ErrNotFound
+			unlink 10 g/b -> ErrNotFound
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			rename 10 g/a g/b -> ok; renamed g/b<-g/a 1p
 			cat 20 g/b -> x*1p
 			close b
 			cat 20 g/b -> x*1p`},
+		{name: "unlinked by its owner", text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc -> ok; removed g/a 1p replaced
+			write a 1p y
+			unlink 20 g/a
+			stat 20 g/a -> ErrNotFound
+			close a
+			stat 10 g/a -> ErrNotFound`},
+		{name: "a directory of private files is empty to others", text: `
+			mkdir g/d
+			create 20 a g/d/a
+			rmdirby 20 g/d -> ErrNotEmpty
+			rmdir g/d
+			close a
+			stat 20 g/d -> ErrNotFound`},
+		{name: "a block that is not in memory any more", opts: tiers.Options{}, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			open 20 a g/a trunc -> ok; removed g/a 1p replaced
+			write a 1p y
+			close a -> ok; stored g/a 1p`},
 		{name: "thread id 0 is a process like others", text: `
 			# the kernel says 0 for callers of another pid namespace
 			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 0 a g/a trunc
+			open 0 a g/a trunc -> ok; removed g/a 1p replaced
 			write a 1p y
-			cat 20 g/a -> x*1p
+			stat 20 g/a -> ErrNotFound
 			cat 0 g/a -> y*1p
-			unlink 20 g/a -> ok; removed g/a 1p unlink
-			close a`},
-		{name: "thread id 0 in place", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			open 0 a g/a
-			write a 1p y
-			cat 20 g/a -> y*1p
 			close a -> ok; stored g/a 1p`},
 	})
 }
@@ -571,7 +410,8 @@ func TestLimbo(t *testing.T) {
 		{name: "open after replace", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r g/a -> 1p stable=true
-			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p y
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			stats -> used 2p pinned 1p blocks 1 writing 0
 			openref 20 f r -> ErrStale
 			openref 20 f r told
@@ -581,19 +421,31 @@ func TestLimbo(t *testing.T) {
 		{name: "nobody asks", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r g/a -> 1p stable=true
-			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p y
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			blobs -> 3
 			forget r
 			stats -> used 1p pinned 0 blocks 1 writing 0
 			blobs -> 2`},
+		{name: "not when the name begins anew", opts: big, text: `
+			put 10 g/a 1p x -> ok; stored g/a 1p
+			lookup 20 r g/a -> 1p stable=true
+			put 10 g/t.tmp 1p y
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
+			open 10 a g/a trunc -> ok; removed g/a 1p replaced
+			stats -> used 1p pinned 1p blocks 0 writing 1
+			close a -> ok; stored g/a 0`},
 		{name: "the oldest goes first", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r1 g/a -> 1p stable=true
-			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p y
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			lookup 20 r2 g/a -> 1p stable=true
-			put 10 g/a 1p z -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p z
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			lookup 20 r3 g/a -> 1p stable=true
-			put 10 g/a 1p u -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p u
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			stats -> used 3p pinned 2p blocks 1 writing 0
 			openref 20 f r1 told -> ErrNotFound
 			openref 20 f r2 told
@@ -601,7 +453,8 @@ func TestLimbo(t *testing.T) {
 		{name: "replaced, then written by who had it open", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			open 20 a g/a
-			put 30 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 30 g/t.tmp 1p y
+			rename 30 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			write a 1p z
 			read a -> z*1p
 			cat 30 g/a -> y*1p
@@ -618,7 +471,8 @@ func TestLimbo(t *testing.T) {
 		{name: "room is needed", opts: big, text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			lookup 20 r g/a -> 1p stable=true
-			put 10 g/a 1p y -> ok; removed g/a 1p replaced; stored g/a 1p
+			put 10 g/t.tmp 1p y
+			rename 10 g/t.tmp g/a -> ok; removed g/a 1p replaced; stored g/a 1p
 			put 10 g/b 127p z -> ok; stored g/b 127p
 			openref 20 f r told -> ErrNotFound
 			cat 20 g/a -> y*1p`},

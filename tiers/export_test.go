@@ -27,7 +27,7 @@ func (e *Engine) Expire() {
 	e.core.space.ExpireLocked(&g)
 	e.core.Mu.Unlock()
 	e.core.Finish(&g)
-	e.core.writing.ExpireVersions()
+	e.core.writing.ExpireFiles()
 	e.core.elsewhere.SettleStrays(e.core.elsewhere.SettleStrays(nil))
 }
 
@@ -253,7 +253,7 @@ func (a *audit) pinsLocked(id index.ID, en *index.Entry, charge int64) {
 	if en.Flags&state.FlagPinned == 0 {
 		return
 	}
-	if f := a.e.core.Mu.Files[id]; !a.e.core.Mu.Ix.Linked(id) && (f == nil || !f.WaitsLocked()) {
+	if !a.e.core.Mu.Ix.Linked(id) {
 		a.bad("entry %d: it has no name, and is pinned", id)
 	}
 	if a.e.core.HollowLocked(id, en) {

@@ -294,9 +294,9 @@ func TestFsyncDisplaced(t *testing.T) {
 	}
 }
 
-// fsyncOf writes a, anew or in place, and returns what fsyncs and closes it.
-func (w *lower) fsyncOf(anew bool) func() error {
-	f, err := w.openWrite(context.Background(), 10, "a", anew)
+// fsyncOf writes a in place, and returns what fsyncs and closes it.
+func (w *lower) fsyncOf() func() error {
+	f, err := w.openWrite(context.Background(), 10, "a", false)
 	must(w.t, err)
 	f.rewrite("new", 0)
 	return func() error { return errors.Join(w.e.Fsync(until(w.t), f.id), f.close()) }
@@ -321,8 +321,7 @@ func TestFsyncReplaces(t *testing.T) {
 			must(w.t, w.e.Fsync(until(w.t), f.id))
 			return func() error { return errors.Join(w.rename(10, "a.tmp", "a", false), f.close()) }
 		}},
-		{"fsync of a new version", func(w *lower) func() error { return w.fsyncOf(true) }},
-		{"fsync of a block that is written in place", func(w *lower) func() error { return w.fsyncOf(false) }},
+		{"fsync of a block that is written in place", func(w *lower) func() error { return w.fsyncOf() }},
 	} {
 		for _, fail := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s fail=%v", row.name, fail), func(t *testing.T) {

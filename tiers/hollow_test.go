@@ -65,21 +65,6 @@ var hollowOps = []struct {
 		}
 	}, "g/a=content", "[disk]"},
 	{"rewrite", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("new"))) }, "g/a=new", "[memory disk]"},
-	{"rewrite, given up", func(w *lower) {
-		f, err := w.openOrCreate(10, "g/a")
-		must(w.t, err, f.flush(closer{killed: true}))
-		f.release()
-		w.e.Expire()
-	}, "g/a=content", "[disk]"},
-	{"about to be rewritten, then renamed", func(w *lower) {
-		a, err := w.lookup(10, "g/a")
-		must(w.t, err)
-		if _, err := w.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{Truncate: true}); kind(err) != "ErrStale" {
-			w.t.Errorf("%v", err)
-		}
-		w.forget(a.ID)
-		must(w.t, w.rename(10, "g/a", "g/b", false))
-	}, "g/b=content", ""},
 	{"append", func(w *lower) { w.writeThrough("g/a", "ed", 7) }, "g/a=contented", "[memory disk]"},
 	{"overwrite a part", func(w *lower) { w.writeThrough("g/a", "r", 2) }, "g/a=cortent", "[memory disk]"},
 	{"open for writing only", func(w *lower) {

@@ -218,7 +218,7 @@ func (k *kernel) end(w *written, killed bool) {
 // plain reports whether all see what is written as it is written.
 func (w *written) plain() bool { return path.Dir(w.path) == "raw" || strings.HasSuffix(w.path, ".tmp") }
 
-// taken follows that a name was renamed, removed or taken by a rename: versions of it are unlinked files.
+// taken follows that a name was renamed, removed or taken: what is open of it is an unlinked file.
 func (m *mounts) taken(p string) {
 	for _, k := range m.live {
 		for _, w := range k.open {
@@ -297,6 +297,10 @@ func (m *mounts) write() {
 	m.settleEvicted()
 	if !m.want("open "+p, err, want) {
 		return
+	}
+	if !keep && !w.plain() { // the name is private from now on
+		m.taken(p)
+		delete(m.blocks, p)
 	}
 	w.data = m.data()
 	if _, err := w.h.WriteAt(context.Background(), w.data, 0); err != nil {

@@ -26,7 +26,6 @@ type model struct {
 	rng   *rand.Rand
 	now   atomic.Int64        // nanoseconds ahead of the real clock
 	names map[string]*bytesOf // what has a name, hidden or not
-	waits map[string][]*bytesOf
 	open  []*opening
 	reads []*snapshot
 	trace []string
@@ -38,14 +37,10 @@ type bytesOf struct {
 	data    []byte
 	kind    string // "block", "temp" or "plain"
 	hidden  bool   // it has its name, but only its own process finds it there
-	at      string // the name that it has, or waits for; "": none any more
+	at      string // the name that it has; "": none any more
 	owner   uint32
 	handles []*opening
-	empty   bool // hidden: all saw it, empty, before
 	changed bool // since its last commit
-	left    bool // its owner was killed while it wrote it under a temporary name that others have, too
-	synced  int  // bytes that an fsync kept while it was written first
-	kept    int  // bytes that an fsync found under a temporary name
 }
 
 // opening is a file open for writing by a process.
@@ -118,91 +113,48 @@ func (b *bytesOf) writtenBy(proc uint32, not bool) bool {
 
 // means returns what a name means to a process, nil: nothing.
 func (m *model) means(proc uint32, name string) *bytesOf {
-	waits := m.waits[name]
-	for i := len(waits) - 1; i >= 0; i-- {
-		if waits[i].mine(proc) {
-			return waits[i]
-		}
-	}
 	if b := m.names[name]; b != nil && (!b.hidden || b.mine(proc)) {
 		return b
 	}
 	return nil
 }
 
-// waiting reports whether a file waits for its name.
-func (m *model) waiting(b *bytesOf) bool { return slices.Contains(m.waits[b.at], b) }
-
 // lose takes the name from a file.
 func (m *model) lose(b *bytesOf) {
 	if m.names[b.at] == b {
 		delete(m.names, b.at)
 	}
-	m.waits[b.at] = slices.DeleteFunc(m.waits[b.at], func(w *bytesOf) bool { return w == b })
 	b.at = ""
 }
 
-func (m *model) loseAll(name string) {
-	for _, w := range slices.Clone(m.waits[name]) {
-		m.lose(w)
+// take makes a new file, and takes the name from the file that has it.
+func (m *model) take(proc uint32, name string) *bytesOf {
+	if h := m.names[name]; h != nil {
+		m.lose(h)
 	}
-}
-
-func (m *model) await(b *bytesOf, name string) {
-	b.at = name
-	m.waits[name] = append(m.waits[name], b)
+	b := &bytesOf{kind: modelKind(name), owner: proc, at: name}
+	b.hidden = b.kind == "block"
+	m.names[name] = b
+	return b
 }
 
 // commit makes a file what its name means to all.
-func (m *model) commit(b *bytesOf) {
-	if m.waiting(b) {
-		name := b.at
-		m.lose(b)
-		if h := m.names[name]; h != nil {
-			m.lose(h)
-			if h.hidden && len(h.handles) > 0 { // the last close wins
-				m.await(h, name)
-				h.hidden, h.empty = false, false
-			}
-		}
-		b.at = name
-		m.names[name] = b
-	}
-	b.hidden, b.empty, b.changed = false, false, false
-	if b.kind == "block" {
-		b.synced, b.kept = 0, 0
-	}
-}
+func (m *model) commit(b *bytesOf) { b.hidden, b.changed = false, false }
 
 // opened follows an open for writing that found b. trunc: O_TRUNC.
 func (m *model) opened(proc uint32, name string, b *bytesOf, trunc bool) *bytesOf {
-	others := b.writtenBy(proc, true)
 	switch {
 	case !trunc:
-		b.left = false
 		return b
-	case b.kind == "block" && !b.hidden && !m.waiting(b) && len(b.data) > 0, b.kind == "temp" && others && !m.waiting(b) && !b.writtenBy(proc, false):
-		if b.kind == "temp" && !b.writtenBy(b.owner, false) {
-			b.owner = b.handles[0].proc // it is left to who writes it
-		}
-		v := &bytesOf{kind: b.kind, owner: proc}
-		m.await(v, name)
-		return v
+	case b.kind == "block" && !b.hidden, b.kind == "temp" && b.writtenBy(proc, true):
+		return m.take(proc, name)
 	}
 	b.changed = true // its time of last write at least
-	b.data, b.left = nil, false
-	m.shrunk(b)
+	b.data = nil
 	if b.kind == "temp" {
 		b.owner = proc
 	}
 	return b
-}
-
-// begun follows that a file gets its first byte.
-func (m *model) begun(b *bytesOf, proc uint32) {
-	if b.kind == "block" && b.at != "" && !m.waiting(b) && !b.hidden {
-		b.hidden, b.empty, b.owner = true, true, proc
-	}
 }
 
 // begin opens a file for writing.
@@ -230,13 +182,8 @@ func (m *model) begin() {
 	switch {
 	case b != nil:
 		b = m.opened(proc, name, b, trunc)
-	case held == nil:
-		b = &bytesOf{kind: modelKind(name), owner: proc, at: name}
-		b.hidden = b.kind == "block"
-		m.names[name] = b
-	case trunc:
-		b = &bytesOf{kind: "block", owner: proc}
-		m.await(b, name)
+	case held == nil, trunc:
+		b = m.take(proc, name)
 	default:
 		b = held // it joins the process that hides it
 	}
@@ -270,9 +217,6 @@ func (m *model) write() {
 	m.logf("%d write %s %d at %d", o.f.tid, b.at, len(data), off)
 	_, err := o.f.h.WriteAt(context.Background(), data, int64(off))
 	m.want("write "+b.at, err, nil)
-	if len(b.data) == 0 {
-		m.begun(b, o.proc)
-	}
 	b.data = append(append(bytes.Clone(b.data[:off]), data...), b.data[min(off+len(data), len(b.data)):]...)
 	b.changed = true
 	m.absorb()
@@ -293,19 +237,7 @@ func (m *model) shorten() {
 	m.want("truncate "+b.at, o.f.h.Truncate(context.Background(), int64(n)), nil)
 	b.changed = true
 	b.data = b.data[:n]
-	m.shrunk(b)
 	m.absorb()
-}
-
-// shrunk forgets what an fsync found, if that is not there any more.
-func (m *model) shrunk(b *bytesOf) {
-	n := len(b.data)
-	if b.kept > n {
-		b.kept = 0
-	}
-	if b.synced > n && (n == 0 || b.hidden || m.waiting(b)) {
-		b.synced = 0
-	}
 }
 
 // finish closes a file, or has its process killed.
@@ -327,26 +259,8 @@ func (m *model) end(i int) {
 		m.want(how+" "+o.of.at, o.f.flush(closer{killed: how == "kill"}), nil)
 		o.f.release()
 	}
-	held := m.names[o.of.at] == o.of
 	m.closed(o, how != "close")
-	if b := o.of; held && how == "kill" && b.kind == "temp" && o.proc == b.owner && len(b.handles) == 0 {
-		m.yield(b)
-	}
 	m.absorb()
-}
-
-// yield gives the temporary name of a file whose owner was killed to the version that was closed last.
-func (m *model) yield(b *bytesOf) {
-	name := b.at
-	b.left = true
-	for _, v := range slices.Backward(m.waits[name]) {
-		if len(v.handles) == 0 && !v.left {
-			m.lose(b)
-			m.lose(v)
-			v.at, m.names[name] = name, v
-			return
-		}
-	}
 }
 
 // closed follows the end of a handle.
@@ -354,60 +268,21 @@ func (m *model) closed(o *opening, killed bool) {
 	b := o.of
 	b.handles = slices.DeleteFunc(b.handles, func(x *opening) bool { return x == o })
 	last := len(b.handles) == 0
-	waits := m.waiting(b)
-	defer func() {
-		if last {
-			b.synced = 0
-		}
-		if last && b.kind != "temp" && !m.waiting(b) {
-			b.owner = 0 // it is nobody's any more
-		}
-	}()
 	switch {
 	case b.at == "":
-	case b.kind != "block" && waits:
-		b.left = b.left || last && killed
-		if h := m.names[b.at]; last && !b.left && (h == nil || len(h.handles) == 0) {
-			name := b.at
-			m.lose(b)
-			if h != nil {
-				m.lose(h)
-				if !h.left {
-					m.await(h, name)
-				}
-			}
-			b.at, m.names[name] = name, b
-		}
-	case b.kind != "block" || !b.hidden && !waits: // in place
-		if last && killed && b.synced > 0 && len(b.data) > b.synced {
-			b.data = b.data[:b.synced]
-		}
+	case b.kind != "block" || !b.hidden: // in place
 		b.changed = b.changed && !last
 	case o.proc != b.owner && !last, b.writtenBy(b.owner, false):
+		return
 	case killed && !last:
 		b.owner = b.handles[0].proc
-	case killed && b.synced > 0:
-		b.data = b.data[:min(b.synced, len(b.data))]
-		m.commit(b)
-	case killed && b.empty:
-		b.data = nil
-		m.commit(b)
 	case killed:
-		name := b.at
 		m.lose(b)
-		m.seatNext(name)
 	default:
 		m.commit(b)
 	}
-}
-
-// seatNext gives a name that has become free to the latest version that is being written for it.
-func (m *model) seatNext(name string) {
-	for _, v := range slices.Backward(m.waits[name]) {
-		if m.names[name] == nil && !v.left && len(v.handles) > 0 {
-			m.lose(v)
-			v.at, v.hidden, m.names[name] = name, v.kind == "block", v
-		}
+	if last && b.kind != "temp" {
+		b.owner = 0 // it is nobody's any more
 	}
 }
 
@@ -424,15 +299,8 @@ func (m *model) sync() {
 	m.logf("%d fsync %s", o.f.tid, b.at)
 	m.want("fsync "+b.at, m.e.Fsync(context.Background(), o.f.id), nil)
 	if b.at != "" && b.kind == "block" {
-		first := b.hidden || m.waiting(b) || b.synced > 0
 		m.commit(b)
 		m.kept(b)
-		if first {
-			b.synced = len(b.data)
-		}
-	}
-	if b.kind == "temp" {
-		b.kept = len(b.data)
 	}
 	m.absorb()
 }
@@ -459,13 +327,11 @@ func (m *model) put() {
 	m.want("put "+name, m.world.put(tid, name, data), nil)
 	b := m.means(proc, name)
 	if b == nil {
-		b = &bytesOf{kind: modelKind(name), at: name, owner: proc, hidden: modelKind(name) == "block"}
-		m.names[name] = b
+		b = m.take(proc, name)
 	} else {
 		b = m.opened(proc, name, b, true)
 	}
 	o := &opening{of: b, proc: proc}
-	m.begun(b, proc)
 	b.handles, b.data = append(b.handles, o), data
 	m.closed(o, false)
 	m.absorb()
@@ -488,43 +354,19 @@ func (m *model) rename() {
 		return
 	}
 	kind, was := modelKind(to), b.kind
-	waits, holder := m.waiting(b), m.names[from]
 	m.lose(b)
-	if was != "block" && kind == "block" && !b.mine(proc) && b.writtenBy(b.owner, false) {
-		b.kind, b.synced = kind, b.kept // its owner's close commits it
-		for _, v := range append(slices.Clone(m.waits[to]), m.names[to]) {
-			if v != nil && v.owner == b.owner && (v.hidden || m.waiting(v)) {
-				m.lose(v)
-			}
-		}
-		m.seatNext(from)
-		if m.names[to] != nil {
-			m.await(b, to)
-		} else {
-			b.at, b.hidden, m.names[to] = to, true, b
-		}
-		return
-	}
-	if waits && holder != nil && (was == "block" && !holder.hidden || was == "temp" && holder.left && len(holder.handles) == 0) {
-		m.lose(holder)
-	}
 	if h := m.names[to]; h != nil {
 		m.lose(h)
 	}
-	m.loseAll(to)
-	if was == "block" {
-		m.loseAll(from)
-	} else {
-		m.seatNext(from)
-	}
 	b.at, b.kind, m.names[to] = to, kind, b
-	if kind != "block" {
-		b.synced = 0
+	if i := slices.IndexFunc(b.handles, func(o *opening) bool { return o.proc != proc }); kind == "block" && i >= 0 && (was != "block" || b.hidden) {
+		b.hidden, b.owner = true, b.handles[i].proc // its close commits it
+		return
 	}
 	if kind == "plain" && len(b.handles) == 0 {
 		b.owner = 0
 	}
-	if kind != "block" || b.hidden || waits || was != "block" {
+	if kind != "block" || b.hidden || was != "block" {
 		m.commit(b)
 	}
 }
@@ -541,23 +383,9 @@ func (m *model) unlink() {
 	}
 	m.want("unlink "+name, m.world.unlink(tid, name), want)
 	m.absorb()
-	if b == nil {
-		return
+	if b != nil {
+		m.lose(b)
 	}
-	own := b.kind == "temp" && b.mine(proc)
-	holder := m.names[name]
-	m.lose(b)
-	if own {
-		if holder != nil && holder != b && holder.left && len(holder.handles) == 0 {
-			m.lose(holder)
-		}
-		m.seatNext(name)
-		return
-	}
-	if holder != nil && !holder.hidden {
-		m.lose(holder)
-	}
-	m.loseAll(name)
 }
 
 // hold opens a file for reading and keeps it open, or closes one.
@@ -588,7 +416,7 @@ func (m *model) hold() {
 func (m *model) expire() {
 	name := m.name()
 	b := m.names[name]
-	if b == nil || b.kind != "block" || b.hidden || len(b.handles) > 0 || len(m.waits[name]) > 0 {
+	if b == nil || b.kind != "block" || b.hidden || len(b.handles) > 0 {
 		return
 	}
 	m.logf("expire %s", name)
@@ -686,17 +514,15 @@ var modelSetups = []stormSetup{
 //
 // The model was seen to find each of these, put into the engine on purpose or met there: two processes
 // that create one name before either writes share a file, and so with a temporary name; a kill commits;
-// the first byte does not hide an empty block, also after a commit of nothing; versions survive the rename
-// of their name; a rename commits what its owner still writes; the close of a version makes an unlinked file
-// of another that is being written; who has joined delays the owner's commit; a rename out of a pinned group
-// commits nothing, and one that waits for the owner's close keeps its group; a block that is hidden and
-// then displaced keeps its copies below, and one that is renamed keeps them under the old name.
+// a rename commits what another process still writes; who has joined delays the owner's commit; a rename out of a
+// pinned group commits nothing, and one that waits for another's close keeps its group; a block that is renamed keeps
+// its copies under the old name.
 func TestModel(t *testing.T) {
 	seed := seed(t)
 	for i, row := range modelSetups {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			m := &model{
-				rng: rand.New(rand.NewPCG(seed, uint64(i))), names: map[string]*bytesOf{}, waits: map[string][]*bytesOf{},
+				rng: rand.New(rand.NewPCG(seed, uint64(i))), names: map[string]*bytesOf{},
 				told: map[string]*copies{},
 			}
 			m.run(t, row)

@@ -107,7 +107,7 @@ func TestPrefetch(t *testing.T) {
 	disk.Corrupt(mustKey(t, "g/lost"))
 
 	rows := []struct{ name, want string }{
-		{"g/a", "l"}, {"g/m", "m"}, {"g/none", "."}, {"g/a", "l"}, {"g/b", "l"}, {"g/new", "w"}, {"g/x.tmp", "w"}, {"g/shadow", "m"},
+		{"g/a", "l"}, {"g/m", "m"}, {"g/none", "."}, {"g/a", "l"}, {"g/b", "l"}, {"g/new", "w"}, {"g/x.tmp", "w"}, {"g/shadow", "w"},
 		{"g", "."}, {"g/sub", "."}, {"", "."}, {"/g/c", "."}, {"g/", "."}, {"g/../g/c", "."}, {".kvfs/status", "."}, {"g/c\x00", "."},
 		{strings.Repeat("x", 5000), "."}, {"g/old", "."}, {"g/lost", "!"}, {"g/c", "l"}, {"g/a", "l"},
 	}

@@ -84,12 +84,12 @@ func TestPresences(t *testing.T) {
 	w.wantStates("....", ".kvfs", ".kvfs/status", "\x00", "none/at/all")
 	w.wantStates("")
 
-	// A version is pending where its name has no block.
+	// A name that is written anew is pending.
 	shadow, err := w.openWrite(context.Background(), 20, "g/a", true)
 	must(t, err)
 	_, err = shadow.h.WriteAt(context.Background(), []byte("y"), 0)
 	must(t, err)
-	w.wantStates("m", "g/a")
+	w.wantStates("w", "g/a")
 	must(t, shadow.close(), w.put(10, "g/t.tmp", []byte("z")))
 	late, err := w.openWrite(context.Background(), 10, "g/t.tmp", false)
 	must(t, err, w.rename(20, "g/t.tmp", "g/late", false)) // when it is closed

@@ -109,21 +109,16 @@ func (nd *node) mustRead(t *testing.T, name, want string) {
 }
 
 // TestRemoteUnlinkOwn: a name goes everywhere also if this node has nothing of it but a
-// version that a process asked for and never opened.
+// file that a process has begun anew.
 func TestRemoteUnlinkOwn(t *testing.T) {
 	c := newCrowd(t, 2, tiers.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
 	c.tell()
-	block, err := b.lookup(10, "g/x")
-	must(t, err)
-	if _, err := b.e.OpenWrite(context.Background(), block.ID, by(10), tiers.WriteOptions{Truncate: true}); !errors.Is(err, tiers.ErrStale) {
-		t.Fatalf("open to empty what another node has: %v, want %v", err, tiers.ErrStale)
-	}
-	b.forget(block.ID)
+	f, err := b.openWrite(context.Background(), 10, "g/x", true)
+	must(t, err, b.unlink(10, "g/x"), f.close())
 	b.letGo()
-	must(t, b.unlink(10, "g/x"))
 	c.tell()
 	c.everywhere("g/x", "ENOENT")
 }
@@ -302,29 +297,6 @@ func TestRemoteRenameDirOfOthers(t *testing.T) {
 	if got := b.reads("g/x"); got != "x" {
 		t.Errorf("read %q", got)
 	}
-}
-
-// TestRemoteRenamePromised: the rename of a block of which a version was promised to the same thread, and
-// not opened, moves the block.
-func TestRemoteRenamePromised(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/v", []byte("v")))
-	c.tell()
-	if got := b.reads("g/v"); got != "v" {
-		t.Errorf("read %q", got)
-	}
-	at, err := b.lookup(10, "g/v")
-	must(t, err)
-	if _, err = b.e.OpenWrite(context.Background(), at.ID, by(10), tiers.WriteOptions{Truncate: true}); !errors.Is(err, tiers.ErrStale) {
-		t.Fatalf("open to empty: %v", err)
-	}
-	must(t, b.rename(10, "g/v", "g/w", false))
-	b.forget(at.ID)
-	c.tell()
-	c.everywhere("g/w", "v")
-	c.everywhere("g/v", "ENOENT")
 }
 
 // TestRenameNeverFetches: a rename takes no bytes from other nodes and asks them nothing. What only they have it

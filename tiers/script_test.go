@@ -60,7 +60,6 @@ type runner struct {
 	files   map[string]*file
 	refs    map[string]index.ID
 	ended   sync.Map        // processes that have ended, of which the kernel has not told
-	left    sync.Map        // processes that have closed all they had open, of which the kernel has not told
 	stale   map[uint32]bool // threads whose tryopen was answered ErrStale, and that have opened nothing since
 	pending chan string     // result of "go"
 	stop    context.CancelFunc
@@ -70,7 +69,6 @@ type runner struct {
 func newRunner(t *testing.T, dir string, o tiers.Options) *runner {
 	r := &runner{t: t, files: map[string]*file{}, refs: map[string]index.ID{}, stale: map[uint32]bool{}, pending: make(chan string, 1)}
 	o.Alive = func(p tiers.Process) bool { _, ended := r.ended.Load(p.PID); return !ended }
-	o.Closed = func(p tiers.Process, _ index.ID) bool { _, left := r.left.Load(p.PID); return left || !o.Alive(p) }
 	r.w = open(t, dir, o)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	t.Cleanup(r.stop)
@@ -224,10 +222,6 @@ var commands = map[string]func(r *runner, a []string) string{
 	},
 	"ends": func(r *runner, a []string) string { // ends TID: its process, and the kernel tells later
 		r.ended.Store(by(tid(a[0])).Process, true)
-		return "ok"
-	},
-	"closes": func(r *runner, a []string) string { // closes TID: all that its process has, and the kernel tells later
-		r.left.Store(by(tid(a[0])).Process, true)
 		return "ok"
 	},
 	"flush": func(r *runner, a []string) string { // flush FILE [killed] [open] [TID]

@@ -86,11 +86,6 @@ func TestMayEvict(t *testing.T) {
 			must(w.t, w.put(10, "b", []byte("b")))
 			must(w.t, g.AwaitSubmitted(until(w.t), tiertest.OpStore, 2))
 		}, "b", false, "[disk]"},
-		{"base of a version", false, func(w *lower, g *guest) {
-			f, err := w.openOrCreate(10, "a")
-			must(w.t, err)
-			w.t.Cleanup(f.release)
-		}, "a", true, "ErrNotFound"},
 		{"being renamed", false, func(w *lower, g *guest) {
 			release := g.Hold(tiertest.OpStore) // the update waits for the store of the target
 			w.t.Cleanup(release)

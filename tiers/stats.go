@@ -118,15 +118,11 @@ func (e *report) PresenceOf(id index.ID) driver.Presence {
 	return driver.Miss
 }
 
-// PathOf returns the path of a file or directory that the kernel holds a reference to, or the path that it waits for. It
+// PathOf returns the path of a file or directory that the kernel holds a reference to. It
 // is "" for the root, and for an entry without a name.
 func (e *report) PathOf(id index.ID) string {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	if f := e.Mu.Files[id]; f != nil && f.WaitsLocked() {
-		name := f.NameLocked()
-		return e.ChildPathLocked(name.Parent, name.Name)
-	}
 	return e.Mu.Ix.Path(id)
 }
 

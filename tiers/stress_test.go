@@ -633,48 +633,6 @@ func TestUnlinkDuringCreate(t *testing.T) {
 	}
 }
 
-// TestFirstByteDuringClose shows that the close of an empty file does not commit what another process has begun to write
-// meanwhile.
-func TestFirstByteDuringClose(t *testing.T) {
-	for name, end := range map[string]func(f *file) error{
-		"flush":   func(f *file) error { return f.flush(closer{}) },
-		"release": func(f *file) error { f.release(); return nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := &hooked{}
-			w := open(t, shmDir(t), tiers.Options{Primary: h})
-			defer w.close(false)
-			must(t, w.put(10, "a", []byte("before")))
-			empty, err := w.openWrite(context.Background(), 10, "a", false)
-			must(t, err, empty.h.Truncate(context.Background(), 0))
-			var f *file
-			h.free = func() int64 { // the commit asks for it
-				h.free = nil
-				f, err = w.openWrite(context.Background(), 20, "a", true)
-				must(t, err)
-				_, err = f.h.WriteAt(context.Background(), []byte("half"), 0)
-				must(t, err)
-				return 1 << 30
-			}
-			must(t, end(empty))
-			if f == nil {
-				t.Fatal("the close commits nothing")
-			}
-			if _, err := w.lookup(30, "a"); !errors.Is(err, block.ErrNotFound) {
-				t.Errorf("another process finds the half: %v", err)
-			}
-			_, err = f.h.WriteAt(context.Background(), []byte(" whole"), 4)
-			must(t, err, f.close())
-			if got := w.content("a"); got != "half whole" {
-				t.Errorf("after its close: %q", got)
-			}
-			if name == "flush" {
-				empty.release()
-			}
-		})
-	}
-}
-
 // TestUnlinkDuringOpen: a name may go while another process opens it for writing.
 func TestUnlinkDuringOpen(t *testing.T) {
 	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})

@@ -38,9 +38,6 @@ func (e *verdicts) WhyOf(id index.ID) fate.Verdict {
 	if e.Mu.Ix.Linked(id) {
 		return e.whyLocked(e.Mu.Ix.Path(id))
 	}
-	if f := e.Mu.Files[id]; f != nil && f.WaitsLocked() {
-		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"} // it then takes the name from another file
-	}
 	return fate.Verdict{Kind: fate.Removed, Text: "it was removed, but a process still has it open"}
 }
 
@@ -65,10 +62,6 @@ func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	}
 	if id := e.Mu.Ix.Walk(path); id != 0 {
 		return e.entryVerdictLocked(id, path), true
-	}
-	w := state.PathWalker{Ix: e.Mu.Ix}
-	if dir, name := w.Split([]byte(path)); e.WritingLocked(nil, dir, name) {
-		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}, true
 	}
 	l, s := e.elsewhere.SeekLocked(path)
 	switch {

@@ -100,7 +100,7 @@ func playEngine(r role) (err error) {
 	p := &engineProcess{}
 	p.engine, err = tiers.Open(ctx, tiers.Options{
 		Primary: memory, CapacityBytes: r.MemoryBytes, HeadroomBytes: r.MemoryBytes / 8, LookupLease: -1,
-		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
 	if err != nil {
 		return errors.Join(err, memory.Close(false))

@@ -14,19 +14,15 @@ import (
 
 // A model of what files are, with which the differential test tells where kvfs
 // may differ from ext4. Without the rules of kvfs it is plain POSIX, and must
-// answer as ext4 does. With them a name may mean one thing to everybody and
-// another to a process that writes a new version:
+// answer as ext4 does. A name is one file. With the rules:
 //
-//  1. In place: an open for writing without O_TRUNC shares the file.
-//  2. Anew: O_TRUNC of a file with bytes, or a new name, makes a version of the
-//     process that asks. Others see what was before, until the version is
-//     committed: by rename, or by the close of the last descriptor that its
-//     maker has of it. The first byte in an empty file makes a version of it.
-//  3. Plain names, those that look temporary and locks, are POSIX. But a process
-//     that truncates a temporary file that another has open for writing gets one
-//     of its own.
-//  4. A version whose name was replaced or removed is an unlinked file.
-//  5. A writer that is killed commits what it synced, or nothing.
+//  1. Private: a new block is found by its maker, and by who has it open for writing, until the last close by
+//     its maker, fsync or rename. O_CREAT without O_TRUNC joins.
+//  2. O_TRUNC of a block makes a new file, which is private and has the name.
+//  3. So does O_TRUNC of a private file of another process. Of a temporary file that another process has open for
+//     writing it makes a new one, which has the name.
+//  4. A file that another process writes is private to that after its rename to the name of a block.
+//  5. A writer that is killed before the commit leaves nothing.
 //
 // Where the rules leave open what happens, the model picks: each pick makes a
 // state of its own, and a state that did not foresee an answer is dropped.
@@ -35,11 +31,8 @@ import (
 type differRule uint
 
 const (
-	ruleHidden differRule = 1 << iota
-	ruleFirstByte
-	ruleEmpty
+	rulePrivate differRule = 1 << iota
 	ruleTemporary
-	ruleRemoved
 	ruleKilled
 	ruleCrash
 	ruleSynced
@@ -47,8 +40,7 @@ const (
 )
 
 var differRuleNames = []string{
-	"2 hidden until the commit", "2 first byte", "2 new and empty", "3 one's own temporary file",
-	"4 removed or replaced", "5 killed writer", "5 killed daemon", "5 committed by fsync", "fallocate within the size",
+	"private until the commit", "a temporary name is taken", "killed writer", "killed daemon", "committed by fsync", "fallocate within the size",
 }
 
 func (r differRule) String() string {
@@ -69,23 +61,12 @@ type modelFile struct {
 	data   []byte
 	mode   uint32
 	mtime  int64
-	rule   differRule          // why it may differ from what ext4 has
-	maker  int                 // whose version it is, not committed yet; none: everybody's
-	owner  int                 // the process that made it, or emptied it under a temporary name, last
-	own    bool                // rule 3: it is the maker's own temporary file
-	ghost  bool                // it was an empty file before: others may still see that
-	joined [differWorkers]bool // the processes that have had it open for writing
-	synced []byte              // what it had when it was last synced, nil if never
-	stable []modelStable       // what it may be after a crash: as committed, or as synced since
-	dirty  bool                // changed since
-	before int64               // mtime before it was changed
-	late   bool                // another process has renamed it, and its maker's close commits it
-	cut    int                 // bytes that fsync committed while it was written first
-	// unheard: kvfs may not have heard yet that this process has closed it, and its name has instead for others.
-	unheard [differWorkers]bool
-	instead int
-	// back is the name that it had until its first byte, of which the process that wrote that has another version.
-	back string
+	rule   differRule    // why it may differ from what ext4 has
+	maker  int           // the process whose last close commits it; none: it is everybody's
+	stable []modelStable // what it may be after a crash: as committed, or as synced since
+	dirty  bool          // changed since
+	silent int           // the process of whose close the kernel tells when no mapping is left; or none
+	late   int           // the process that has closed it, of which kvfs may not have heard yet; or none
 }
 
 // keep notes that a crash leaves the file as it is now.
@@ -98,17 +79,6 @@ type modelStable struct {
 	data  []byte
 	mtime int64
 }
-
-// modelName is what a name means: to everybody, and to those that have a version.
-type modelName struct {
-	file int
-	own  [differWorkers]int
-	left int // a temporary file that was closed, and whose process died, within the last second
-}
-
-func (n modelName) void() bool { return n.file == none && n.own == noName.own }
-
-var noName = modelName{file: none, own: [differWorkers]int{none, none}, left: none}
 
 // modelOpen is an open file.
 type modelOpen struct {
@@ -128,12 +98,12 @@ type slotKey struct{ p, slot int }
 type model struct {
 	rules  bool
 	disk   bool // a synced file survives the daemon
-	direct bool // the kernel writes by itself: the writer of the first byte is unknown
+	direct bool // the kernel writes by itself, and tells of the close of a new temporary file a moment later
 	files  []modelFile
 	opens  []modelOpen
-	slots  map[slotKey]int // to opens
-	maps   map[slotKey]int // to files
-	names  map[string]modelName
+	slots  map[slotKey]int       // to opens
+	maps   map[slotKey]int       // to files
+	names  map[string]int        // to files
 	dirs   map[string]uint32     // their modes
 	why    map[string]differRule // why a name, or a slot, may differ
 
@@ -150,7 +120,7 @@ func newModel(rules, disk, direct bool) *model {
 	return &model{
 		rules: rules, disk: disk, direct: direct,
 		slots: map[slotKey]int{}, maps: map[slotKey]int{},
-		names: map[string]modelName{}, dirs: map[string]uint32{".": 0o755}, why: map[string]differRule{},
+		names: map[string]int{}, dirs: map[string]uint32{".": 0o755}, why: map[string]differRule{},
 	}
 }
 
@@ -174,11 +144,9 @@ func (m *model) pick(n int, what string) int {
 	return 0
 }
 
-// modelAnswer is what a state foresees. May are names that a listing may have
-// besides.
+// modelAnswer is what a state foresees.
 type modelAnswer struct {
 	differResult
-	may      []string
 	anyLinks bool
 	rule     differRule
 	reasons  []string
@@ -188,10 +156,6 @@ func (a modelAnswer) foresees(got differResult) bool {
 	want := a.differResult
 	if a.anyLinks {
 		want.Stat.Nlink = got.Stat.Nlink
-	}
-	if len(a.may) > 0 {
-		got.Names = slices.DeleteFunc(slices.Clone(got.Names), func(s string) bool { return slices.Contains(a.may, s) })
-		want.Names = slices.DeleteFunc(slices.Clone(want.Names), func(s string) bool { return slices.Contains(a.may, s) })
 	}
 	return got.matches(want)
 }
@@ -273,20 +237,14 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %t %t %v %v %x %t %v %t %d %s %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.owner, v.own, v.ghost, v.joined, v.unheard, crc32.ChecksumIEEE(v.synced), v.synced != nil, v.stable, v.dirty, v.before, v.back, v.late)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %d %v %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.silent, v.late, v.stable, v.dirty)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names)) {
 		b.WriteString(name)
-		e := m.names[name]
-		for _, f := range append(e.own[:], e.file, e.left) {
-			file(f)
-		}
-		if f := e.file; f != none && m.files[f].unheard != [differWorkers]bool{} {
-			file(m.files[f].instead)
-		}
+		file(m.names[name])
 	}
 	opens := map[int]int{}
 	for p := range differWorkers {
@@ -296,7 +254,7 @@ func (m *model) print() string {
 					opens[o] = len(opens)
 				}
 				x := m.opens[o]
-				fmt.Fprintf(&b, " s%d.%d=%d,%d,%d,%d,%t", p, s, opens[o], x.flags, x.off, x.lock, x.silent)
+				fmt.Fprintf(&b, " s%d.%d=%d,%d,%d,%d", p, s, opens[o], x.flags, x.off, x.lock)
 				file(x.file)
 			}
 			if f, ok := m.maps[slotKey{p, s}]; ok {
@@ -310,19 +268,12 @@ func (m *model) print() string {
 
 // Names.
 
-func (m *model) name(name string) modelName {
-	if e, ok := m.names[name]; ok {
-		return e
+// name returns the file of a name, or none.
+func (m *model) name(name string) int {
+	if f, ok := m.names[name]; ok {
+		return f
 	}
-	return noName
-}
-
-func (m *model) setName(name string, e modelName) {
-	if e.void() {
-		delete(m.names, name)
-	} else {
-		m.names[name] = e
-	}
+	return none
 }
 
 // temporary reports whether a name looks temporary.
@@ -350,27 +301,18 @@ func (m *model) parent(name string) unix.Errno {
 	return 0
 }
 
-// nameOf returns a name at which f is everybody's, or p's version.
-func (m *model) nameOf(f, p int) (string, bool) {
-	for _, name := range slices.Sorted(maps.Keys(m.names)) {
-		if e := m.names[name]; p == none && e.file == f || p != none && e.own[p] == f {
+// nameOf returns the name of f.
+func (m *model) nameOf(f int) (string, bool) {
+	for name, g := range m.names {
+		if f == g {
 			return name, true
 		}
 	}
 	return "", false
 }
 
-// unlinked reports whether f has no name.
-func (m *model) unlinked(f int) bool {
-	for _, e := range m.names {
-		if e.file == f || slices.Contains(e.own[:], f) {
-			return false
-		}
-	}
-	return true
-}
-
 func (m *model) newFile(f modelFile) int {
+	f.silent, f.late = none, none
 	m.files = append(m.files, f)
 	m.involved = append(m.involved, len(m.files)-1)
 	return len(m.files) - 1

@@ -15,8 +15,8 @@ import (
 // do does op, returns its error and puts its results into a.
 func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
 	for f := range m.files {
-		for p := range differWorkers {
-			m.files[f].unheard[p] = m.files[f].unheard[p] && p == op.P // kvfs has heard of it by the time another acts
+		if m.files[f].late != op.P {
+			m.files[f].late = none // kvfs has heard of it by the time another acts
 		}
 	}
 	switch op.Do {
@@ -58,7 +58,7 @@ func (m *model) do(op differOp, a *modelAnswer) syscall.Errno {
 func (m *model) stat(f int, a *modelAnswer) {
 	file := m.files[f]
 	a.Stat = differStat{Size: int64(len(file.data)), Mode: file.mode, Nlink: 1, Mtime: file.mtime}
-	if m.unlinked(f) {
+	if _, named := m.nameOf(f); !named {
 		a.Stat.Nlink = 0
 	}
 	a.anyLinks = m.rules && (file.maker != none || a.Stat.Nlink == 0 && (file.rule|m.seen) != 0)
@@ -98,12 +98,9 @@ func (m *model) doPath(op differOp, a *modelAnswer) syscall.Errno {
 			file.keep()
 		}
 	case "truncate":
-		if m.opened(f, op.P) || m.rules && m.mapped(f) && m.pick(2, "whether kvfs counts a mapping as open") == 1 {
-			m.setData(op.P, f, resized(file.data, op.N)) // a first byte hides it until that is closed
-			break
-		}
-		file.data, file.mtime, file.dirty = resized(file.data, op.N), differRecent, true
-		if file.maker == none && !m.writers(f, none) {
+		m.setData(f, resized(file.data, op.N))
+		mapped := m.rules && m.mapped(f) && m.pick(2, "whether kvfs counts a mapping as open") == 1
+		if file.maker == none && !m.writers(f, none) && !mapped {
 			file.keep()
 		}
 	}
@@ -117,20 +114,9 @@ func (m *model) list(op differOp, a *modelAnswer) syscall.Errno {
 	}
 	m.looked = append(m.looked, op.A)
 	for _, name := range m.below(op.A) {
-		e := m.name(name)
-		if e.file == none && (op.P >= differWorkers || e.own[op.P] == none) {
-			m.noteOthers(op.P, e)
-			if slices.ContainsFunc(e.own[:], func(v int) bool { return v != none && m.maySee(op.P, v) }) {
-				a.may = append(a.may, path.Base(name))
-			}
-			continue
+		if m.see(op.P, name) != none {
+			a.Names = append(a.Names, path.Base(name))
 		}
-		if e.file == none && m.files[e.own[op.P]].own && !m.opened(e.own[op.P], op.P) {
-			m.note(ruleTemporary)
-			a.may = append(a.may, path.Base(name))
-			continue
-		}
-		a.Names = append(a.Names, path.Base(name))
 	}
 	for dir := range m.dirs {
 		if dir != "." && path.Dir(dir) == op.A {
@@ -239,7 +225,7 @@ func (m *model) mmap(op differOp, o *modelOpen) syscall.Errno {
 	return 0
 }
 
-// munmap ends a mapping. If kvfs counts the mapping as open, that is the last close.
+// munmap ends a mapping. That may be the last close.
 func (m *model) munmap(key slotKey) syscall.Errno {
 	f, ok := m.maps[key]
 	if !ok {
@@ -247,10 +233,8 @@ func (m *model) munmap(key slotKey) syscall.Errno {
 	}
 	delete(m.maps, key)
 	m.involved = append(m.involved, f)
-	name, ok := m.nameOf(f, key.p)
-	if ok && m.rules && m.files[f].maker == key.p && !m.files[f].own && !m.held(f) &&
-		m.pick(2, "whether the end of a mapping commits") == 1 {
-		m.commit(name, f, key.p)
+	if _, ok := m.nameOf(f); ok && m.files[f].maker == key.p && !m.opened(f, key.p) && !m.hasMapped(f, key.p) {
+		m.settleFile(f)
 	}
 	return 0
 }
@@ -291,32 +275,15 @@ func (m *model) sameName(op differOp, f int, a *modelAnswer) syscall.Errno {
 
 func (m *model) fsync(f int) {
 	file := &m.files[f]
-	if p := file.maker; m.rules && p != none && !file.own &&
-		(len(file.data) > 0 || m.pick(2, "whether fsync commits a version without bytes") == 1) {
-		if name, ok := m.nameOf(f, p); ok {
-			m.note(ruleSynced)
-			m.commit(name, f, p)
-			file.cut = len(file.data)
-			return
-		}
+	name, ok := m.nameOf(f)
+	if ok && file.maker != none {
+		m.note(ruleSynced)
+		m.settleFile(f)
+		return
 	}
-	if file.cut > 0 {
-		file.cut = len(file.data)
-	}
-	if file.maker != none {
-		file.synced = file.data
-		if file.synced == nil {
-			file.synced = []byte{}
-		}
-	} else if name, ok := m.nameOf(f, none); ok && m.temporary(name) {
-		file.synced = bytes.Clone(file.data)
-		if file.synced == nil {
-			file.synced = []byte{}
-		}
-		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
-	} else if m.disk {
+	if m.disk && !(ok && m.temporary(name)) && file.maker == none {
 		file.keep()
-	} else {
+	} else if file.maker == none {
 		file.stable = append(slices.Clone(file.stable), modelStable{file.data, file.mtime})
 	}
 }
@@ -352,14 +319,14 @@ func (m *model) change(op differOp, o *modelOpen, a *modelAnswer) syscall.Errno 
 	off := op.Off
 	switch op.Do {
 	case "ftruncate":
-		m.setData(o.p, o.file, resized(data, op.N))
+		m.setData(o.file, resized(data, op.N))
 		return 0
 	case "fallocate":
 		if op.Mode == 0 {
 			data = resized(data, max(size, op.Off+op.N))
 		}
 		mtime := m.files[o.file].mtime
-		m.setData(o.p, o.file, data)
+		m.setData(o.file, data)
 		if m.rules && int64(len(data)) == size && m.pick(2, "whether fallocate that does not grow the file is a change") == 1 {
 			m.note(ruleFallocate)
 			m.files[o.file].mtime = mtime
@@ -383,7 +350,7 @@ func (m *model) change(op differOp, o *modelOpen, a *modelAnswer) syscall.Errno 
 	}
 	data = bytes.Clone(resized(data, max(size, off+a.N)))
 	copy(data[off:], op.data()[:a.N])
-	m.setData(o.p, o.file, data)
+	m.setData(o.file, data)
 	if op.Do == "mwrite" && m.rules && (!m.direct || m.pick(2, "whether kvfs hears of an msync") == 1) {
 		m.fsync(o.file)
 	}

@@ -1,65 +1,56 @@
-// Package draft holds the rules of writing: what an open, a first byte, a close, a rename and a
-// removal mean for a file, given the relation of the file to its name. It has no state and takes no
-// lock. Package tiers follows its decisions; docs/semantics.md has the same rules for users.
+// Package draft holds the rules of writing: what an open, a close and a rename mean for a file, given the relation of
+// the file to its name. It has no state and takes no lock. Package tiers follows its decisions; docs/semantics.md has the
+// same rules for users.
 //
-// The rules:
+// One name is one file, at every moment and for every process:
 //
-//  1. In place. An open for writing without O_TRUNC opens the file that is there.
-//  2. Anew. O_TRUNC on a block with bytes, or a new name, makes a version of its own. Only its own
-//     process finds it until the commit. The first byte in an empty file hides the file in the
-//     same way.
-//  3. Plain names. Temporary names, plain names and pinned groups are POSIX from the first byte. A
-//     temporary file that another process has open for writing is not emptied under that process:
-//     the process that truncates it gets a version of its own.
-//  4. Rename and unlink act on what the name means to the caller. A version whose name they took
-//     is an unlinked file.
-//  5. fsync commits.
+//  1. Private until it is committed. A new file with the name of a block is found by the process that made it, and by
+//     those that have it open for writing. All others find nothing. Who opens it with O_CREAT and without O_TRUNC joins.
+//  2. Commit: the last close by the process that made it, fsync, or a rename. If another process than the one that
+//     renames has it open for writing, its last close commits.
+//  3. In place. An open for writing without O_TRUNC opens the file that is there.
+//  4. O_TRUNC on a block begins anew: the block is gone, as by unlink, and the name is a private file.
+//  5. Of two writers of a name the later one that makes or truncates it has the name; the earlier file is unlinked.
+//  6. Temporary names, plain names and pinned groups are POSIX from the first byte, but for rule 5.
+//  7. A writer that is killed before the commit leaves nothing.
 //
-// States of a file and the events between them (K: the kind of its name):
+// States of a file and the events between them:
 //
-//	from     event                                       to
-//	-        create, K block                             Hidden, or Waits if another file has the name
-//	-        create, K temp or plain                     Seen
-//	-        O_TRUNC of a block with bytes               Waits
-//	-        O_TRUNC of a temp that others write         Waits
-//	Seen     first byte in an empty block                Hidden
-//	Seen     last close, bytes changed                   Seen, committed anew
-//	Hidden   last close by its owner, fsync, rename      Seen
-//	Hidden   its owner is killed                         -, or Seen and empty if it was so before,
-//	                                                     or Seen as fsync found it under a temporary name
-//	Waits    K block: last close by its owner, fsync     Seen
-//	Waits    K temp: last close, the name is not in use  Seen; what had the name Waits, if it has an owner
-//	Waits    its name has become free                    Seen, or Hidden, K block
-//	any      unlink or rename over its name by others    Gone
-//	Gone     last close                                  -
+//	from     event                                     to
+//	-        create, name of a block                   Private
+//	-        create, another name                      Seen, once it is open
+//	Private  last close by its owner, fsync, rename    Seen
+//	Private  its owner is killed, a write failed       Gone
+//	Seen     O_TRUNC of a block                        Private (Anew), or Gone and another file is Private (Replace)
+//	Seen     rename to a block while another writes    Private, and owned by that process
+//	any      unlink, rename over its name, rule 5      Gone
 package draft
 
 // Kind is the kind of a file's name.
 type Kind uint8
 
 const (
-	Block Kind = iota // rules 1 and 2
-	Temp              // rule 3, with its exception
-	Plain             // rule 3
+	Block Kind = iota
+	Temp
+	Plain // also any name in a pinned group
 )
 
 // Place is the relation of a file to its name.
 type Place uint8
 
 const (
-	Seen   Place = iota // it has the name, and every process finds it there
-	Hidden              // it has the name, and only its own process finds it there
-	Waits               // it has no name yet, and only its own process finds it there
-	Gone                // it no longer has a name
+	Seen    Place = iota // it has the name, and every process finds it there
+	Private              // it has the name, and only those who write it find it there
+	Gone                 // it no longer has a name
 )
 
 // File is a file as one process sees it.
 type File struct {
 	Kind  Kind
 	Place Place
-	Empty bool // it has no bytes
 	Mine  bool // it belongs to the asking process, or that process has it open for writing
 	Busy  bool // another process has it open for writing
+	Held  bool // some process has it open
 }
 
 // Action is the effect of an open.
@@ -67,46 +58,47 @@ type Action uint8
 
 const (
 	InPlace   Action = iota // open this file; if asked to truncate, empty it
-	Anew                    // make a version that waits for the name
-	LookAgain               // the name means another file to this process: repeat the look-up
+	Anew                    // the same, after it has become a private file without bytes
+	Replace                 // it loses the name to a new file, which is private if it is a block
+	LookAgain               // the name means something else to this process: repeat the look-up
 	Fresh                   // the name is free: make the file
 	Exists                  // fail, because there is a file
 )
 
 // Access decides about an open of f, by its name or by a descriptor that was passed on: the kernel
 // does not say which. told: the kernel got LookAgain in this call already, so it is a descriptor,
-// or a name that changes all the time.
+// or a name that changes all the time. A private file is not opened by a descriptor either.
 func Access(f File, truncate, told bool) Action {
 	switch {
-	case f.Place == Gone && !told, f.hides() && !f.Mine && !told:
+	case f.Place == Private && !f.Mine:
 		return LookAgain
-	case !truncate || f.Place == Gone:
+	case f.Place == Gone && (!told || truncate && f.Held && !f.Mine):
+		return LookAgain // who has an unlinked file open keeps its bytes
+	case !truncate || f.Place != Seen || f.Kind == Plain:
 		return InPlace
-	case f.Kind == Temp && f.Busy && !f.Mine, f.Kind == Block && f.Place == Seen && !f.Empty:
+	case f.Kind == Block && !f.Held:
 		return Anew
+	case f.Kind == Block || f.Busy:
+		return Replace
 	}
 	return InPlace
 }
 
 // Create decides about an open with O_CREAT of a name for which the kernel knows no file. f is the
-// file that the name means to the caller or, without one, the file that another process hides
-// there; nil: there is none.
+// file that has the name; nil: there is none.
 func Create(f *File, exclusive, truncate bool) Action {
 	switch {
 	case f == nil:
 		return Fresh
 	case exclusive:
 		return Exists
-	case truncate && f.hides() && !f.Mine:
-		return Anew // to the caller the name is new, too: two writers do not mix
+	case f.Place == Private && !f.Mine && truncate:
+		return Replace
+	case f.Place == Private && !f.Mine:
+		return InPlace // it joins
 	}
 	return Access(*f, truncate, true)
 }
-
-// Hides reports whether bytes in f, which has none yet, hide it from other processes.
-func Hides(f File) bool { return f.Kind == Block && f.Place == Seen && f.Empty }
-
-func (f File) hides() bool { return f.Place == Hidden || f.Place == Waits }
 
 // Close is the end of a descriptor, or of a whole handle, of a file.
 type Close struct {
@@ -117,7 +109,6 @@ type Close struct {
 	Last   bool // no handle of any process is left
 	Killed bool // a signal ends the writer, or its mount is gone
 	Failed bool // a write has failed
-	Synced bool // fsync has kept bytes of it
 }
 
 // Outcome is the effect of a close.
@@ -127,7 +118,6 @@ const (
 	Nothing Outcome = iota
 	Commit          // the bytes become the block, visible to all
 	Settle          // the same if the bytes changed; size and times follow them
-	Take            // take the name, if the file that has it is not being written
 	Drop            // give the file up
 )
 
@@ -136,16 +126,12 @@ func End(c Close) Outcome {
 	switch {
 	case c.Place == Gone:
 		return Nothing
-	case c.Kind != Block && c.Place == Waits:
-		return when(c.Last && !c.Killed, Take)
-	case c.Place == Seen || c.Kind != Block:
+	case c.Place == Seen:
 		return when(c.Last, Settle)
 	case c.Failed:
 		return when(c.Last, Drop)
 	case !c.Owner && !c.Last, !c.Mine:
 		return Nothing
-	case c.Killed && c.Synced:
-		return when(c.Last, Settle)
 	case c.Killed:
 		return when(c.Last, Drop)
 	}
@@ -165,13 +151,13 @@ type Move uint8
 const (
 	Follow   Move = iota // a block stays one: its copies follow
 	Publish              // the bytes become the block, visible to all
-	Postpone             // the same, with the close by the owner
+	Postpone             // the same, with the last close by the other process that writes it
 	Withdraw             // a block becomes a temporary or plain file
-	Keep                 // a temporary or plain file stays one, and a version becomes one
+	Keep                 // a temporary or plain file stays one, and a private file becomes one
 )
 
-// Rename decides about the rename of f to a name of the kind to. ownerWrites: the owner of f has it open for writing.
-func Rename(f File, to Kind, ownerWrites bool) Move {
+// Rename decides about the rename of f to a name of the kind to.
+func Rename(f File, to Kind) Move {
 	committed := f.Kind == Block && f.Place == Seen
 	switch {
 	case committed && to == Block:
@@ -180,7 +166,7 @@ func Rename(f File, to Kind, ownerWrites bool) Move {
 		return Withdraw
 	case to != Block:
 		return Keep
-	case f.Kind != Block && ownerWrites && !f.Mine:
+	case f.Busy:
 		return Postpone
 	}
 	return Publish

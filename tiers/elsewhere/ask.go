@@ -18,8 +18,7 @@ import (
 // UnknownLocked returns the path of a name of which this node knows nothing, if other nodes must be asked about it. It
 // returns "" for all other names, among them those that other nodes do not tell: temporary and plain ones.
 func (e *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
-	if e.Asker == nil || e.DirLocked(parent) != nil || e.Mu.Ix.Lookup(parent, name) != 0 || e.NameFlagsLocked(parent, name) != 0 ||
-		len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0 {
+	if e.Asker == nil || e.DirLocked(parent) != nil || e.Mu.Ix.Lookup(parent, name) != 0 || e.NameFlagsLocked(parent, name) != 0 {
 		return ""
 	}
 	path = e.ChildPathLocked(parent, name)

@@ -210,7 +210,7 @@ func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
 		return state.Attr{}, false
 	}
 	id := e.FindLocked(dir, name)
-	if id == 0 || len(e.Mu.Waiting[state.NameKey{Parent: dir, Name: name}]) > 0 || e.ExpiredLocked(id) {
+	if id == 0 || e.ExpiredLocked(id) {
 		return state.Attr{}, false
 	}
 	en := e.Mu.Ix.At(id)

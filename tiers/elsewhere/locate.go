@@ -221,7 +221,7 @@ func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 		return false
 	}
 	if en.Mode&state.ModeType == state.ModeDir {
-		return e.Mu.Ix.Children(id) == 0 && !e.WaitsBelowLocked(id)
+		return e.Mu.Ix.Children(id) == 0
 	}
 	return e.HollowLocked(id, en) && en.Storing == 0 && e.lower.PromotingLocked(id) == ""
 }

@@ -128,7 +128,7 @@ func (e *lending) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, er
 }
 
 func (e *lending) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *state.Gone) (index.ID, error) {
-	if len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0 || e.NameFlagsLocked(parent, name) != 0 {
+	if e.NameFlagsLocked(parent, name) != 0 {
 		return 0, &block.Error{Op: "take", Err: block.ErrExist}
 	}
 	if id != 0 {
@@ -178,7 +178,7 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Go
 		}
 		e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
 		e.elsewhere.SettleParentLocked(parent, g)
-	case e.Mu.Ix.Children(id) == 0 && !e.WaitsBelowLocked(id):
+	case e.Mu.Ix.Children(id) == 0:
 		if en.Lookups > 0 {
 			g.Names = append(g.Names, state.GoneName{Parent: e.Mu.Ix.Parent(id), ID: id, Name: e.Mu.Ix.Name(id)})
 		}

@@ -188,13 +188,6 @@ func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pref
 	if block.CheckPath(state.View(path)) == nil {
 		id = e.elsewhere.WalkLocked(string(path))
 	}
-	if id == 0 {
-		w := state.PathWalker{Ix: e.Mu.Ix}
-		if dir, name := w.Split(path); e.WritingLocked(r.As, dir, name) {
-			x.result.Outcome = PrefetchPending
-			return x
-		}
-	}
 	if id == 0 || e.ExpiredLocked(id) || !e.ShowsLocked(r.As, e.Mu.Ix.Parent(id), id) {
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	}

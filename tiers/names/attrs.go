@@ -185,7 +185,7 @@ func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
 	defer done()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
-	if f := e.Mu.Files[id]; !e.Mu.Ix.Linked(id) && (f == nil || !f.WaitsLocked()) {
+	if !e.Mu.Ix.Linked(id) {
 		e.Mu.Unlock()
 		return block.ErrNotFound
 	}

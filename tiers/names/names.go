@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -21,24 +20,16 @@ type names struct {
 	dirFiles int64 // directories with a file of their own; guarded by State.Mu
 }
 
-// ResolveLocked returns the file or directory that a name means to a caller: a version that its own process writes,
-// else the one that all see, 0 if there is neither. stable is false if other callers get another answer, now or soon.
+// ResolveLocked returns the file or directory of a name, 0 if there is none, or only a private file of another process.
+// stable is false if other callers get another answer, now or soon.
 func (e *names) ResolveLocked(parent index.ID, name string, by state.Caller) (id index.ID, stable bool) {
-	stable = true
-	if len(e.Mu.Waiting) > 0 {
-		k := state.NameKey{Parent: parent, Name: name}
-		stable = len(e.Mu.Waiting[k]) == 0
-		if id = e.writing.OwnVersionLocked(k, by); id != 0 {
-			return id, false
-		}
-	}
 	id = e.elsewhere.FindLocked(parent, name)
 	if id == 0 {
 		// Otherwise another node, kernel or user of a tier can make it at any time.
-		return 0, stable && e.Remote == nil && len(e.Finders) == 0 && !e.Opts.Kernels
+		return 0, e.Remote == nil && len(e.Finders) == 0 && !e.Opts.Kernels
 	}
 	if e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0 {
-		return id, stable
+		return id, true
 	}
 	if !e.Mu.Files[id].MineLocked(by) {
 		return 0, false
@@ -64,28 +55,12 @@ func (e *names) Lookup(parent index.ID, name string, by state.Caller) (a state.A
 		return a, err
 	}
 	if l.live != nil {
-		empty := a.Size == 0
 		a = l.live.Refresh(a)
-		if empty && a.Size > 0 && l.hides { // its first bytes hide it from other processes
-			l.live.CatchUp()
-			e.Forget(a.ID, 1)
-			return e.lookupAgain(parent, name, &by)
-		}
 	}
 	if l.hollow && e.Opts.PromoteOnLookup {
 		e.lower.Promote(e.Ctx, nil, a.ID, true)
 	}
 	return a, nil
-}
-
-func (e *names) lookupAgain(parent index.ID, name string, by *state.Caller) (state.Attr, error) {
-	a, l, err := e.lookup(parent, name, by, true)
-	if err != nil {
-		e.missed(parent, name, by, err)
-	} else if l.live != nil {
-		a = l.live.Refresh(a)
-	}
-	return a, err
 }
 
 // missed counts a look-up that ended with an error. A reader's process is not known before it matters.
@@ -106,7 +81,6 @@ func (e *names) missed(parent index.ID, name string, by *state.Caller, err error
 type looked struct {
 	live   state.WriteSide // as liveLocked
 	hollow bool
-	hides  bool // its first bytes will hide it from other processes
 
 	unknown string // not empty: nothing was found nor counted, and other nodes must be asked about this path
 }
@@ -118,7 +92,6 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	defer e.elsewhere.TellOutdatedLocked(g)
-	e.writing.HearNameLocked(parent, name, *by)
 	id, stable := e.ResolveLocked(parent, name, *by)
 	if id != 0 && e.ExpiredLocked(id) {
 		id, stable = 0, false
@@ -142,9 +115,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 	state.CountFound(e.State, en)
 	a := e.AttrLocked(id, en)
 	a.Stable = a.Stable && stable
-	l := looked{live: e.liveLocked(id), hollow: hollow}
-	l.hides = l.live != nil && en.Flags&state.FlagUncommitted == 0 && e.KindLocked(en) == draft.Block && e.writing.BlankLocked(id, en)
-	return a, l, nil
+	return a, looked{live: e.liveLocked(id), hollow: hollow}, nil
 }
 
 // absentLocked returns the error of a look-up that found nothing.
@@ -193,9 +164,6 @@ func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
 		return e.linkedAttrLocked(id, en, f, a)
 	}
 	a.Changing = f != nil && f.HandlesLocked() > 0
-	if e.writing.BlankLocked(id, en) && en.Flags&state.FlagPlain == 0 {
-		a.Size, a.Stable = 0, false
-	}
 	if e.Remote != nil && e.FarLocked(id, en) {
 		a.Stable = false // other nodes may change the attributes of their files
 	}
@@ -204,7 +172,7 @@ func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
 
 // linkedAttrLocked returns a, with Nlink 0 and Gone set as they must be if the name is gone.
 func (e *names) linkedAttrLocked(id index.ID, en *index.Entry, f state.WriteSide, a state.Attr) state.Attr {
-	if !e.Mu.Ix.Linked(id) && id != index.Root && (f == nil || !f.WaitsLocked()) {
+	if !e.Mu.Ix.Linked(id) && id != index.Root {
 		a.Nlink = 0
 		a.Gone = f == nil && en.Opens == 0 && en.Flags&state.FlagLimbo == 0 && en.Mode&state.ModeType != state.ModeDir
 	}
@@ -278,7 +246,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by st
 	e.StoresLocked(parent, name, by, e.Now())
 	e.DropExpiredLocked(parent, name, &g)
 	err = e.CheckNewLocked(parent, name)
-	if err == nil && (e.elsewhere.FindLocked(parent, name) != 0 || len(e.Mu.Waiting[state.NameKey{Parent: parent, Name: name}]) > 0) {
+	if err == nil && e.elsewhere.FindLocked(parent, name) != 0 {
 		err = block.ErrExist
 	}
 	e.elsewhere.TellOutdatedLocked(&g)
@@ -396,10 +364,7 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 	e.Mu.Ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
 		name := e.Mu.Ix.Name(id)
 		if en.Flags&state.FlagUncommitted != 0 && !e.Mu.Files[id].MineLocked(by) {
-			if id = e.writing.OwnVersionLocked(state.NameKey{Parent: dir, Name: name}, by); id == 0 {
-				return true
-			}
-			en = e.Mu.Ix.At(id)
+			return true
 		}
 		if at := e.Mu.Ix.Expires(id); at != 0 && at <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
 			return true
@@ -443,7 +408,7 @@ func (e *names) RefNamed(dir, id index.ID, name string) (state.Attr, bool) {
 		return state.Attr{}, false
 	}
 	en := e.Mu.Ix.At(id)
-	if en.Flags&state.FlagUncommitted != 0 || en.Size == 0 && e.Mu.Files[id] != nil || len(e.Mu.Waiting[state.NameKey{Parent: dir, Name: name}]) > 0 {
+	if en.Flags&state.FlagUncommitted != 0 {
 		e.Mu.Unlock()
 		return state.Attr{}, false // other processes may not find it
 	}

@@ -153,12 +153,8 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 	return p
 }
 
-// absentLocked returns the place of a name without an entry: a version may be on its way, or other nodes or a Finder may
-// have the block. ask is as in presencesOf.
+// absentLocked returns the place of a name without an entry: other nodes or a Finder may have the block. ask is as in presencesOf.
 func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions, ask *[]string) Place {
-	if e.WritingLocked(o.As, dir, name) {
-		return Place{Presence: driver.Pending}
-	}
 	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}

@@ -118,19 +118,14 @@ type Writing interface {
 	// CloseRead gives back the pin of an OpenRead.
 	CloseRead(id index.ID)
 	// WriteRecord brings the record of a committed entry up to date with its name and
-	// attributes. It drops the record of an entry that has begun to wait for its name
+	// attributes. It drops the record of an entry that has become private
 	// (File.recorded). file is the primary file if the caller has it open, else nil.
 	// Writers of one record take turns. Each writes the attributes of the time of its
 	// turn, so the last record is right.
 	WriteRecord(id index.ID, file *os.File) error
-	// BlankLocked reports whether a file has no bytes.
-	BlankLocked(id index.ID, en *index.Entry) bool
-	// EmptyLocked reports whether a directory is empty to the caller. If it is, the files there that only other
-	// processes find become unlinked files.
+	// EmptyLocked reports whether a directory is empty to the caller. If it is, the private files of other
+	// processes there become unlinked files.
 	EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool
-	// HearNameLocked finds out whether a temporary file, which all processes see under a name, was closed by its writer.
-	// It gives the lock up meanwhile.
-	HearNameLocked(parent index.ID, name string, by state.Caller)
 	// LeaveLimboLocked gives a replaced block up: its bytes go when no process has it open.
 	LeaveLimboLocked(id index.ID, g *state.Gone)
 	// LeaveLimboNamedLocked gives up the earlier versions of a name that is removed. Their records still exist. Without
@@ -139,9 +134,6 @@ type Writing interface {
 	// LimboLocked keeps the bytes of a block that was just replaced, if they are few and the kernel may still ask for
 	// them. It reports whether it does.
 	LimboLocked(id index.ID, en *index.Entry, k state.NameKey, g *state.Gone) bool
-	// OwnVersionLocked returns the version of the name k that the caller finds there, 0 if there is none. The latest
-	// version wins.
-	OwnVersionLocked(k state.NameKey, by state.Caller) (own index.ID)
 	// SetMtime sets the time in the entry and on the primary file, because Adopt compares the two.
 	SetMtime(id index.ID, w state.WriteSide, blob driver.BlobID, ns int64) error
 }

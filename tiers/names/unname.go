@@ -31,9 +31,6 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	} else {
 		e.writing.LeaveLimboNamedLocked(k, g)
 	}
-	if en.Lookups > 0 && (why.Reason == fate.ReasonReplaced || e.Opts.Kernels) { // of several kernels one may not know yet
-		e.Mu.Formerly[id] = k
-	}
 	if en.Mode&state.ModeType != state.ModeDir {
 		e.tellDroppedLocked(id, en, kind, why)
 	}
@@ -48,6 +45,41 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	e.elsewhere.StrayLocked(parent, ix.At(parent))
 	e.lower.PartLocked(id) // another file may get the id
 	return limbo
+}
+
+// GiveUpLocked gives up the block of an entry, which no process has open. The entry keeps its name, and is about to be
+// another file.
+func (e *names) GiveUpLocked(id index.ID, en *index.Entry, why fate.Cause, g *state.Gone) {
+	ix := e.Mu.Ix
+	k := state.NameKey{Parent: ix.Parent(id), Name: ix.Name(id)}
+	e.writing.LeaveLimboNamedLocked(k, g)
+	if len(e.Finders) > 0 {
+		e.lower.DisownLocked(ix.Path(id), en.Tiers|en.Storing)
+	}
+	e.tellDroppedLocked(id, en, event.Removed, why)
+	e.lower.DropCopiesLocked(id, en)
+	e.lower.PartLocked(id)
+	if en.Lookups > 0 {
+		g.Names = append(g.Names, state.GoneName{Parent: k.Parent, ID: id, Name: k.Name})
+	}
+	pinned := en.Flags&state.FlagPinned != 0
+	state.Pin(e.State, id, en, false)
+	state.LeaveOrders(e.Mu.Room, id, en)
+	if charge := e.ChargeLocked(id, en); charge > 0 {
+		e.AddUsedLocked(en, -charge)
+	}
+	if en.Blob != 0 {
+		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
+		g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
+	}
+	if f := e.Mu.Files[id]; f != nil {
+		f.AddChargeLocked(-f.ChargeLocked())
+		e.DropFileLocked(id)
+		g.Files = append(g.Files, f)
+	}
+	en.Size, en.Lease = 0, 0
+	en.Flags &^= state.FlagSum | state.FlagRefused | state.FlagOnceSeen | state.FlagFetched | state.FlagTouched
+	state.Pin(e.State, id, en, pinned)
 }
 
 // tellDroppedLocked counts a file that is about to lose its name, and tells followers and other nodes.
@@ -85,9 +117,6 @@ func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
 		return
 	}
 	f := e.Mu.Files[id]
-	if f != nil && f.WaitsLocked() {
-		return
-	}
 	if charge := e.ChargeLocked(id, en); charge > 0 {
 		e.AddUsedLocked(en, -charge)
 	}
@@ -102,7 +131,6 @@ func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
 		g.Files = append(g.Files, f)
 	}
 	if en.Lookups == 0 {
-		delete(e.Mu.Formerly, id)
 		if en.Flags&state.FlagCounted != 0 {
 			en.Flags &^= state.FlagCounted // its charge is 0
 		}

@@ -2,7 +2,6 @@ package state
 
 import (
 	"bytes"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -140,13 +139,6 @@ func (e *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAt
 	return guard
 }
 
-// WritingLocked reports whether a version that v may read waits to take a name in dir. dir is 0 if there is no such
-// directory.
-func (e *State) WritingLocked(v *event.Viewer, dir index.ID, name string) bool {
-	return dir != 0 && len(e.Mu.Waiting) > 0 &&
-		slices.ContainsFunc(e.Mu.Waiting[NameKey{Parent: dir, Name: name}], func(id index.ID) bool { return e.ShowsLocked(v, dir, id) })
-}
-
 // PathWalker finds directories. It remembers the last one.
 type PathWalker struct {
 	Ix  *index.Index
@@ -174,13 +166,3 @@ func (w *PathWalker) Split(path []byte) (dir index.ID, name string) {
 
 // View returns a string that shares the bytes of b. It is valid until they change.
 func View(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-// WaitsBelowLocked reports whether a version waits for a name in the directory dir.
-func (e *State) WaitsBelowLocked(dir index.ID) bool {
-	for k := range e.Mu.Waiting {
-		if k.Parent == dir {
-			return true
-		}
-	}
-	return false
-}

@@ -61,9 +61,6 @@ type Options struct {
 	// Alive reports whether a process has not ended. Nil means that no process has ended. It may read
 	// /proc; no lock is held.
 	Alive func(Process) bool
-	// Closed reports whether a process has no descriptor for writing a file any more, as far as /proc
-	// shows. Nil means that it is never known. It may read /proc; no lock is held.
-	Closed func(Process, index.ID) bool
 
 	// HideElsewhere has ReadDir leave out entries that only other nodes have. Otherwise it
 	// shows those that were looked up before, and not the rest.
@@ -165,9 +162,6 @@ func (o *Options) Fill() error {
 	}
 	if o.Alive == nil {
 		o.Alive = func(Process) bool { return true }
-	}
-	if o.Closed == nil {
-		o.Closed = func(Process, index.ID) bool { return false }
 	}
 	if o.Invalidate == nil {
 		o.Invalidate = func(Process, index.ID, index.ID, string) {}

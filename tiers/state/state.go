@@ -54,9 +54,7 @@ type State struct {
 		Ix     *index.Index
 		Room   *room.Room // the accounts
 
-		Files    map[index.ID]WriteSide
-		Waiting  map[NameKey][]index.ID // versions that wait to take a name
-		Formerly map[index.ID]NameKey   // names that files had to which kernels refer
+		Files map[index.ID]WriteSide
 
 		Blocks   int64 // committed files in memory
 		Hollow   int64 // committed files in secondary tiers only
@@ -109,8 +107,6 @@ func New(opts Options) *State {
 	e.Temp, e.Plain = pattern.New(opts.TempPatterns), pattern.New(opts.PlainPatterns)
 	e.Mu.Ix = index.New()
 	e.Mu.Files = map[index.ID]WriteSide{}
-	e.Mu.Waiting = map[NameKey][]index.ID{}
-	e.Mu.Formerly = map[index.ID]NameKey{}
 	now := e.Now()
 	e.Mu.Fates = fate.New(e.seed, opts.Kernels, now)
 	root := e.Mu.Ix.At(index.Root)

@@ -7,16 +7,12 @@ import (
 )
 
 // WriteSide is the write side of an entry, as all but those see it who write files. It exists while the entry is open
-// for writing or waits for a name.
+// for writing, and of a temporary file until it is renamed or removed.
 type WriteSide interface {
 	// ChargeLocked returns the bytes of memory that the entry costs: reserved or used, whichever is more.
 	ChargeLocked() int64
 	// AddChargeLocked changes these bytes by n.
 	AddChargeLocked(n int64)
-	// WaitsLocked reports whether the entry waits to take a name.
-	WaitsLocked() bool
-	// NameLocked returns the name that the entry waits for, if it waits for one.
-	NameLocked() NameKey
 	// HandlesLocked returns how many handles are open.
 	HandlesLocked() int
 	// OpenLocked reports whether any process has a descriptor for writing.
@@ -24,8 +20,6 @@ type WriteSide interface {
 	// MineLocked reports whether the caller finds the entry under its name although others do not.
 	MineLocked(by Caller) bool
 
-	// CatchUp finds out whether the kernel has written the first bytes by itself.
-	CatchUp()
 	// Refresh returns a, which has the size and times of the last commit, with the present ones.
 	Refresh(a Attr) Attr
 

@@ -42,13 +42,7 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by state.Caller, closer C
 	if err != nil {
 		return err
 	}
-	killed := c.Killed
 	switch outcome := draft.End(c); {
-	case outcome == draft.Take:
-		return e.takeTemp(f)
-	case c.Kind == draft.Temp && outcome == draft.Settle && c.Owner && killed:
-		e.yield(f)
-		return nil
 	case c.Kind != draft.Block, outcome != draft.Commit && outcome != draft.Settle:
 		return nil // Release does the rest
 	case outcome == draft.Commit:
@@ -56,12 +50,8 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by state.Caller, closer C
 			h.goesOn(false)
 			return nil
 		}
-	case killed:
-		if err := f.cutToSynced(); err != nil {
-			return err
-		}
 	}
-	sync, err := e.commit(f, c.Place)
+	sync, err := e.commit(f)
 	if err != nil {
 		return err
 	}
@@ -72,14 +62,13 @@ func (e *drafts) Flush(ctx context.Context, h *Handle, by state.Caller, closer C
 // meanwhile. It fails with ErrPoisoned if a write of the file has failed.
 func (e *drafts) flushed(h *Handle, by state.Caller, closer Closer) (draft.Close, error) {
 	f := h.File
-	f.CatchUp()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(f.id)
-	asks := f.waits || en.Flags&state.FlagUncommitted != 0 || f.synced >= 0 // else the answer makes no difference
+	asks := en.Flags&state.FlagUncommitted != 0 // else the answer makes no difference
 	// What others do with a temporary file, and what the end of another handle does, depends on whether this one goes on.
 	shared := e.KindLocked(en) == draft.Temp || len(f.handles) > 1
 	e.Mu.Unlock()
-	killed := (asks || e.sharedName(f)) && closer.Killed()
+	killed := asks && closer.Killed()
 	goesOn := shared && closer.StillOpen(f.id)
 	e.Mu.Lock()
 	h.killed = killed
@@ -94,15 +83,14 @@ func (e *drafts) flushed(h *Handle, by state.Caller, closer Closer) (draft.Close
 	return c, err
 }
 
-// closeLocked tells package draft of the end of h, and notes if it leaves a version of a temporary name to nobody.
+// closeLocked tells package draft of the end of h.
 func (e *drafts) closeLocked(h *Handle, killed bool) draft.Close {
 	f := h.File
-	s := e.stateLocked(f.id, e.Mu.Ix.At(f.id), &state.Caller{}, false)
+	s := e.stateLocked(f.id, e.Mu.Ix.At(f.id), &state.Caller{})
 	last := !slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed })
-	f.left = f.left || killed && last && s.Kind == draft.Temp && s.Place == draft.Waits
 	return draft.Close{
 		Kind: s.Kind, Place: s.Place, Owner: f.owner != state.Process{}, Mine: !f.ownerWritesLocked(h), Last: last,
-		Killed: killed, Failed: f.poisoned != nil, Synced: f.synced >= 0,
+		Killed: killed, Failed: f.poisoned != nil,
 	}
 }
 
@@ -120,10 +108,8 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	f := h.File
 	f.ends.Lock()
 	defer f.ends.Unlock()
-	f.CatchUp()
 	e.Mu.Lock()
 	c := e.closeLocked(h, abandoned || h.killed)
-	owner := f.owner
 	unknown := h.silent && !h.closed && c.Kind == draft.Block && c.Place != draft.Seen // another process renamed it
 	e.Mu.Unlock()
 	if unknown && !e.Opts.Alive(h.by.Proc()) {
@@ -132,7 +118,6 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	if err := e.end(f, &c); err != nil {
 		e.Log.Warn("end of an open file", zap.Error(err))
 	}
-	died := c.Kind == draft.Temp && e.sharedName(f) && !e.Opts.Alive(owner) && !e.Opts.Alive(h.by.Proc())
 	g := e.NewGone()
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(f.id)
@@ -140,7 +125,7 @@ func (e *drafts) release(h *Handle, abandoned bool) {
 	f.handles = slices.DeleteFunc(f.handles, func(o *Handle) bool { return o == h })
 	f.born = e.Now()
 	if len(f.handles) == 0 {
-		e.endedLocked(f, en, died, g)
+		e.endedLocked(f, en, g)
 	} else {
 		e.goesOnLocked(f, en, &c, g)
 	}
@@ -166,55 +151,27 @@ func (e *drafts) end(f *File, c *draft.Close) error {
 		if c.Place != draft.Gone || !c.Last {
 			return nil
 		}
-	case draft.Settle:
-		if c.Killed {
-			if err := f.cutToSynced(); err != nil {
-				return err
-			}
-		}
 	case draft.Drop:
-		e.Mu.Lock()
-		wasEmpty := f.wasEmpty
 		if !c.Failed {
+			e.Mu.Lock()
 			e.Mu.Counters.KilledWriters++
+			e.Mu.Unlock()
 		}
-		e.Mu.Unlock()
-		if !wasEmpty {
-			f.fail(block.ErrPoisoned)
-			return nil
-		}
-		if err := f.empty(); err != nil { // as all saw it before
-			return err
-		}
-		e.Mu.Lock()
-		f.poisoned = nil
-		e.Mu.Unlock()
+		f.fail(block.ErrPoisoned)
+		return nil
 	}
-	_, err := e.commit(f, c.Place)
+	_, err := e.commit(f)
 	if errors.Is(err, room.ErrBlockSize) {
 		f.fail(err) // no process goes on with it
 	}
 	return err
 }
 
-// cutToSynced truncates a file to the bytes that fsync kept while it was first written. Its writer was killed, and the
-// bytes added since then may not be whole.
-func (f *File) cutToSynced() error {
-	f.e.Mu.Lock()
-	synced := f.synced
-	f.e.Mu.Unlock()
-	size, _, err := f.fstat()
-	if err != nil || synced < 0 || size <= synced {
-		return err
-	}
-	return f.withFile(func(file *os.File) error { return file.Truncate(synced) })
-}
-
-// endedLocked is called when the last handle of f has ended. died: its owner has died.
-func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone) {
+// endedLocked is called when the last handle of f has ended.
+func (e *drafts) endedLocked(f *File, en *index.Entry, g *state.Gone) {
 	e.opens.guessed.Give(f.guessed)
 	f.guessed = 0
-	named := f.waits || e.Mu.Ix.Linked(f.id)
+	named := e.Mu.Ix.Linked(f.id)
 	temp := e.KindLocked(en) == draft.Temp
 	if f.warm = temp && named; !f.warm {
 		g.Idle = append(g.Idle, f)
@@ -222,15 +179,17 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 	switch {
 	case !named:
 		return // closedLocked frees it after its last reader
+	case temp && f.poisoned != nil: // its process is going to unlink it
+		en.Size = 0
+		g.Emptied = append(g.Emptied, f)
 	case temp:
-		e.tempEndedLocked(f, en, died, g)
 	case f.poisoned != nil && (en.Flags&state.FlagUncommitted != 0 || errors.Is(f.poisoned, room.ErrBlockSize)):
 		e.dropFailedLocked(f, g)
 		return
 	}
 	state.Resize(e.State, en, state.ChargeOf(en.Size)-f.charge) // room reserved beyond the size is free again
 	f.charge = state.ChargeOf(en.Size)
-	if temp || f.waits {
+	if temp {
 		return
 	}
 	e.DropFileLocked(f.id)
@@ -240,34 +199,16 @@ func (e *drafts) endedLocked(f *File, en *index.Entry, died bool, g *state.Gone)
 	e.Mu.Room.Signal() // it can be evicted now
 }
 
-// tempEndedLocked is endedLocked for a temporary file: it decides who has the name from now on.
-func (e *drafts) tempEndedLocked(f *File, en *index.Entry, died bool, g *state.Gone) {
-	switch {
-	case f.poisoned != nil: // its process is going to unlink it
-		en.Size = 0
-		if f.started {
-			g.Emptied = append(g.Emptied, f)
-		}
-	case f.waits && !f.asked && !f.left:
-		e.takeTempLocked(f, g)
-	case died:
-		e.yieldLocked(f, g)
-	}
-}
-
-// dropFailedLocked unlinks f, or ends its wait for a name: a write of f has failed, or its writer was killed.
+// dropFailedLocked unlinks f: a write of f has failed, or its writer was killed.
 func (e *drafts) dropFailedLocked(f *File, g *state.Gone) {
 	e.Mu.Counters.Poisoned++
-	k := e.nameLocked(f.id)
 	e.dropLocked(f, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
-	e.seatNextLocked(k, g)
 }
 
-// commit brings the entry of f in line with its bytes, if they changed. A version becomes the block of
+// commit brings the entry of f in line with its bytes, if they changed. A private file becomes the block of
 // its name, and all processes see it. A block that was changed in place becomes a new version for other
-// tiers. place is where f was when the commit was decided. If a first byte has hidden f since, the close by its
-// writer commits it. sync: a process has called fsync on the bytes.
-func (e *drafts) commit(f *File, place draft.Place) (sync bool, err error) {
+// tiers. sync: a process has called fsync on the bytes.
+func (e *drafts) commit(f *File) (sync bool, err error) {
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	size, mtime, err := f.fstat()
@@ -282,7 +223,7 @@ func (e *drafts) commit(f *File, place draft.Place) (sync bool, err error) {
 	}
 	g := e.NewGone()
 	e.Mu.Lock()
-	sync, published, err := e.commitLocked(f, place, size, mtime, g)
+	sync, published, err := e.commitLocked(f, size, mtime, g)
 	e.Mu.Unlock()
 	if published {
 		err = e.drafts.WriteRecord(f.id, nil)
@@ -292,13 +233,10 @@ func (e *drafts) commit(f *File, place draft.Place) (sync bool, err error) {
 }
 
 // commitLocked is the part of commit that needs the lock. published: f is a new block, whose record is to be written.
-func (e *drafts) commitLocked(f *File, place draft.Place, size, mtime int64, g *state.Gone) (sync, published bool, err error) {
-	if place == draft.Seen && f.wasEmpty {
-		return false, false, nil
-	}
+func (e *drafts) commitLocked(f *File, size, mtime int64, g *state.Gone) (sync, published bool, err error) {
 	en := e.Mu.Ix.At(f.id)
 	unchanged := en.Flags&state.FlagUncommitted == 0 && en.Size == size && en.Mtime == mtime
-	gone := !f.waits && !e.Mu.Ix.Linked(f.id)
+	gone := !e.Mu.Ix.Linked(f.id)
 	isBlock := e.KindLocked(en) == draft.Block
 	if isBlock {
 		sync, f.sync = f.sync, false
@@ -317,9 +255,6 @@ func (e *drafts) commitLocked(f *File, place draft.Place, size, mtime int64, g *
 	if sync {
 		e.keepSyncedLocked(en)
 	}
-	if f.waits {
-		e.takeNameLocked(f, f.name, g)
-	}
 	e.publishLocked(f, en, size, mtime, g)
 	return sync, true, nil
 }
@@ -337,19 +272,6 @@ func (e *drafts) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	e.AttrsChangedLocked(f.id, en, g)
 }
 
-// takeNameLocked gives f the name k. The file that has the name now loses it. If that file is a version
-// that is still being written, it waits for the name in turn: the last close wins.
-func (e *drafts) takeNameLocked(f *File, k state.NameKey, g *state.Gone) {
-	if f.waits {
-		e.unawaitLocked(f)
-	}
-	if holder := e.Mu.Ix.Lookup(k.Parent, k.Name); holder != 0 && holder != f.id {
-		e.displaceLocked(holder, f.id, k, nil, g)
-	}
-	e.Mu.Ix.Link(f.id, k.Parent, k.Name)
-	e.ChangedLocked(k.Parent)
-}
-
 // keepSyncedLocked is called before a version is committed that a process has called fsync on. The copy that a tier
 // holds under its name stays there until the new version takes its place. So after a power cut there is one of them.
 func (e *drafts) keepSyncedLocked(en *index.Entry) {
@@ -358,9 +280,8 @@ func (e *drafts) keepSyncedLocked(en *index.Entry) {
 	}
 }
 
-// displaceLocked takes the name k from its holder, and heir will get it. by is the caller that renames heir. by is
-// nil if heir takes the name because it was closed.
-func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *state.Caller, g *state.Gone) {
+// displaceLocked takes its name from holder, because the caller renames heir to that name.
+func (e *drafts) displaceLocked(holder, heir index.ID, by *state.Caller, g *state.Gone) {
 	en := e.Mu.Ix.At(holder)
 	known := en.Tiers | en.Storing
 	if s := e.Keeper(); s != nil && e.Mu.Ix.At(heir).Flags&state.FlagSynced != 0 {
@@ -368,13 +289,6 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *stat
 		en.Tiers &^= s.Bit // the copy goes over to the heir; s is not the Remote tier
 		en.Storing &^= s.Bit
 		en.Flags &^= state.FlagSynced
-	}
-	if hf := e.fileLocked(holder); by == nil && hf != nil && len(hf.handles) > 0 && en.Flags&state.FlagUncommitted != 0 {
-		e.lower.RemoveCopiesLocked(holder, en)
-		hf.wasEmpty = false // the name no longer means this file
-		e.Mu.Ix.Unlink(holder)
-		e.awaitLocked(hf, k)
-		return
 	}
 	if len(e.Finders) > 0 {
 		e.lower.DisownLocked(e.Mu.Ix.Path(holder), known)
@@ -387,11 +301,7 @@ func (e *drafts) displaceLocked(holder, heir index.ID, k state.NameKey, by *stat
 		}
 	}
 	e.Mu.Counters.Removed++
-	if by == nil {
-		e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: f.actorLocked()}, state.Process{}, g)
-	} else {
-		e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.Actor()}, by.Proc(), g)
-	}
+	e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.Actor()}, by.Proc(), g)
 }
 
 // publishLocked marks f as committed with the given size and time.
@@ -413,8 +323,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	en.Size, en.Mtime, en.Ctime = size, mtime, max(mtime, en.Ctime)
 	en.Seq = e.NextSeqLocked()
 	e.elsewhere.PublishedLocked(f.id, en, f.begun, f.replaces, g)
-	f.begun, f.replaces, f.wasEmpty, f.started = en.Seq, true, false, size > 0
-	f.synced, f.kept = -1, -1
+	f.begun, f.replaces = en.Seq, true
 	gr.Learn(size)
 	e.Mu.Counters.Stored++
 	gr.Stored++

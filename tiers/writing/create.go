@@ -19,7 +19,7 @@ type CreateOptions struct {
 	Mode      uint32 // permission bits
 	UID, GID  uint32
 	By        state.Caller
-	Exclusive bool // O_EXCL: fail with ErrExist if any version of the name is there
+	Exclusive bool // O_EXCL: fail with ErrExist if there is a file, also a private one
 	Truncate  bool // O_TRUNC
 }
 
@@ -52,9 +52,8 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 	g := e.NewGone()
 	e.Mu.Lock()
 	e.StoresLocked(o.Parent, o.Name, o.By.Proc(), e.Now())
-	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
 	e.names.DropExpiredLocked(o.Parent, o.Name, g)
-	existing, err = e.findExistingLocked(o, g)
+	existing, err = e.findExistingLocked(o)
 	b := e.Mu.Room.Group(e.GroupOfLocked(o.Parent)).Bill()
 	switch {
 	case err != nil || existing != 0:
@@ -86,11 +85,10 @@ func (e *opens) create(ctx context.Context, o *CreateOptions) (a state.Attr, h *
 
 // findExistingLocked finds the file that a CREATE opens, and counts a reference by the kernel to it.
 // It returns 0 if the CREATE is to make the file.
-func (e *opens) findExistingLocked(o *CreateOptions, g *state.Gone) (index.ID, error) {
+func (e *opens) findExistingLocked(o *CreateOptions) (index.ID, error) {
 	if err := e.names.CheckNewLocked(o.Parent, o.Name); err != nil {
 		return 0, err
 	}
-	e.drafts.renounceLocked(state.NameKey{Parent: o.Parent, Name: o.Name}, &o.By, g)
 	id, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
 	if id == 0 {
 		id = e.Mu.Ix.Lookup(o.Parent, o.Name) // a file that another process hides there
@@ -129,30 +127,45 @@ func (e *opens) openExisting(ctx context.Context, id index.ID, o *CreateOptions)
 // createLocked enters a new file under its name and opens it. It also returns how many bytes to reserve
 // for the file.
 func (e *opens) createLocked(o *CreateOptions, blob driver.BlobID) (state.Attr, *Handle, int64) {
+	f, en := e.newLocked(o, blob)
+	e.InheritGroupLocked(o.Parent, en)
+	e.seatLocked(en)
+	h := &Handle{File: f, by: o.By.After(), silent: e.KindLocked(en) == draft.Temp}
+	f.handles = []*Handle{h}
+	en.Lookups, en.Opens = 1, 1
+	e.ClassifyLocked(f.id, en)
+	return e.names.AttrLocked(f.id, en), h, state.ChargeOf(e.Mu.Room.Group(en.Group).BlockBytes())
+}
+
+// newLocked enters a new file under its name, which is free. The file is private.
+func (e *opens) newLocked(o *CreateOptions, blob driver.BlobID) (*File, *index.Entry) {
 	ix := e.Mu.Ix
 	id := ix.Alloc()
 	en := ix.At(id)
 	now := e.Now()
 	en.Mode, en.UID, en.GID = uint16(state.ModeRegular|o.Mode&0o7777), o.UID, o.GID
-	e.InheritGroupLocked(o.Parent, en)
 	en.Mtime, en.Atime, en.Ctime = now, now, now
-	en.Blob, en.Lookups, en.Opens = uint64(blob), 1, 1
+	en.Blob = uint64(blob)
 	en.Accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(o.By.Cgroup)
 	e.EnterGroupLocked(en, e.GroupOfLocked(o.Parent))
 	en.Flags = state.FlagUncommitted | e.NameFlagsLocked(o.Parent, o.Name)
 	f := e.drafts.NewFileLocked(id, en)
 	f.owner = o.By.Proc()
-	h := &Handle{File: f, by: o.By.After(), silent: e.KindLocked(en) == draft.Temp}
-	f.handles = []*Handle{h}
 	ix.Link(id, o.Parent, o.Name)
-	if e.KindLocked(en) != draft.Block {
-		en.Flags &^= state.FlagUncommitted
-		en.Seq = e.NextSeqLocked()
-		e.Mu.Blocks++
-	}
 	e.ChangedLocked(o.Parent)
 	e.ClassifyLocked(id, en)
-	return e.names.AttrLocked(id, en), h, state.ChargeOf(e.Mu.Room.Group(en.Group).BlockBytes())
+	return f, en
+}
+
+// seatLocked shows a new file to all processes, unless it is a block. It reports whether the file was private until now.
+func (e *opens) seatLocked(en *index.Entry) bool {
+	if en.Flags&state.FlagUncommitted == 0 || e.KindLocked(en) == draft.Block {
+		return false
+	}
+	en.Flags &^= state.FlagUncommitted
+	en.Seq = e.NextSeqLocked()
+	e.Mu.Blocks++
+	return true
 }
 
 // expect reserves the size of the group's blocks. If room cannot be made at once, the daemon sees the

@@ -1,5 +1,5 @@
-// Package writing is the room of files that are opened: which file a process gets, versions that wait for a name, commits
-// and renames. Package draft has the rules; this package does what they say.
+// Package writing is the room of files that are opened: which file a process gets, commits and
+// renames. Package draft has the rules; this package does what they say.
 //
 //	File    the write side of an entry; other rooms see it as state.WriteSide
 //	Handle  one open of a File for writing

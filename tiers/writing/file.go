@@ -13,13 +13,11 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// drafts is the room of files being written: versions, the names that they wait for, and commits.
+// drafts is the room of files being written, and of their commits.
 type drafts struct {
 	*core
 
@@ -28,13 +26,12 @@ type drafts struct {
 }
 
 // File is the write side of one entry. It exists while the entry is open for writing. After that it
-// exists while the entry waits for a rename: a temporary file has it until it is renamed or removed.
+// exists for a temporary file until that is renamed or removed.
 // Package draft has the states and the events between them. How the states show in an entry:
 //
 //	Seen     linked
-//	Hidden   linked, FlagUncommitted
-//	Waits    File.waits, FlagUncommitted
-//	Gone     neither linked nor waiting
+//	Private  linked, FlagUncommitted
+//	Gone     not linked
 //
 // The bytes of a File are one file of the primary tier, always the same one.
 type File struct {
@@ -53,7 +50,7 @@ type File struct {
 	commits sync.Mutex
 
 	// Guarded by State.Mu.
-	owner    state.Process // the process that owns the version
+	owner    state.Process // the process whose last close commits it
 	handles  []*Handle     // open
 	file     *os.File      // the primary file, open for reading and writing; nil: not opened yet, or closed
 	users    int           // calls that use file now
@@ -61,18 +58,10 @@ type File struct {
 	done     bool          // closed for good: the last of users closes file
 	charge   int64         // bytes charged: reserved or used, whichever is more
 	guessed  int64         // the part of charge that speculate reserved
-	started  bool          // the file may have bytes
-	wasEmpty bool          // Hidden: all processes saw it before, empty
-	waits    bool          // it waits for name
-	asked    bool          // Waits: closed, and it has asked for the name
-	left     bool          // its owner died while writing it under a shared temporary name
+	started  bool          // the file has got bytes, or room for them
 	recorded bool          // not committed, but its primary file has a record that must go
-	name     state.NameKey // the name that it waits for
-	promised uint32        // Waits: the thread that was told to look the name up and open it; else 0
 	poisoned error         // a write failed: never commit
 	sync     bool          // fsync was called: the commit waits until the block is durable
-	synced   int64         // bytes that fsync kept: a killed writer leaves no more of its version; -1: none
-	kept     int64         // bytes that fsync found under a temporary name: synced, once another process renames it; -1: none
 	made     int64         // when the file was made; constant
 	born     int64         // when the file was made, or last closed
 	begun    uint64        // commit number when it was made: it replaces versions elsewhere up to that number
@@ -92,8 +81,7 @@ type Handle struct {
 	killed  bool // a signal was ending the last process to close a descriptor: that may be its process
 }
 
-// Direct reports whether the kernel may write by itself: room is reserved, and the first byte does
-// not hide the file.
+// Direct reports whether the kernel may write by itself: room is reserved.
 func (h *Handle) Direct() bool { return h.direct }
 
 // Silent reports whether the open has made a temporary file: the engine need not know of its closes.
@@ -112,7 +100,7 @@ func (h *Handle) ID() index.ID { return h.File.id }
 // NewFileLocked makes the write side of an entry that has none.
 func (e *drafts) NewFileLocked(id index.ID, en *index.Entry) *File {
 	now := e.Now()
-	f := &File{e: e.core, id: id, charge: state.ChargeOf(en.Size), made: now, born: now, begun: e.SeqNowLocked(), started: en.Size > 0, synced: -1, kept: -1}
+	f := &File{e: e.core, id: id, charge: state.ChargeOf(en.Size), made: now, born: now, begun: e.SeqNowLocked(), started: en.Size > 0}
 	e.AddFileLocked(id, f)
 	return f
 }
@@ -134,50 +122,27 @@ func (f *File) ChargeLocked() int64 { return f.charge }
 // AddChargeLocked changes the bytes that f costs by n.
 func (f *File) AddChargeLocked(n int64) { f.charge += n }
 
-// WaitsLocked reports whether f waits to take a name.
-func (f *File) WaitsLocked() bool { return f.waits }
-
-// NameLocked implements state.WriteSide.
-func (f *File) NameLocked() state.NameKey { return f.name }
-
 // HandlesLocked returns how many handles f has.
 func (f *File) HandlesLocked() int { return len(f.handles) }
 
 // stateLocked describes an entry for package draft, as the caller's process sees it.
-func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *state.Caller, empty bool) draft.File {
-	s := draft.File{Kind: e.KindLocked(en), Place: draft.Seen, Empty: empty}
-	f := e.fileLocked(id)
+func (e *drafts) stateLocked(id index.ID, en *index.Entry, by *state.Caller) draft.File {
+	s := draft.File{Kind: e.KindLocked(en), Place: draft.Seen, Held: en.Opens > 0}
 	switch {
-	case f != nil && f.waits:
-		s.Place = draft.Waits
 	case !e.Mu.Ix.Linked(id):
 		s.Place = draft.Gone
 	case en.Flags&state.FlagUncommitted != 0:
-		s.Place = draft.Hidden
+		s.Place = draft.Private
 	}
-	if f != nil {
-		s.Mine, s.Busy = f.MineLocked(*by), f.busyLocked(by.Proc())
-		if s.Kind == draft.Temp && s.Place == draft.Seen { // all processes share it: having made it does not count
-			s.Mine = f.opensLocked(by.Proc())
-		}
+	if f := e.fileLocked(id); f != nil {
+		s.Mine, s.Busy = f.MineLocked(*by), f.busyLocked(by.Proc()) != nil
 	}
 	return s
 }
 
 // MineLocked reports whether the caller finds f under its name although others do not.
 func (f *File) MineLocked(by state.Caller) bool {
-	if f.promised != 0 {
-		return by.Told && f.promisedLocked(&by)
-	}
 	return f.owner == by.Proc() || f.opensLocked(by.Proc())
-}
-
-// passOnLocked gives a temporary file to a process that is writing it, because another process makes a version
-// of its own. If its owner is writing it, the owner keeps it.
-func (f *File) passOnLocked() {
-	if i := slices.IndexFunc(f.handles, func(h *Handle) bool { return !h.closed }); i >= 0 && !f.opensLocked(f.owner) {
-		f.owner = f.handles[i].by.Proc()
-	}
 }
 
 // opensLocked reports whether a process has f open for writing.
@@ -185,29 +150,17 @@ func (f *File) opensLocked(p state.Process) bool {
 	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.Proc() == p })
 }
 
-// promisedLocked reports whether f waits for an open by the caller's thread.
-func (f *File) promisedLocked(by *state.Caller) bool {
-	return f.promised == max(by.Thread, 1) && f.owner == by.Proc()
-}
-
-// busyLocked reports whether another process than p has f open for writing.
-func (f *File) busyLocked(p state.Process) bool {
-	return slices.ContainsFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.Proc() != p })
+// busyLocked returns a handle by which another process than p has f open for writing, nil if there is none.
+func (f *File) busyLocked(p state.Process) *Handle {
+	if i := slices.IndexFunc(f.handles, func(h *Handle) bool { return !h.closed && h.by.Proc() != p }); i >= 0 {
+		return f.handles[i]
+	}
+	return nil
 }
 
 // ownerWritesLocked reports whether the owner has f open for writing, besides h.
 func (f *File) ownerWritesLocked(h *Handle) bool {
 	return slices.ContainsFunc(f.handles, func(o *Handle) bool { return o != h && !o.closed && o.by.Proc() == f.owner })
-}
-
-// actorLocked returns a thread of the owner, 0 if the owner does not have f open.
-func (f *File) actorLocked() fate.Actor {
-	for _, h := range f.handles {
-		if h.by.Proc() == f.owner {
-			return h.by.Actor()
-		}
-	}
-	return 0
 }
 
 // OpenLocked reports whether any process has a descriptor for writing f.
@@ -316,11 +269,6 @@ func (f *File) Refresh(a state.Attr) state.Attr {
 	return a
 }
 
-// empty truncates a file that no process has open to 0 bytes.
-func (f *File) empty() error {
-	return f.withFile(func(file *os.File) error { return file.Truncate(0) })
-}
-
 // GiveUp empties a file after a failed write, unless a process has begun anew with the file.
 func (f *File) GiveUp() error {
 	f.commits.Lock() // a process that begins anew also empties it under this lock, before it writes
@@ -331,7 +279,7 @@ func (f *File) GiveUp() error {
 	if !failed {
 		return nil
 	}
-	return f.empty()
+	return f.withFile(func(file *os.File) error { return file.Truncate(0) })
 }
 
 // ReadAt reads from the bytes of h at off, as pread does. It reads less than
@@ -369,14 +317,13 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		}
 		end = size + int64(len(p))
 	}
-	err := f.prepare(ctx, h, end, len(p) >= f.e.Opts.RequestBytes)
+	err := f.prepare(ctx, end, len(p) >= f.e.Opts.RequestBytes)
 	if err == nil {
 		h.goesOn(true)
 		n := 0
 		err = h.WithFile(func(file *os.File) error {
 			return f.e.space.WithRoom(ctx, nil, func() error { return writeAll(file, p, off, &n) })
 		})
-		f.begin(h) // another call may have emptied the file meanwhile
 	}
 	if err != nil {
 		f.fail(err) // also if the mount ended: an earlier part of the same write may be in the file
@@ -454,10 +401,10 @@ func (f *File) fail(err error) {
 // bytes, so that a stream of small writes does not take the lock each time.
 const growStep = 1 << 20
 
-// prepare makes room for end bytes in f, and hides f if these are its first. It may wait for room.
+// prepare makes room for end bytes in f. It may wait for room.
 // more: further bytes will follow. Then the first call reserves the size of the group's blocks, so
 // that no later write can fail.
-func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) error {
+func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	e := f.e
 	e.Mu.Lock()
 	ready := end <= f.charge && (f.started || end == 0)
@@ -482,24 +429,10 @@ func (f *File) prepare(ctx context.Context, h *Handle, end int64, more bool) err
 			}
 		}
 	}
-	if end > 0 {
-		f.begin(h)
-	}
+	e.Mu.Lock()
+	f.started = f.started || end > 0
+	e.Mu.Unlock()
 	return nil
-}
-
-// begin notes that f has bytes from the process of h, or is about to get them.
-func (f *File) begin(h *Handle) { f.beginBy(h.by.Proc()) }
-
-// beginBy is begin for a process. The zero Process means that the writer is unknown: then the last close commits.
-func (f *File) beginBy(p state.Process) {
-	g := f.e.NewGone()
-	f.e.Mu.Lock()
-	if !f.started {
-		f.e.drafts.startLocked(f, p, g)
-	}
-	f.e.Mu.Unlock()
-	f.e.Finish(g)
 }
 
 // reserveTo makes room for end bytes in f.
@@ -510,61 +443,6 @@ func (f *File) reserveTo(ctx context.Context, end int64) error {
 	want, started := state.ChargeOf(end)-f.charge, f.started
 	f.e.Mu.Unlock()
 	return f.e.space.Reserve(ctx, f.id, f, want, started)
-}
-
-// startLocked is called when f gets its first byte from a process.
-func (e *drafts) startLocked(f *File, by state.Process, g *state.Gone) {
-	en := e.Mu.Ix.At(f.id)
-	if !f.started && draft.Hides(e.stateLocked(f.id, en, &state.Caller{}, true)) {
-		f.owner, f.wasEmpty = by, true
-		e.NameLeftLocked(f.id, en, state.Process{}, g) // for all processes but the writer
-		e.Mu.Blocks--
-		en.Flags |= state.FlagUncommitted
-		e.ClassifyLocked(f.id, en)
-		e.TierEventLocked(event.Changed, "", f.id, fate.Cause{Reason: fate.ReasonRewritten})
-	}
-	f.started = true
-}
-
-// CatchUp finds out whether the kernel has written the first bytes of f by itself.
-func (f *File) CatchUp() {
-	f.e.Mu.Lock()
-	unseen := !f.started && f.directLocked()
-	f.e.Mu.Unlock()
-	if !unseen {
-		return
-	}
-	if size, _, err := f.fstat(); err != nil || size == 0 {
-		return
-	}
-	f.e.Mu.Lock()
-	writer := f.writerLocked()
-	unseen = f.directLocked()
-	f.e.Mu.Unlock()
-	if unseen {
-		f.beginBy(writer)
-	}
-}
-
-// writerLocked returns the process that has f open, the zero Process if several have: the kernel writes for all.
-func (f *File) writerLocked() (p state.Process) {
-	for i, h := range f.handles {
-		if q := h.by.Proc(); i > 0 && q != p {
-			return state.Process{}
-		} else {
-			p = q
-		}
-	}
-	return p
-}
-
-// catchUpLocked is CatchUp for the file of an entry, if that is being written. It releases the lock meanwhile.
-func (e *drafts) catchUpLocked(id index.ID) {
-	if f := e.fileLocked(id); f != nil && !f.started && f.directLocked() {
-		e.Mu.Unlock()
-		f.CatchUp()
-		e.Mu.Lock()
-	}
 }
 
 // whole reports whether f is as long as the blocks of its group and has no hole. Then no write of f can have ended

@@ -6,11 +6,10 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
@@ -31,10 +30,10 @@ type WriteOptions struct {
 	Append   bool // O_APPEND: the final size is unknown
 }
 
-// OpenWrite opens an existing file for writing. It opens in place, except where Truncate finds a block with bytes:
-// then it makes a version of the caller's process, which takes the name when it is committed (package draft). An
-// open cannot answer with another file than it was asked for. So OpenWrite then fails with ErrStale, and the next
-// look-up by that thread finds the version.
+// OpenWrite opens an existing file for writing. It opens in place, except where Truncate finds a block (package draft).
+// If no process has that open, the entry becomes a private file without bytes. Else a new file takes the name. An open
+// cannot answer with another file than it was asked for. So OpenWrite then fails with ErrStale, and the next look-up by
+// that process finds the new file.
 //
 // If another tier is copying the file, OpenWrite waits for that, for tornWait at most.
 //
@@ -50,11 +49,9 @@ type writeOpen struct {
 	by      state.Caller
 	creates *CreateOptions // not nil: the open may be answered with another file
 
-	empty  bool          // the file has no bytes
-	failed bool          // the file could not be brought into memory
-	blob   driver.BlobID // an empty file, for a version that may have to be made
-	file   *os.File      // the open file of blob; else nil
-	used   bool          // the version has been made
+	blob driver.BlobID // an empty file, for a file that may have to be made
+	file *os.File      // the open file of blob; else nil
+	used bool          // the file has been made
 }
 
 // openWrite is OpenWrite.
@@ -79,21 +76,20 @@ func (e *opens) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 		case err == nil:
 			defer e.CloseRead(o.id) // gives back the pin of promote
 		case errors.Is(err, state.ErrStale) && tries < renameTries: // the block may have come up in between
-		case o.Truncate && !o.failed && ctx.Err() == nil:
-			o.failed = true
 		default:
 			return nil, state.MissError(err)
 		}
 	}
 }
 
-// tryOpenWrite is openWriteLocked, and makes the file that a version needs. The steps outside the lock remain.
+// tryOpenWrite is openWriteLocked, and makes the primary file that a new file needs. The steps outside the lock remain.
 func (e *opens) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, hollow bool, err error) {
+	if o.used {
+		o.used, o.file = false, nil // of an earlier try
+	}
 	for {
 		g := e.NewGone()
 		e.Mu.Lock()
-		e.drafts.catchUpLocked(o.id)
-		e.drafts.hearLocked(o.id, &o.by)
 		h, hollow, err = e.openWriteLocked(o, g)
 		e.Mu.Unlock()
 		e.Finish(g)
@@ -114,16 +110,8 @@ func (e *opens) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, holl
 	return h, hollow, err
 }
 
-// errNeedsFile says that a version is to be made and has no file yet.
-var errNeedsFile = errors.New("a version needs a file")
-
-// BlankLocked reports whether a file has no bytes.
-func (e *opens) BlankLocked(id index.ID, en *index.Entry) bool {
-	if f := e.fileLocked(id); f != nil {
-		return !f.started
-	}
-	return en.Size == 0
-}
+// errNeedsFile says that a file is to be made and has no primary file yet.
+var errNeedsFile = errors.New("a new file needs a primary file")
 
 // openWriteLocked does what package draft says about an open. hollow says that the block must be promoted first.
 func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow bool, err error) {
@@ -131,20 +119,19 @@ func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow 
 	if en.Mode&state.ModeType == state.ModeDir {
 		return nil, false, block.ErrIsDir
 	}
-	o.empty = e.BlankLocked(o.id, en)
-	if !o.Truncate && e.promisedLocked(o.id) { // its thread has gone on to something else
-		e.drafts.dropLocked(e.fileLocked(o.id), fate.Cause{}, g)
-		return nil, false, state.ErrStale
-	}
-	s := e.drafts.stateLocked(o.id, en, &o.by, o.empty)
-	action := o.action(&s, e.HollowLocked(o.id, en), e.Remote != nil && e.FarLocked(o.id, en))
+	s := e.drafts.stateLocked(o.id, en, &o.by)
+	action := o.action(&s)
 	switch {
 	case s.Place == draft.Seen && e.ExpiredLocked(o.id):
 		return nil, false, block.ErrNotFound
-	case action == draft.LookAgain, s.Place == draft.Gone && (en.Blob == 0 || o.Truncate && e.heirLocked(o.id) != 0):
-		return nil, false, e.promiseHeirLocked(o)
+	case action == draft.LookAgain, s.Place == draft.Gone && en.Blob == 0:
+		return nil, false, state.ErrStale
+	case (action == draft.Anew || action == draft.Replace) && o.file == nil:
+		return nil, false, errNeedsFile
 	case action == draft.Anew:
-		h, err = e.openAnewLocked(o, &s)
+		return e.openAnewLocked(o, en, g), false, nil
+	case action == draft.Replace:
+		h, err = e.openReplacedLocked(o, &s, g)
 		return h, false, err
 	case e.HollowLocked(o.id, en):
 		return nil, true, nil
@@ -154,45 +141,63 @@ func (e *opens) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow 
 	return e.openInPlaceLocked(o, en, g), false, nil
 }
 
-// action returns what the open of a file in state s does. hollow: not in memory; far: only other nodes have it.
-func (o *writeOpen) action(s *draft.File, hollow, far bool) draft.Action {
-	action := draft.Access(*s, o.Truncate, o.by.Told)
+// action returns what package draft says about the open of a file in state s.
+func (o *writeOpen) action(s *draft.File) draft.Action {
 	if o.creates != nil {
-		action = draft.Create(s, false, o.Truncate)
+		return draft.Create(s, false, o.Truncate)
 	}
-	if o.Truncate && action == draft.InPlace && hollow && (!o.empty || o.failed || far) {
-		return draft.Anew // a promotion of bytes that are not wanted would take longer
+	action := draft.Access(*s, o.Truncate, o.by.Told)
+	if action == draft.Replace && o.by.Told {
+		return draft.LookAgain // its kernel does not come back for the new file
 	}
 	return action
 }
 
-// openAnewLocked makes a version of a file in state s. It fails with errNeedsFile if o has no file for it, and
-// with ErrStale if o cannot be answered with a version.
-func (e *opens) openAnewLocked(o *writeOpen, s *draft.File) (*Handle, error) {
-	switch {
-	case o.by.Told && o.creates == nil:
-		return nil, state.ErrStale // its kernel does not come back for a version
-	case o.file == nil:
-		return nil, errNeedsFile
-	}
+// openAnewLocked opens a block that no process has open, after it has become a private file without bytes.
+func (e *opens) openAnewLocked(o *writeOpen, en *index.Entry, g *state.Gone) *Handle {
+	o.used = true
+	e.Mu.Counters.Removed++
+	e.names.GiveUpLocked(o.id, en, fate.Cause{Reason: fate.ReasonReplaced, By: o.by.Actor()}, g)
+	now := e.Now()
+	en.Blob, en.Size, en.Mtime, en.Ctime = uint64(o.blob), 0, now, now
+	en.Flags |= state.FlagUncommitted
+	f := e.drafts.NewFileLocked(o.id, en)
+	f.owner, f.file, f.replaces = o.by.Proc(), o.file, true
+	accounts := en.Accounts
+	accounts[state.OfCgroup] = e.Mu.Room.OfCgroup(o.by.Cgroup)
+	e.RebillLocked(o.id, en, en.Group, accounts)
+	return e.openedLocked(o, f, g)
+}
+
+// openReplacedLocked makes a new file, which takes the name of the file of o. It fails with ErrStale if o cannot be
+// answered with the new file. s is the state of the file that loses its name.
+func (e *opens) openReplacedLocked(o *writeOpen, s *draft.File, g *state.Gone) (*Handle, error) {
+	o.used = true
+	old := e.Mu.Ix.At(o.id)
 	k := e.nameLocked(o.id)
-	if f := e.fileLocked(o.id); f != nil && f.waits {
-		k = f.name
-	} else if f != nil && s.Kind == draft.Temp {
-		f.passOnLocked()
+	n := CreateOptions{Parent: k.Parent, Name: k.Name, Mode: uint32(old.Mode), UID: old.UID, GID: old.GID, By: o.by}
+	pinned, expires := old.Flags&state.FlagPinned, e.Mu.Ix.Expires(o.id)
+	if s.Place == draft.Private { // the name is new to the caller
+		n.Mode, n.UID, n.GID, pinned, expires = o.creates.Mode, o.creates.UID, o.creates.GID, 0, 0
+	} else {
+		e.Mu.Counters.Removed++
 	}
-	h := e.anewLocked(o, o.id, k)
-	if h == nil {
-		return nil, state.ErrStale
+	seq := old.Seq
+	e.names.DropNameLocked(o.id, old, event.Removed, fate.Cause{Reason: fate.ReasonReplaced, By: o.by.Actor()}, g)
+	e.drafts.LeaveLimboNamedLocked(k, g) // the new file has no record
+	f, en := e.newLocked(&n, o.blob)
+	if s.Place == draft.Private {
+		e.InheritGroupLocked(k.Parent, en)
 	}
-	if s.Place != draft.Seen && !s.Mine { // the name is new to the caller
-		en := e.Mu.Ix.At(h.ID())
-		en.Mode = uint16(state.ModeRegular | o.creates.Mode&0o7777)
-		e.Mu.Ix.SetExpires(h.ID(), 0)
-		e.ChownLocked(h.ID(), en, o.creates.UID, o.creates.GID)
-		state.Pin(e.State, h.ID(), en, false)
+	en.Flags |= pinned
+	e.Mu.Ix.SetExpires(f.id, expires)
+	e.ClassifyLocked(f.id, en)
+	f.replaces, f.begun = s.Place == draft.Seen, max(f.begun, seq)
+	if o.creates == nil {
+		return nil, state.ErrStale // until it is opened, it is private, so that nobody renames an empty temporary file
 	}
-	return h, nil
+	f.file = o.file
+	return e.openedLocked(o, f, g), nil
 }
 
 // openInPlaceLocked opens the file that is there.
@@ -208,74 +213,31 @@ func (e *opens) openInPlaceLocked(o *writeOpen, en *index.Entry, g *state.Gone) 
 		f.replaces = true
 		e.AttrsChangedLocked(o.id, en, g) // its attributes change from now on
 	}
-	return e.openedLocked(o, f)
-}
-
-// anewLocked makes a version of the name k, like base. The version is open if it can answer o. Else it is promised
-// to the caller, and the result is nil.
-func (e *opens) anewLocked(o *writeOpen, base index.ID, k state.NameKey) *Handle {
-	o.used = true
-	f := e.drafts.versionLocked(k, base, &o.by, o.blob)
-	if o.creates != nil {
-		f.file = o.file
-		return e.openedLocked(o, f)
-	}
-	f.promised = max(o.by.Thread, 1)
-	return nil
-}
-
-// promiseHeirLocked makes a version of the file that has replaced the file that o opens and empties. Without it the
-// kernel would be told twice to look again, and it does so only once. Create looks again by itself.
-// promiseHeirLocked returns ErrStale.
-func (e *opens) promiseHeirLocked(o *writeOpen) error {
-	heir := e.heirLocked(o.id)
-	k := e.Mu.Formerly[o.id]
-	if o.creates != nil || !o.Truncate || o.by.Told || heir == 0 || e.drafts.OwnVersionLocked(k, o.by) != 0 {
-		return state.ErrStale
-	}
-	en := e.Mu.Ix.At(heir)
-	if en.Mode&state.ModeType != state.ModeRegular || draft.Access(e.drafts.stateLocked(heir, en, &o.by, e.BlankLocked(heir, en)), true, false) != draft.Anew {
-		return state.ErrStale
-	}
-	if o.file == nil {
-		return errNeedsFile
-	}
-	e.anewLocked(o, heir, k)
-	return state.ErrStale
-}
-
-// heirLocked returns the file that has replaced the file id, 0 if there is none.
-func (e *opens) heirLocked(id index.ID) index.ID {
-	k, ok := e.Mu.Formerly[id]
-	if !ok || !e.Mu.Ix.Valid(k.Parent) {
-		return 0
-	}
-	return e.Mu.Ix.Lookup(k.Parent, k.Name)
+	return e.openedLocked(o, f, g)
 }
 
 // openedLocked adds a handle for o to the handles of f.
-func (e *opens) openedLocked(o *writeOpen, f *File) *Handle {
+func (e *opens) openedLocked(o *writeOpen, f *File, g *state.Gone) *Handle {
 	en := e.Mu.Ix.At(f.id)
+	if e.seatLocked(en) {
+		g.Records = append(g.Records, f.id)
+	}
 	if o.Truncate {
 		f.poisoned = nil
 		if e.KindLocked(en) == draft.Temp {
 			f.owner = o.by.Proc()
 		}
 	}
-	if f.promised != 0 {
-		f.promised, f.begun = 0, e.SeqNowLocked()
-	}
-	f.asked, f.left = false, false
 	h := &Handle{File: f, by: o.by.After()}
-	h.direct = !o.empty && !o.Append && !o.Truncate && en.Flags&state.FlagPlain == 0 // its bytes have their room already
+	h.direct = f.started && !o.Append && !o.Truncate && en.Flags&state.FlagPlain == 0 // its bytes have their room already
 	f.handles = append(f.handles, h)
 	en.Opens++
 	e.ClassifyLocked(f.id, en)
 	return h
 }
 
-// errAgain says that the file has meanwhile lost its name or got another time, or that the version to be emptied has
-// become a block that all processes see.
+// errAgain says that the file has meanwhile lost its name or got another time, or that the private file to be emptied
+// has become a block that all processes see.
 var errAgain = errors.New("the file has changed")
 
 // beginWrite does the steps of an open for writing outside the lock. If it fails, h is released. It fails with
@@ -285,7 +247,7 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	if errors.Is(err, block.ErrNotFound) {
 		err = errAgain
 	}
-	if err == nil {
+	if err == nil && !o.used {
 		err = e.settleCopies(ctx, o.by.Waits, h.ID())
 	}
 	if err != nil {
@@ -298,8 +260,8 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	if !o.Truncate {
 		return nil
 	}
-	if h.ID() == o.id {
-		if err := h.restart(ctx, o.empty); err != nil {
+	if !o.used {
+		if err := h.restart(ctx); err != nil {
 			e.drafts.Release(h)
 			return err
 		}
@@ -309,26 +271,20 @@ func (e *opens) beginWrite(ctx context.Context, o *writeOpen, h *Handle) error {
 	bytes := state.ChargeOf(e.Mu.Room.Group(en.Group).BlockBytes()) - h.File.charge
 	seen := e.KindLocked(en) == draft.Plain || en.Flags&state.FlagUncommitted == 0 && en.Flags&state.FlagTemp == 0
 	e.Mu.Unlock()
-	if !seen { // else its first byte hides it, or its size is unknown
+	if !seen { // else its size is unknown
 		e.expect(h, bytes)
 	}
 	return nil
 }
 
-// restart empties the file that h was opened to empty. empty says that the file has no bytes, so that only its time
-// of last write changes. restart fails with errAgain if another thread of the process has committed the file
-// meanwhile: a block that all processes see keeps its bytes.
-func (h *Handle) restart(ctx context.Context, empty bool) error {
+// restart empties the file that h was opened to empty. It fails with errAgain if another thread of the process has
+// committed the file meanwhile: a block that all processes see keeps its bytes.
+func (h *Handle) restart(ctx context.Context) error {
 	f := h.File
-	if empty {
-		return h.WithFile(func(file *os.File) error {
-			return state.Futimens(int(file.Fd()), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}})
-		})
-	}
 	f.commits.Lock()
 	defer f.commits.Unlock()
 	f.e.Mu.Lock()
-	s := f.e.drafts.stateLocked(f.id, f.e.Mu.Ix.At(f.id), &h.by, false)
+	s := f.e.drafts.stateLocked(f.id, f.e.Mu.Ix.At(f.id), &h.by)
 	f.e.Mu.Unlock()
 	if s.Kind == draft.Block && s.Place == draft.Seen {
 		return errAgain

@@ -8,7 +8,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -92,16 +91,9 @@ func (e *opens) openPromoted(id index.ID, by state.Caller, err error) (Opened, e
 // openRead is OpenRead for a block in memory; else it reports that the block is hollow. hit says that the block was
 // there without a promotion.
 func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hollow bool, err error) {
-	g := e.NewGone()
-	defer e.Finish(g)
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	en := e.Mu.Ix.At(id)
-	if en.Size == 0 {
-		e.drafts.catchUpLocked(id)
-		e.drafts.hearLocked(id, &by)
-		en = e.Mu.Ix.At(id)
-	}
 	linked := e.Mu.Ix.Linked(id)
 	switch {
 	case en.Mode&state.ModeType == state.ModeDir:
@@ -111,10 +103,7 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	case linked && en.Flags&state.FlagUncommitted == 0 && en.Blob != 0: // the hot path
 	case e.HollowLocked(id, en):
 		return o, true, nil
-	case e.promisedLocked(id): // its thread has gone on to something else
-		e.drafts.dropLocked(e.fileLocked(id), fate.Cause{}, g)
-		return o, false, state.ErrStale
-	case draft.Access(e.drafts.stateLocked(id, en, &by, false), false, by.Told) == draft.LookAgain:
+	case draft.Access(e.drafts.stateLocked(id, en, &by), false, by.Told) == draft.LookAgain:
 		return o, false, state.ErrStale
 	case en.Blob == 0:
 		return o, false, block.ErrNotFound
@@ -132,12 +121,6 @@ func (e *opens) openRead(id index.ID, by state.Caller, hit bool) (o Opened, holl
 	}
 	e.readLocked(id, en, hit)
 	return Opened{ID: id, Blob: driver.BlobID(en.Blob), Size: en.Size}, false, nil
-}
-
-// promisedLocked reports whether a version waits for an open for writing that has yet to come.
-func (e *opens) promisedLocked(id index.ID) bool {
-	f := e.fileLocked(id)
-	return f != nil && f.promised != 0
 }
 
 // maxTouched bounds the blocks whose reads the tiers are yet to be told of. A block beyond that keeps its place in

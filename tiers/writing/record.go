@@ -11,7 +11,7 @@ import (
 )
 
 // WriteRecord brings the record of a committed entry up to date with its name and
-// attributes. It drops the record of an entry that has begun to wait for its name
+// attributes. It drops the record of an entry that has become private
 // (File.recorded). file is the primary file if the caller has it open, else nil.
 // Writers of one record take turns. Each writes the attributes of the time of its
 // turn, so the last record is right.

@@ -49,8 +49,7 @@ const renameTries = 16
 
 // Rename moves the file or directory that the name means to the caller, and replaces the one that has the new name.
 // A file that gets the name of a block is committed with the bytes written so far; later writes through its open
-// handles still land. If the file is the version of another process that still writes it, that process's close
-// commits it.
+// handles still land. If another process still writes it, that process's last close commits it.
 //
 // Rename fetches nothing from other nodes, and asks them only whether they have a directory of this node, if the Remote
 // is a driver.Asker that does not know. A block that only they have and a directory that they also have cannot be
@@ -237,9 +236,6 @@ func (e *renames) moveLocked(r *renaming, g *state.Gone) (moved []index.ID, err 
 	if err := e.renameLocked(r, g); err != nil {
 		return nil, err
 	}
-	if !e.Mu.Ix.Linked(r.id) {
-		return nil, nil // it waits for the new name
-	}
 	moved = append(moved, r.id)
 	e.Mu.Ix.Descend(r.id, func(c index.ID, _ *index.Entry) bool {
 		moved = append(moved, c)
@@ -294,7 +290,7 @@ func (e *renames) settle(id index.ID, g *state.Gone) {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	if f := e.fileLocked(id); f != nil && len(f.handles) == 0 {
-		e.drafts.endedLocked(f, e.Mu.Ix.At(id), false, g)
+		e.drafts.endedLocked(f, e.Mu.Ix.At(id), g)
 	}
 }
 
@@ -303,8 +299,6 @@ func (e *renames) settle(id index.ID, g *state.Gone) {
 func (e *renames) renameSource(o *RenameOptions) (r *renaming, err error) {
 	var g state.Gone
 	e.Mu.Lock()
-	e.drafts.HearNameLocked(o.Parent, o.Name, o.By)
-	e.drafts.renounceLocked(o.from(), &o.By, &g)
 	id, _ := e.names.ResolveLocked(o.Parent, o.Name, o.By)
 	f := e.fileLocked(id)
 	switch {
@@ -347,7 +341,7 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 		return e.renameFileLocked(r, g)
 	}
 	old := e.ChildPathLocked(r.Parent, r.Name)
-	e.moveNameLocked(r, draft.Block, target, g)
+	e.moveNameLocked(r, target, g)
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, r, old, g)
@@ -393,12 +387,10 @@ func (e *renames) pinsFitLocked(r *renaming, target index.ID, isDir bool) error 
 func (e *renames) renameFileLocked(r *renaming, g *state.Gone) error {
 	id, k := r.id, r.to()
 	en, to, group := e.Mu.Ix.At(id), e.kindOfLocked(k), e.GroupOfLocked(k.Parent)
-	was := e.drafts.stateLocked(id, en, &r.By, false)
-	move := draft.Rename(was, to, r.f != nil && r.f.opensLocked(r.f.owner))
+	was := e.drafts.stateLocked(id, en, &r.By)
+	move := draft.Rename(was, to)
 	switch err := e.Mu.Room.Group(group).CheckSize(r.size); {
-	case move == draft.Postpone:
-		e.postponeLocked(r, g)
-		return nil
+	case move == draft.Postpone: // the close checks
 	case move == draft.Withdraw && e.HollowLocked(id, en):
 		return errHollow // the block has to come up first
 	case to == draft.Block && err != nil:
@@ -412,16 +404,19 @@ func (e *renames) renameFileLocked(r *renaming, g *state.Gone) error {
 	if move == draft.Withdraw {
 		e.leaveBlocksLocked(id, en, r.By.Actor())
 	}
-	e.moveNameLocked(r, was.Kind, target, g)
+	e.moveNameLocked(r, target, g)
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	en.Flags = en.Flags&^(state.FlagTemp|state.FlagPlain) | e.NameFlagsLocked(k.Parent, k.Name)
-	if move == draft.Follow {
+	switch move {
+	case draft.Follow:
 		e.renamedLocked(event.Renamed, r, old, g)
 		e.lower.RenumberedLocked(id, seq)
 		if r.f == nil {
 			e.lower.CascadeLocked(id, en)
 		}
-	} else {
+	case draft.Postpone:
+		e.postponeLocked(r, en, g)
+	default:
 		e.convertLocked(r, en, to, g)
 	}
 	e.ClassifyLocked(id, en)
@@ -445,9 +440,6 @@ func (e *renames) convertLocked(r *renaming, en *index.Entry, to draft.Kind, g *
 	if hidden {
 		en.Flags &^= state.FlagUncommitted
 		e.Mu.Blocks++
-	}
-	if f != nil {
-		f.synced, f.wasEmpty = -1, false
 	}
 	en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
 }
@@ -475,34 +467,20 @@ func (e *renames) leaveBlocksLocked(id index.ID, en *index.Entry, by fate.Actor)
 	e.lower.DropCopiesLocked(id, en)
 }
 
-// postponeLocked moves a temporary file to the name of a block. The owner of the file, not the process that renames,
-// still writes it. From now on the file is a version of the block, and the close by its owner commits it.
-func (e *renames) postponeLocked(r *renaming, g *state.Gone) {
-	id, f, from, to := r.id, r.f, r.from(), r.to()
-	en := e.Mu.Ix.At(id)
-	if f.waits {
-		e.drafts.unawaitLocked(f)
-	} else {
-		e.NameLeftLocked(id, en, r.By.Proc(), g)
-		e.Mu.Ix.Unlink(id)
+// postponeLocked makes a file that was moved to the name of a block private to another process, which still writes it.
+// The last close by that process commits it.
+func (e *renames) postponeLocked(r *renaming, en *index.Entry, g *state.Gone) {
+	f := r.f
+	f.owner = f.busyLocked(r.By.Proc()).by.Proc()
+	e.drafts.LeaveLimboNamedLocked(r.to(), g) // f has no record until the commit
+	if en.Flags&state.FlagUncommitted == 0 {
 		e.Mu.Blocks--
+		en.Flags |= state.FlagUncommitted
+		f.recorded = true // a crash must not bring it back
 	}
-	en.Flags &^= state.FlagTemp | state.FlagPlain
-	f.synced = f.kept
-	e.drafts.uncommitLocked(f, en, g)
-	e.RebillLocked(id, en, e.GroupOfLocked(to.Parent), en.Accounts)
-	e.drafts.dropVersionsOfLocked(f.owner, to, g)
-	if e.Mu.Ix.Lookup(to.Parent, to.Name) == 0 {
-		e.Mu.Ix.Link(id, to.Parent, to.Name)
-	} else {
-		e.drafts.awaitLocked(f, to)
-	}
-	e.drafts.seatNextLocked(from, g)
 	if en.Lookups > 0 { // the kernel has moved its own entry of the name
-		g.Names = append(g.Names, state.GoneName{Parent: to.Parent, ID: id, Name: to.Name})
+		g.Names = append(g.Names, state.GoneName{Parent: r.NewParent, ID: r.id, Name: r.NewName})
 	}
-	e.ClassifyLocked(id, en)
-	e.ChangedLocked(from.Parent)
 }
 
 // renamedLocked tells of a rename from the path old.
@@ -559,26 +537,16 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// moveNameLocked gives r.id, which was of the kind was, the new name, and takes the name from target, 0 if it is free.
-func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g *state.Gone) {
-	ix, id, f, from, to := e.Mu.Ix, r.id, r.f, r.from(), r.to()
+// moveNameLocked gives r.id the new name, and takes the name from target, 0 if it is free.
+func (e *renames) moveNameLocked(r *renaming, target index.ID, g *state.Gone) {
+	ix, id, to := e.Mu.Ix, r.id, r.to()
 	en := ix.At(id)
-	waits := f != nil && f.waits
-	if waits {
-		e.drafts.unawaitLocked(f)
-		if holder := ix.Lookup(from.Parent, from.Name); holder != 0 && e.replacedLocked(holder, was) {
-			e.Mu.Counters.Removed++
-			e.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: r.By.Actor()}, r.By.Proc(), g)
-			e.drafts.LeaveLimboNamedLocked(from, g) // nothing takes the name
-		}
-	} else {
-		e.NameLeftLocked(id, en, r.By.Proc(), g)
-		if en.Flags&(state.FlagSynced|state.FlagUncommitted) != 0 {
-			e.lower.RemoveCopiesLocked(id, en) // under the old name
-		}
-		e.drafts.LeaveLimboNamedLocked(from, g)
+	e.NameLeftLocked(id, en, r.By.Proc(), g)
+	if en.Flags&(state.FlagSynced|state.FlagUncommitted) != 0 {
+		e.lower.RemoveCopiesLocked(id, en) // under the old name
 	}
-	if f != nil && f.sync && e.NameFlagsLocked(to.Parent, to.Name)&state.FlagTemp == 0 {
+	e.drafts.LeaveLimboNamedLocked(r.from(), g)
+	if r.f != nil && r.f.sync && e.NameFlagsLocked(to.Parent, to.Name)&state.FlagTemp == 0 {
 		e.drafts.keepSyncedLocked(en)
 	}
 	switch {
@@ -587,31 +555,11 @@ func (e *renames) moveNameLocked(r *renaming, was draft.Kind, target index.ID, g
 		e.NameLeftLocked(target, ix.At(target), r.By.Proc(), g)
 		e.names.DropDirLocked(target, ix.At(target), g)
 	default:
-		e.drafts.displaceLocked(target, id, to, &r.By, g)
+		e.drafts.displaceLocked(target, id, &r.By, g)
 	}
-	e.drafts.overtakeLocked(to, g)
-	if waits {
-		ix.Link(id, to.Parent, to.Name)
-	} else {
-		ix.Rename(id, to.Parent, to.Name)
-	}
-	if was == draft.Block {
-		e.drafts.overtakeLocked(from, g)
-	} else { // each rename of a temporary name publishes the bytes of its own process
-		e.drafts.seatNextLocked(from, g)
-	}
-	e.ChangedLocked(from.Parent)
+	ix.Rename(id, to.Parent, to.Name)
+	e.ChangedLocked(r.Parent)
 	e.ChangedLocked(to.Parent)
-}
-
-// replacedLocked reports whether the holder of the name of a version that is renamed goes with that version: a
-// block, or a temporary file that no process writes or may yet rename.
-func (e *renames) replacedLocked(holder index.ID, was draft.Kind) bool {
-	if was == draft.Block {
-		return e.Mu.Ix.At(holder).Flags&state.FlagUncommitted == 0
-	}
-	f := e.fileLocked(holder)
-	return f == nil || f.left && !f.OpenLocked()
 }
 
 // checkTargetLocked checks that the file or directory with the new name may be replaced.
@@ -646,15 +594,6 @@ func (e *renames) RenamedDirLocked(id index.ID, en *index.Entry) {
 		}
 		return true
 	})
-	for k, waiting := range e.Mu.Waiting { // versions that wait for a name there
-		if !ix.Valid(k.Parent) || !ix.Within(k.Parent, id) {
-			continue
-		}
-		for _, s := range waiting {
-			en := ix.At(s)
-			e.RebillLocked(s, en, e.GroupOfLocked(k.Parent), en.Accounts)
-		}
-	}
 }
 
 // tellAsker tells the asking kernel, too, of names whose change has failed: that kernel believes it happened.

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -26,50 +25,13 @@ func (h *Handle) Truncate(ctx context.Context, size int64) error {
 
 func (h *Handle) truncate(ctx context.Context, size int64) error {
 	f := h.File
-	if err := f.prepare(ctx, h, size, false); err != nil {
+	if err := f.prepare(ctx, size, false); err != nil {
 		return err
 	}
-	err := h.WithFile(func(file *os.File) error {
+	return h.WithFile(func(file *os.File) error {
 		defer f.e.TellFreed(file)
 		return file.Truncate(size)
 	})
-	if err == nil {
-		f.shrunk(size)
-	}
-	if err == nil && size == 0 {
-		f.emptied()
-		if size, _, err := f.fstat(); err == nil && size > 0 { // a process has written meanwhile
-			f.begin(h)
-		}
-	}
-	return err
-}
-
-// shrunk is called when f has been truncated. What fsync found of a file that is no block yet, or has no bytes now,
-// is not there any more if that was more.
-func (f *File) shrunk(size int64) {
-	f.e.Mu.Lock()
-	if f.synced > size && (size == 0 || f.e.Mu.Ix.At(f.id).Flags&state.FlagUncommitted != 0) {
-		f.synced = -1
-	}
-	if f.kept > size {
-		f.kept = -1
-	}
-	f.e.Mu.Unlock()
-}
-
-// emptied is called when f has lost its bytes in place. The next byte hides f, so from now on no kernel may
-// answer a look-up of f by itself.
-func (f *File) emptied() {
-	var g state.Gone
-	f.e.Mu.Lock()
-	f.started = false
-	ix := f.e.Mu.Ix
-	if en := ix.At(f.id); en.Lookups > 0 && draft.Hides(f.e.drafts.stateLocked(f.id, en, &state.Caller{}, true)) {
-		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(f.id), ID: f.id, Name: ix.Name(f.id)})
-	}
-	f.e.Mu.Unlock()
-	f.e.Finish(&g)
 }
 
 // Allocate reserves room for length bytes at off, as fallocate(2). The size
@@ -79,7 +41,7 @@ func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) err
 	if keep {
 		return f.reserveTo(ctx, off+length)
 	}
-	if err := f.prepare(ctx, h, off+length, false); err != nil {
+	if err := f.prepare(ctx, off+length, false); err != nil {
 		return err
 	}
 	size, _, err := f.fstat()

@@ -87,6 +87,7 @@ type Names interface {
 	DropDirLocked(id index.ID, en *index.Entry, g *state.Gone)
 	DropExpiredLocked(parent index.ID, name string, g *state.Gone)
 	DropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *state.Gone)
+	GiveUpLocked(id index.ID, en *index.Entry, why fate.Cause, g *state.Gone)
 	ReapLocked(id index.ID, en *index.Entry, g *state.Gone)
 	ResolveLocked(parent index.ID, name string, by state.Caller) (id index.ID, stable bool)
 	UnlinkLocked(id index.ID, why fate.Cause, by state.Process, g *state.Gone)

@@ -72,7 +72,7 @@ type Group struct {
 	Pinned       bool            `kvfs:"pinned" example:"true" default:"false" help:"Never evict the blocks of the group."`
 	Quota        scalar.Size     `kvfs:"quota" example:"16GiB" default:"0" help:"Most bytes that the group may hold. Zero means no limit."`
 	BlockSize    scalar.Size     `kvfs:"block_size" default:"0" help:"Size of the group's blocks. Zero means that kvfs learns it from the first blocks."`
-	Strict       bool            `kvfs:"strict" default:"false" help:"Commit only blocks of block_size, which must be set. For other sizes close, fsync and rename fail with EINVAL, and the name keeps its previous version. Without effect on a pinned group."`
+	Strict       bool            `kvfs:"strict" default:"false" help:"Commit only blocks of block_size, which must be set. For other sizes close, fsync and rename fail with EINVAL, and commit nothing. Without effect on a pinned group."`
 	OpenDeadline scalar.Duration `kvfs:"open_deadline" example:"20ms" default:"0s" help:"As promotion.open_deadline, for blocks of this group. Zero means promotion.open_deadline."`
 }
 

@@ -51,7 +51,7 @@ func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	mounts := &fs.Mounts{}
 	engine, err := tiers.Open(t.Context(), tiers.Options{
 		Primary: m, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: int64(cfg.Memory.Size), Kernels: true,
-		Alive: mounts.Alive, Closed: mounts.Closed, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 	})
 	if err != nil {
 		t.Fatal(err)

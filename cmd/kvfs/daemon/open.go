@@ -32,7 +32,6 @@ type callbacks interface {
 	Invalidate(by tiers.Process, parent, id index.ID, name string)
 	Dropped(blob tiers.BlobID)
 	Alive(p tiers.Process) bool
-	Closed(p tiers.Process, id index.ID) bool
 }
 
 // site is where a daemon is found, and the mode and owner of its root directory.

@@ -109,7 +109,7 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 
 		HideElsewhere: cfg.Readdir.Remote == config.Off,
 
-		Alive: hooks.Alive, Closed: hooks.Closed, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		Logger: log.Named("engine"),
 	}
 	if cfg.Mount.LookupLease == 0 {
