@@ -7,7 +7,7 @@
 //	{group}          the group
 //	{rank}           the number of a worker
 //
-// Everything else stands for itself. docs/semantics.md explains templates to users.
+// Everything else stands for itself. docs/control.md explains templates to users.
 package template
 
 import (
