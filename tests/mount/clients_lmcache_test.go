@@ -113,7 +113,7 @@ func fsConnector(t *testing.T, e *env) {
 
 func fsConnectorCollide(t *testing.T, e *env) {
 	harness.KvfsOnly(t, "one staging object for each open")
-	const rounds, keys, size = 20, 5, 300 * kib
+	const rounds, keys, size = 60, 5, 300 * kib // 600 stores
 	lost := make(chan int, 2)
 	for range 2 {
 		a := harness.NewActor(t, nil)
