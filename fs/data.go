@@ -214,6 +214,10 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	}
 	f.fillEntry(&out.EntryOut, &a)
 	f.openWrite(h, &out.OpenOut)
+	if h.Silent() && f.refs == nil && in.Flags&syscall.O_ACCMODE == syscall.O_WRONLY {
+		// The kernel sees each change: nobody else has the new file open, and no mapping of it can be written.
+		out.SetAttrTimeout(f.opts.AttrTimeout)
+	}
 	if h.Silent() && f.direct.Load() { // without passthrough, closes may be answered in another order than they came
 		out.OpenFlags |= fuse.FOPEN_NOFLUSH // the name is temporary: the rename commits it, not the close
 	}

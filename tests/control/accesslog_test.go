@@ -97,6 +97,41 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
+// TestAccessLogStore counts the requests of a store: create, write, close and rename of a new block, in a group of which
+// the size of the blocks is known. docs/performance.md says which they are and why.
+func TestAccessLogStore(t *testing.T) {
+	harness.KvfsOnly(t, "an access log")
+	if os.Getuid() != 0 {
+		harness.Skip(t, "an access log needs a mount by root")
+	}
+	d := harness.Mount(t, harness.Options{})
+	if d.Status().Mount.WritePath != "passthrough" {
+		harness.Skip(t, "without passthrough each MiB is a request")
+	}
+	must(t, "mkdir", os.Mkdir(d.Path("g"), 0o755))
+	for i := range 3 {
+		put(t, d.Path(fmt.Sprint("g/", i)), make([]byte, 64*kib))
+	}
+	until := accesses(t, d)
+	fd, err := unix.Open(d.Path("g/a.tmp"), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
+	must(t, "create", err)
+	_, err = unix.Write(fd, make([]byte, 64*kib))
+	must(t, "write", err)
+	must(t, "close", unix.Close(fd))
+	must(t, "rename", unix.Rename(d.Path("g/a.tmp"), d.Path("g/a")))
+	wantMiss(t, d.Path("end"))
+	var got []string
+	for _, l := range until("end") {
+		if l.Op != "RELEASE" && l.Op != "FORGET" { // for these nobody waits
+			got = append(got, l.Op)
+		}
+	}
+	slices.Sort(got)
+	if want := "[CREATE GETATTR GETATTR GETXATTR LOOKUP LOOKUP LOOKUP RENAME]"; len(got) > 8 {
+		t.Errorf("%d requests, want 8 at most: got %v, want %s", len(got), got, want)
+	}
+}
+
 // TestAccessLogUsers shows that users who are named see their own requests alone.
 func TestAccessLogUsers(t *testing.T) {
 	harness.KvfsOnly(t, "an access log")
