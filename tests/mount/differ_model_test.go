@@ -84,8 +84,7 @@ type modelStable struct {
 type modelOpen struct {
 	p, file, flags int
 	off            int64
-	lock           int  // of flock: unix.LOCK_SH, unix.LOCK_EX, or 0
-	silent         bool // the kernel tells of its close a moment later
+	lock           int // of flock: unix.LOCK_SH, unix.LOCK_EX, or 0
 }
 
 func (o modelOpen) writes() bool { return o.flags&unix.O_ACCMODE != unix.O_RDONLY }
