@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -400,6 +404,57 @@ func TestStranger(t *testing.T) {
 	d := o.mount()
 	write(t, d, 1)
 	check(t, d, 1)
+}
+
+// TestSilentConnections shows that processes which connect to the socket and ask nothing keep no mount out, however many
+// they are and while more come, and that they cost the mounts of before nothing.
+func TestSilentConnections(t *testing.T) {
+	soon := []string{"--store-owner-timeout", "5s"} // silent ones are cut after 10 s in any case
+	o := serve(t)
+	before := o.mount()
+	write(t, before, 1)
+	var silent []net.Conn
+	defer func() {
+		for _, c := range silent {
+			c.Close()
+		}
+	}()
+	connect := func() {
+		c, err := net.Dial("unix", o.socket)
+		if err == nil {
+			silent = append(silent, c)
+		} else if !errors.Is(err, unix.EAGAIN) { // that is a full queue
+			t.Error(err)
+		}
+	}
+	for range 5000 {
+		connect()
+	}
+	begun := time.Now()
+	after := o.mount(soon...)
+	t.Logf("mounted after %v, beside %d connections", time.Since(begun), len(silent))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(stopped)
+		for tick := time.NewTicker(time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				connect()
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	begun = time.Now()
+	meanwhile := o.mount(soon...)
+	t.Logf("mounted after %v, beside 1,000 more a second", time.Since(begun))
+	close(stop)
+	<-stopped
+	for i, d := range []*harness.Daemon{before, after, meanwhile} {
+		write(t, d, 2+i)
+		check(t, d, 1)
+	}
 }
 
 // TestOwnerOfOtherMode shows that an owner is not itself a guest, and that a mount's settings

@@ -326,7 +326,7 @@ func TestManyMounts(t *testing.T) {
 		}
 		poll(t, "all detached", func() bool { return o.detached.Load() == n })
 	})
-	poll(t, "no mount counted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.mounts == 0 && len(l.mu.conns) == 0 })
+	poll(t, "no mount counted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.mounts == 0 && len(l.mu.conns.all) == 0 })
 }
 
 // TestSocketRemoved shows that an owner of which the socket is removed, alone or with its directory, makes it

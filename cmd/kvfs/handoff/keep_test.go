@@ -84,7 +84,11 @@ func TestResume(t *testing.T) {
 		close(o.mount(1).done) // somebody unmounts it meanwhile
 		wait(t, "detached", o.mount(1).ended)
 	})
-	poll(t, "nothing kept", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.mu.kept)+l.mu.mounts+len(l.mu.conns) == 0 })
+	poll(t, "nothing kept", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.mu.kept)+l.mu.mounts+len(l.mu.conns.all) == 0
+	})
 }
 
 // TestKeepTwice shows that the directory of a kept mount names one mount, and that one that is not kept cannot be resumed.

@@ -78,7 +78,7 @@ type Listener struct {
 		sync.Mutex
 		dir    *socketDir // nil while a removed socket cannot be made again
 		l      *net.UnixListener
-		conns  map[*net.UnixConn]struct{}
+		conns  guests
 		kept   map[string]*kept // by directory
 		mounts int
 		closed bool
@@ -111,7 +111,7 @@ func Listen(o Options) (*Listener, error) {
 		return nil, errors.Join(err, p.close())
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.mu.conns, l.mu.kept = map[*net.UnixConn]struct{}{}, map[string]*kept{}
+	l.mu.conns, l.mu.kept = newGuests(maxConnections), map[string]*kept{}
 	return l, nil
 }
 
@@ -238,9 +238,7 @@ func (l *Listener) Close() error {
 	}
 	l.mu.closed = true
 	l.cancel()
-	for c := range l.mu.conns {
-		_ = c.CloseRead() // wakes the reader; an ended one needs none
-	}
+	l.mu.conns.wakeLocked()
 	err := l.mu.l.Close()
 	l.mu.Unlock()
 	l.wg.Wait()
@@ -254,19 +252,29 @@ func (l *Listener) Close() error {
 func (l *Listener) add(c *net.UnixConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.closed || len(l.mu.conns) >= maxConnections {
+	if l.mu.closed {
 		return false
 	}
-	l.mu.conns[c] = struct{}{}
-	return true
+	cut, ok := l.mu.conns.addLocked(c)
+	if cut {
+		l.rarely.Warn("cut a connection that asked nothing: too many are open")
+	}
+	return ok
 }
 
 // drop ends a connection.
 func (l *Listener) drop(c *net.UnixConn) {
 	l.mu.Lock()
-	delete(l.mu.conns, c)
+	l.mu.conns.dropLocked(c)
 	l.mu.Unlock()
 	c.Close()
+}
+
+// asked notes that a connection has asked something. It reports false if another has taken its place.
+func (l *Listener) asked(c *net.UnixConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.conns.askedLocked(c)
 }
 
 // enter counts a mount. It reports false if there are too many.
@@ -302,8 +310,8 @@ func (l *Listener) serve(w wire, h Handler) {
 	}
 	q, fds, err := l.ask(w)
 	switch {
-	case err == io.EOF:
-		return // it only checked that an owner is here
+	case err == io.EOF, errors.Is(err, net.ErrClosed):
+		return // it only checked that an owner is here, or another has its place
 	case err != nil:
 	case q.Do == doAttach:
 		l.attach(w, h, who, q, fds)
@@ -333,6 +341,10 @@ func (l *Listener) ask(w wire) (q *question, fds []int, err error) {
 	if q.Features, err = agree(q.Version, q.Features); err != nil {
 		closeAll(fds)
 		return nil, nil, err
+	}
+	if !l.asked(w.c) {
+		closeAll(fds)
+		return nil, nil, net.ErrClosed
 	}
 	return q, fds, nil
 }

@@ -28,7 +28,7 @@ type Offer struct {
 
 	mu struct {
 		sync.Mutex
-		conns  map[*net.UnixConn]struct{}
+		conns  guests
 		asked  bool
 		closed bool
 	}
@@ -49,7 +49,7 @@ func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, err
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	o := &Offer{mount: mount, release: release, log: log, rarely: rarely(log), dir: p, heirs: make(chan *Heir, 1), done: make(chan struct{})}
-	o.mu.conns = map[*net.UnixConn]struct{}{}
+	o.mu.conns = newGuests(maxOffers)
 	err = p.remove()
 	if err == nil {
 		o.l, err = p.listen()
@@ -85,9 +85,7 @@ func (o *Offer) Close() error {
 	}
 	o.mu.closed = true
 	close(o.done)
-	for c := range o.mu.conns {
-		_ = c.CloseRead() // wakes the reader; an ended one needs none
-	}
+	o.mu.conns.wakeLocked()
 	o.mu.Unlock()
 	err := errors.Join(o.l.Close(), o.dir.remove())
 	o.wg.Wait()
@@ -132,11 +130,11 @@ func (o *Offer) serve() {
 func (o *Offer) add(c *net.UnixConn) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.mu.closed || len(o.mu.conns) >= maxOffers {
+	if o.mu.closed {
 		return false
 	}
-	o.mu.conns[c] = struct{}{}
-	return true
+	_, ok := o.mu.conns.addLocked(c)
+	return ok
 }
 
 // answer greets, and notes a process that asks for the mount.
@@ -146,11 +144,11 @@ func (o *Offer) answer(c *net.UnixConn) {
 		err = o.accept(h)
 	}
 	o.mu.Lock()
-	delete(o.mu.conns, c)
+	o.mu.conns.dropLocked(c)
 	o.mu.Unlock()
 	switch {
-	case err == io.EOF:
-		c.Close() // it only looked, or did not accept the greeting
+	case err == io.EOF, errors.Is(err, net.ErrClosed):
+		c.Close() // it only looked, did not accept the greeting, or another has its place
 	case err != nil:
 		o.rarely.Warn("refused a takeover", zap.Error(err))
 		_ = wire{c}.send(answer{Error: err.Error()}, time.Now().Add(patience)) // the other side may be gone
@@ -168,10 +166,12 @@ func (o *Offer) accept(h *Heir) error {
 		err = errors.New("this daemon stops")
 	case o.mu.asked:
 		err = errors.New("another process takes over already")
+	case !o.mu.conns.askedLocked(h.w.c):
+		err = net.ErrClosed
 	default:
 		o.mu.asked = true
-		delete(o.mu.conns, h.w.c) // the heir owns it now: Close must not end it
-		o.heirs <- h              // has room: this is the only heir
+		o.mu.conns.dropLocked(h.w.c) // the heir owns it now: Close must not end it
+		o.heirs <- h                 // has room: this is the only heir
 		return nil
 	}
 	unix.Close(h.pidfd)

@@ -280,16 +280,80 @@ func TestTooManyConnections(t *testing.T) {
 	l, path := serve(t, &owner{}, Options{})
 	l.mu.Lock()
 	for range maxConnections {
-		l.mu.conns[new(net.UnixConn)] = struct{}{}
+		l.mu.conns.all[new(net.UnixConn)] = struct{}{}
 	}
 	l.mu.Unlock()
 	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
 		t.Errorf("got %v", err)
 	}
 	l.mu.Lock()
-	clear(l.mu.conns)
+	clear(l.mu.conns.all)
 	l.mu.Unlock()
 	attach(t, path, "/mnt/a").Close()
+}
+
+// silent connects n times and says nothing, until the test ends.
+func silent(t *testing.T, path string, n int) {
+	t.Helper()
+	for range n {
+		var c net.Conn
+		poll(t, "connected", func() bool {
+			var err error
+			c, err = net.Dial("unix", path)
+			if err != nil && !errors.Is(err, unix.EAGAIN) { // that is a full queue
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+// TestSilentConnections shows that connections which ask nothing keep no mount out, however many there are, and that none
+// takes the place of a mount.
+func TestSilentConnections(t *testing.T) {
+	o := &owner{status: []byte("{}")}
+	l, path := serve(t, o, Options{})
+	before := attach(t, path, "/mnt/before")
+	for range 3 {
+		silent(t, path, 3*maxConnections/2)
+		attach(t, path, "/mnt/a").Close()
+		if _, err := dial(t, path).Status(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	l.mu.Lock()
+	if n := len(l.mu.conns.all); n > maxConnections {
+		t.Errorf("%d connections are open", n)
+	}
+	l.mu.Unlock()
+	if err := before.Detach(t.Context()); err != nil || o.detached.Load() != 4 {
+		t.Errorf("%v, %d mounts detached", err, o.detached.Load())
+	}
+}
+
+// TestSilentHeirs shows that connections which ask nothing keep no takeover out.
+func TestSilentHeirs(t *testing.T) {
+	o, path := offer(t)
+	silent(t, path, 10*maxOffers)
+	c := dialOffer(t, path)
+	defer c.Close()
+	got := make(chan error, 1)
+	go func() { // ends with the connection
+		_, _, err := c.TakeOver(t.Context(), "test")
+		got <- err
+	}()
+	select {
+	case h := <-o.Heir():
+		h.Refuse(errors.New("no"))
+	case err := <-got:
+		t.Fatal(err)
+	case <-time.After(limit):
+		t.Fatal("no heir")
+	}
+	if err := <-got; !errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
 }
 
 // TestWrongOwner shows what a mount makes of an owner that does not speak the protocol.
