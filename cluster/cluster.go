@@ -113,9 +113,9 @@ type Backend interface {
 	// Followed is called when the index again knows all that a peer holds. It must not block.
 	Followed()
 
-	// Observe reports a version number that exists on some node. Later versions made here must
-	// get higher numbers. It must not block.
-	Observe(seq uint64)
+	// Observe reports a version number that exists on some node, from the one of that name; "": the name is not known. Later
+	// versions made here must get higher numbers. It must not block.
+	Observe(seq uint64, from string)
 }
 
 // BlockRef names a block, and optionally one version of it.

@@ -135,7 +135,7 @@
 //
 // A peer is trusted as to what it holds, and as to graves: any node with a certificate can
 // remove blocks, as can any user of the file system. A peer is not trusted to be correct: size
-// and sense of its messages are checked, version numbers more than a day ahead are not
+// and sense of its messages are checked, version numbers that no clock gives are not
 // believed, and the checksum finds wrong bytes.
 //
 // # Goroutines

@@ -68,8 +68,9 @@ const (
 func newFollowing(p *Peer) *following {
 	f := &following{p: p}
 	f.mu.moved = true
-	f.follower = feed.NewFollower(p.n.index, f, p.n.buried, p.n.observe)
-	f.follower.Limit(func() uint64 { return location.LatestVersion(time.Now()) }, f.tooFar)
+	f.follower = feed.NewFollower(p.n.index, f, f.buried, func(seq uint64) { p.n.observe(seq, p.name) })
+	f.follower.OnFar(f.tooFar)
+	f.follower.Clock(func(told int64) int64 { return p.marks.Ours(told, p.n.graves.Now()) })
 	f.follower.Scope(p.n.scopes.Wants)
 	return f
 }
@@ -328,10 +329,14 @@ func (f *following) blocks() int64 {
 	return int64(float64(most) / f.p.n.scopes.Share())
 }
 
-// buried is called for each new grave from a feed or an exchange.
-func (n *Node) buried(r *feed.Record) {
+// buried is called for each new grave from the feed.
+func (f *following) buried(r *feed.Record) { f.p.n.taken(r.Path, dirMode(r.Mode), r.Seq, f.p.name) }
+
+// taken is called for each new grave from another node, of which the name may be unknown.
+func (n *Node) taken(path string, dir bool, seq uint64, from string) {
 	n.counters.gravesTaken.Add(1)
-	n.bury(r.Path, dirMode(r.Mode), r.Seq)
+	n.observe(seq, from)
+	n.bury(path, dir, seq)
 }
 
 // bury passes a grave to the backend.
@@ -347,18 +352,18 @@ func (f *following) tooFar() {
 	p.n.counters.farVersion.Add(1)
 	if !f.far {
 		f.far = true
-		p.n.log.Warn("ignored versions from the future that a peer told: compare its clock with the clock of this node",
+		p.n.log.Warn("ignored versions that a peer told: their numbers are higher than any clock gives",
 			zap.String("peer", p.name))
 	}
 }
 
-// observe passes a version number to the backend, unless it is not believed.
-func (n *Node) observe(seq uint64) {
-	if seq > location.LatestVersion(time.Now()) {
+// observe passes a version number of a node to the backend, unless it is not believed.
+func (n *Node) observe(seq uint64, from string) {
+	if seq > location.LatestVersion {
 		n.counters.farVersion.Add(1)
 		return
 	}
 	if b := n.backend.Load(); b != nil {
-		(*b).Observe(seq)
+		(*b).Observe(seq, from)
 	}
 }

@@ -52,7 +52,7 @@ func (n *Node) openGraves() {
 // brought it back.
 func (n *Node) buryAgain() {
 	n.index.Graves(0, func(g location.Grave) bool {
-		n.observe(g.Seq)
+		n.observe(g.Seq, n.o.Gossip.Name)
 		n.bury(g.Path, g.Dir, g.Seq)
 		return true
 	})

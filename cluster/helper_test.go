@@ -238,7 +238,7 @@ func (b *fakeBackend) Bury(path string, _ bool, seq uint64) {
 
 func (b *fakeBackend) Followed() {}
 
-func (b *fakeBackend) Observe(seq uint64) {
+func (b *fakeBackend) Observe(seq uint64, _ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.observed = max(b.observed, seq)

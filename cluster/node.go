@@ -110,12 +110,8 @@ func (n *Node) openIndex() {
 	}
 	n.graves = grave.Exchange{
 		Index: n.index, Epoch: n.epoch, Now: now,
-		Sent: func(count int) { n.counters.gravesSent.Add(uint64(count)) },
-		Taken: func(path string, dir bool, seq uint64) {
-			n.counters.gravesTaken.Add(1)
-			n.observe(seq)
-			n.bury(path, dir, seq)
-		},
+		Sent:  func(count int) { n.counters.gravesSent.Add(uint64(count)) },
+		Taken: func(path string, dir bool, seq uint64) { n.taken(path, dir, seq, "") },
 		Bad: func(far bool) {
 			if far {
 				n.counters.farVersion.Add(1)

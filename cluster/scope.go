@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
@@ -99,10 +98,9 @@ func (n *Node) find(ctx context.Context, name string, paths []string) (found []o
 			return control.Error(ctx, err)
 		}
 		unsure = reply.GetUnsure()
-		latest := location.LatestVersion(time.Now())
 		found, err = owner.Found(reply, paths, func(name string, e location.Entry) (Location, bool) {
 			p := n.peer(name)
-			if p == nil || e.Seq > latest {
+			if p == nil || e.Seq > location.LatestVersion {
 				return Location{}, false
 			}
 			return Location{Peer: p, Entry: e, rank: n.rank(p, &location.Holder{Entry: e})}, true

@@ -32,7 +32,7 @@ type Stats struct {
 	Denied     uint64 `json:"denied"`      // calls by callers that are not peers, or not yet
 	BadMeta    uint64 `json:"bad_meta"`    // metas that made no sense
 	Refused    uint64 `json:"refused"`     // times a node was refused as peer
-	FarVersion uint64 `json:"far_version"` // version numbers too far in the future, not believed
+	FarVersion uint64 `json:"far_version"` // version numbers that no clock gives, not believed
 
 	GravesSent   uint64 `json:"graves_sent"`   // in exchanges
 	GravesTaken  uint64 `json:"graves_taken"`  // new graves, from feeds and exchanges

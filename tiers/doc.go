@@ -72,8 +72,8 @@
 // (Observe). So the later of two versions has the higher number wherever they were made, as far as the maker knew of
 // the other. Names that are removed, replaced or renamed leave a Grave. A grave voids the versions of its name with a
 // lower number (Remote.Bury there, Supersede here). Two nodes may store one name at the same time, each without the
-// other's version when it began. Then both keep theirs. A number from more than a day ahead is ignored, with all that
-// came with it, so that one broken clock does not set the others.
+// other's version when it began. Then both keep theirs. So a clock that is wrong sets the numbers of all nodes, until
+// the others get there: they need not be times. A number that no clock gives is ignored, with all that came with it.
 //
 // A name that is removed or renamed away gets its grave before the lock is released, so that no look-up finds it
 // elsewhere meanwhile. A replaced name gets its grave afterwards, because the new version has the name here already.

@@ -107,7 +107,7 @@ func (e *Engine) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by P
 }
 
 // Observe raises the number that the next version gets above seq, unless seq is too far in the future.
-func (e *Engine) Observe(seq uint64) { e.core.elsewhere.Observe(seq) }
+func (e *Engine) Observe(seq uint64, from string) { e.core.elsewhere.Observe(seq, from) }
 
 // OpenBlob opens the primary file of a blob.
 func (e *Engine) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.core.writing.OpenBlob(blob) }

@@ -24,8 +24,10 @@ type Stats struct {
 	Writing       int64 // files being written or held back under a temporary name
 	IndexBytes    int64 // memory of the table of names
 	Counters      state.Counters
-	FullAt        time.Time // last time that an open or a write waited for memory; zero: never
-	FullOf        string    // what filled memory then, in words
+	VersionsAhead time.Duration // by which the numbers of versions are ahead of the clock, 0 if they are not
+	VersionsFrom  string        // the node whose version has brought that; "": this one
+	FullAt        time.Time     // last time that an open or a write waited for memory; zero: never
+	FullOf        string        // what filled memory then, in words
 
 	Hollow      int64            // committed files that only secondary tiers hold
 	Secondaries []SecondaryStats // in order
@@ -61,6 +63,11 @@ func (e *report) stats() Stats {
 		Hollow:        e.Mu.Hollow,
 		Summary:       e.SummaryLocked(),
 		Reuse:         e.Mu.Reuse.Stats(),
+	}
+	if ahead := int64(e.Mu.Seq) - e.Now(); ahead > 0 {
+		st.VersionsAhead, st.VersionsFrom = time.Duration(ahead), e.Mu.SeqFrom
+	} else {
+		e.Mu.SeqFrom = ""
 	}
 	st.Counters.LookupMisses = st.Summary.UnknownKeys
 	if of, at := e.Mu.Room.LastFull(); at != 0 {

@@ -33,7 +33,7 @@ type Record struct {
 	GID    uint32 // Hold
 	Memory bool   // Hold: in memory, not only on SSD
 	Path   string // Bury: the key's path, which a holder needs to find the key
-	Time   int64  // Bury: when it was made, nanoseconds since the epoch by the clock of its maker
+	Time   int64  // Bury: when it was made, nanoseconds since the epoch by the clock of the node that tells
 }
 
 // Position is a position in the log of one incarnation of a node.

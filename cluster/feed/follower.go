@@ -8,11 +8,8 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// Limits of what a Follower believes.
-const (
-	maxSeq     = 1 << 62 // the year 2116
-	maxEntries = 1 << 24 // of one node: 0.5 to 0.9 GB of index, 16 TiB in blocks of 1 MiB
-)
+// maxEntries bounds what a Follower believes.
+const maxEntries = 1 << 24 // of one node: 0.5 to 0.9 GB of index, 16 TiB in blocks of 1 MiB
 
 // Graveyard receives graves, besides the index. r is valid until it returns.
 type Graveyard func(r *Record)
@@ -45,8 +42,8 @@ type Follower struct {
 	buried  Graveyard
 	observe func(seq uint64)
 	wants   func(hash uint64) bool
-	latest  func() uint64 // the highest version that is accepted
-	far     func()        // called for each version above it
+	far     func()                 // called for each version above location.LatestVersion
+	ours    func(told int64) int64 // a time of the node's clock by this node's
 
 	most     int64 // entries of the node
 	live     bool
@@ -101,13 +98,18 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 	}
 	return &Follower{
 		index: index, slots: slots, buried: buried, observe: observe, live: true, most: maxEntries,
-		wants: func(uint64) bool { return true }, latest: func() uint64 { return maxSeq }, far: func() {},
+		wants: func(uint64) bool { return true }, far: func() {},
+		ours: func(told int64) int64 { return told },
 	}
 }
 
-// Limit makes records of versions above latest be skipped, and far be called for each. latest is
-// called once for each batch. Limit must be called before the first Apply.
-func (f *Follower) Limit(latest func() uint64, far func()) { f.latest, f.far = latest, far }
+// OnFar makes far be called for each record that is skipped because its version is above location.LatestVersion. It must
+// be called before the first Apply.
+func (f *Follower) OnFar(far func()) { f.far = far }
+
+// Clock makes the Follower pass the times of graves, which are by the node's clock, through ours. It must be called before
+// the first Apply.
+func (f *Follower) Clock(ours func(told int64) int64) { f.ours = ours }
 
 // Scope makes the Follower enter only keys for which wants is true. What it has of others goes with Index.Keep. Scope must be
 // called before the first Apply. The answers of wants may change: see Digests.
@@ -255,7 +257,7 @@ func (f *Follower) release(s *slot) {
 // enter puts the records of a batch into the index. It fails if the batch is of parts that were not
 // asked for; a is nil for other batches.
 func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
-	count, highest, latest := 0, uint64(0), min(f.latest(), maxSeq)
+	count, highest := 0, uint64(0)
 	err := Decode(b.Records, func(r *Record) error {
 		count++
 		if a != nil {
@@ -264,7 +266,7 @@ func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
 			}
 			a.seen = append(a.seen, r.Hash)
 		}
-		if !f.enterRecord(r, into, latest) {
+		if !f.enterRecord(r, into) {
 			f.counters.skipped.Add(1)
 		} else if r.Op != Release {
 			highest = max(highest, r.Seq)
@@ -282,8 +284,8 @@ func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
 }
 
 // enterRecord puts one record into the index, and reports whether it was valid.
-func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) bool {
-	tooFar := r.Op != Release && r.Seq > latest
+func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
+	tooFar := r.Op != Release && r.Seq > location.LatestVersion
 	if tooFar {
 		f.far()
 	}
@@ -304,7 +306,7 @@ func (f *Follower) enterRecord(r *Record, into location.Slot, latest uint64) boo
 		if tooFar || r.Path == "" || len(r.Path) > location.MaxPath {
 			return false
 		}
-		if f.index.Bury(r.Hash, r.Seq, r.Mode&typeBits == typeDir, r.Path, r.Time) {
+		if f.index.Bury(r.Hash, r.Seq, r.Mode&typeBits == typeDir, r.Path, f.ours(r.Time)) {
 			f.counters.news.Add(1)
 			f.buried(r)
 		}

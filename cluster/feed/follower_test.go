@@ -286,7 +286,7 @@ func TestFollowerSkips(t *testing.T) {
 	long := Record{Op: Bury, Seq: 5, Mode: typeFile, Path: string(make([]byte, location.MaxPath+1))}
 	change := func(f func(r *Record)) Record { r := good; f(&r); return r }
 	for i, r := range []Record{
-		change(func(r *Record) { r.Seq = maxSeq + 1 }),
+		change(func(r *Record) { r.Seq = location.LatestVersion + 1 }),
 		change(func(r *Record) { r.Seq = 1<<64 - 1 }),
 		change(func(r *Record) { r.Size = -1 }),
 		change(func(r *Record) { r.Size = location.MaxSize + 1 }),
@@ -295,7 +295,7 @@ func TestFollowerSkips(t *testing.T) {
 		change(func(r *Record) { r.Mode = 1<<31 | 0o100644 }),
 		long,
 		{Op: Bury, Seq: 5, Mode: typeFile},
-		{Op: Bury, Seq: maxSeq + 1, Mode: typeFile, Path: "g/x"},
+		{Op: Bury, Seq: location.LatestVersion + 1, Mode: typeFile, Path: "g/x"},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			x := newFixture(t, 1)
@@ -321,21 +321,19 @@ func TestFollowerSkips(t *testing.T) {
 	}
 }
 
-// TestFollowerLimit shows that versions above the limit are skipped and reported, and that the
-// limit may change.
-func TestFollowerLimit(t *testing.T) {
-	x := newFixture(t, 1)
-	latest, far := uint64(10), 0
-	x.Limit(func() uint64 { return latest }, func() { far++ })
-	hold := Record{Op: Hold, Hash: 2, Seq: 11, Size: 1, Mode: 0o100644}
-	bury := Record{Op: Bury, Seq: 11, Mode: typeFile, Path: "g/x"}
+// TestFollowerFar shows that versions above all that are believed are skipped and reported.
+func TestFollowerFar(t *testing.T) {
+	x, far := newFixture(t, 1), 0
+	x.OnFar(func() { far++ })
+	hold := Record{Op: Hold, Hash: 2, Seq: location.LatestVersion + 1, Size: 1, Mode: 0o100644}
+	bury := Record{Op: Bury, Seq: location.LatestVersion + 1, Mode: typeFile, Path: "g/x"}
 	x.must(batch(7, 1, true, true, numbered(1, 1)...))
 	x.must(batch(7, 3, false, false, hold, bury))
 	x.sees(3, 1)
 	if s := x.Stats(); far != 2 || s.Skipped != 2 || len(x.graves) != 0 {
 		t.Errorf("%d too far, %d graves, %+v", far, len(x.graves), s)
 	}
-	latest = 11
+	hold.Seq, bury.Seq = location.LatestVersion, location.LatestVersion
 	x.must(batch(7, 5, false, false, hold, bury))
 	x.sees(5, 1, 2)
 	if far != 2 || len(x.graves) != 1 {

@@ -11,5 +11,5 @@
 // A node that was away during a removal learns of it from any node that knows it. Both sides of one
 // call send the graves that they learned since the last exchange with that peer; each keeps the
 // other's mark, a time of the other's clock. The marks of another incarnation of the peer do not
-// count.
+// count. Each message has the time of the sender's clock, by which the receiver corrects when the graves were made.
 package grave

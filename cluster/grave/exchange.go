@@ -59,6 +59,27 @@ func (m *Marks) compare(told int64, sent, now time.Time) {
 	m.clock.Store(&Clock{Ahead: time.Unix(0, told).Sub(sent.Add(took / 2)), Error: took / 2})
 }
 
+// apart is how far two clocks must differ for the times of graves to be corrected. Below it they are left alone, so that no
+// error of the measurement makes a grave younger at each node.
+const apart = time.Minute
+
+// ours returns what the clock of this node said at the time that the clock of another one, which is ahead, told.
+func ours(told int64, ahead time.Duration) int64 {
+	if told <= 0 || ahead.Abs() < apart {
+		return told
+	}
+	return told - int64(ahead)
+}
+
+// Ours returns what the clock of this node, which says now, said at the time that the clock of the peer told: the same if
+// the clocks are not far apart, if the peer has not told its clock yet, or if it was ahead and seems to be mended.
+func (m *Marks) Ours(told int64, now time.Time) int64 {
+	if c := m.clock.Load(); c != nil && (told > now.UnixNano() || c.Ahead < 0) {
+		return ours(told, c.Ahead)
+	}
+	return told
+}
+
 // NewMarks returns the marks of a peer with which there was no exchange.
 func NewMarks() *Marks { return &Marks{turn: make(chan struct{}, 1)} }
 
@@ -150,6 +171,7 @@ func (x *Exchange) send(since int64, mark *int64, send func(*wire.Graves) error)
 	flush := func() bool {
 		if len(msg.Graves) > 0 {
 			x.Sent(len(msg.Graves))
+			msg.Now = x.Now().UnixNano()
 			err = send(msg)
 			msg, size = &wire.Graves{}, 0
 		}
@@ -167,18 +189,21 @@ func (x *Exchange) send(since int64, mark *int64, send func(*wire.Graves) error)
 
 // take enters the graves of a message from another node.
 func (x *Exchange) take(msg *wire.Graves) {
-	latest := location.LatestVersion(time.Now())
+	var ahead time.Duration // of the other node's clock; older ones do not tell it with graves
+	if now := msg.GetNow(); now != 0 {
+		ahead = time.Unix(0, now).Sub(x.Now())
+	}
 	for _, g := range msg.GetGraves() {
 		path := string(g.GetPath())
 		if _, err := block.ParseKey(path); err != nil {
 			x.Bad(false)
 			continue
 		}
-		if g.GetSeq() > latest {
+		if g.GetSeq() > location.LatestVersion {
 			x.Bad(true)
 			continue
 		}
-		if x.Index.Bury(location.HashPath(path), g.GetSeq(), g.GetDir(), path, g.GetAt()) {
+		if x.Index.Bury(location.HashPath(path), g.GetSeq(), g.GetDir(), path, ours(g.GetAt(), ahead)) {
 			x.Taken(path, g.GetDir(), g.GetSeq())
 		}
 	}

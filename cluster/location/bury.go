@@ -1,7 +1,7 @@
 package location
 
 // Bury makes a grave, or raises the one that is there, and drops the entries that it voids: those
-// of all slots with a Seq below seq. at is when the grave was made, by its maker's clock. Bury
+// of all slots with a Seq below seq. at is when the grave was made, by this node's clock. Bury
 // reports whether the grave was new; otherwise it did nothing. A grave is not new if there is one
 // as high, if it is past the horizon, if it is older than all of a full graveyard, if seq is 0, or
 // if path is longer than MaxPath.

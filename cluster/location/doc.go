@@ -18,9 +18,9 @@
 //
 // Graves go after Options.Horizon or when there are more than Options.MaxGraves, the oldest first.
 // Their age counts from when they were made. If it counted from when they were learned, nodes that
-// exchange graves would keep them for ever. The clock in seq, which follows that of the peers,
-// corrects a wrong clock of the maker. A wrong clock cannot make a grave last longer than Horizon
-// after it was learned.
+// exchange graves would keep them for ever. So what comes from a node with another clock
+// is corrected by the difference before (package grave), and by seq, which follows the clocks of the peers. A wrong clock
+// cannot make a grave last longer than Horizon after it was learned.
 //
 // # Memory
 //

@@ -2,7 +2,6 @@ package location
 
 import (
 	"container/heap"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +18,8 @@ type Grave struct {
 	Hash, Seq uint64
 	Dir       bool
 	Path      string
-	At        int64 // nanoseconds since the epoch, by the clock of its maker
-	Learned   int64 // the same by our clock: when we learned it
+	At        int64 // when it was made: nanoseconds since the epoch, by our clock
+	Learned   int64 // the same: when we learned it
 }
 
 // grave is a stored grave.
@@ -65,14 +64,17 @@ const (
 	graveChunk = 1024
 )
 
-// age returns the start of the age of g: when g was made, by the later of its maker's clock and the
-// clock in Seq, which peers correct; but no later than when it was learned. A time of 0 or below
-// counts as unknown.
+// age returns the start of the age of g: when g was made, but no later than when it was learned. A time of 0 or below
+// counts as unknown. Seq is a time by which a maker whose clock is behind is corrected, unless versions are ahead of the
+// clock: then it would make the grave young again at each node that learns it.
 func age(g *Grave) int64 {
 	if g.At <= 0 {
 		return g.Learned
 	}
-	made := max(g.At, int64(min(g.Seq, math.MaxInt64)))
+	made := g.At
+	if g.Seq <= uint64(g.Learned) {
+		made = max(made, int64(g.Seq))
+	}
 	return min(made, g.Learned)
 }
 
@@ -101,7 +103,8 @@ func (y *graves) add(told Grave, now int64) bool {
 	defer y.mu.Unlock()
 	y.sweepLocked(now, sweepStep)
 	told.Learned = max(now, y.mu.learned)
-	g := &grave{Grave: told, since: age(&told)}
+	told.At = age(&told)
+	g := &grave{Grave: told, since: told.At}
 	if y.expired(g, now) {
 		return false
 	}

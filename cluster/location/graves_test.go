@@ -56,6 +56,7 @@ func TestClocks(t *testing.T) {
 		{"too old", start - int64(time.Hour), start - int64(time.Hour), 0},
 		{"ahead", start + int64(time.Hour), start + int64(time.Hour), time.Hour},
 		{"behind, but corrected by others", start, start - int64(240*time.Hour), time.Hour},
+		{"versions are ahead", start + int64(1000*time.Hour), start - int64(time.Minute), 59 * time.Minute},
 		{"no time", 7, 0, time.Hour},
 		{"sequence out of range", -1, start, time.Hour},
 	} {

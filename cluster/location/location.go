@@ -10,13 +10,10 @@ import (
 // and in every version.
 func HashPath(path string) uint64 { return xxhash.Sum64String(path) }
 
-// maxAhead is how far in the future a version number may lie to be believed. A node gives its own
-// later versions higher numbers, so one broken clock would shift the numbers of all nodes.
-const maxAhead = 24 * time.Hour
-
-// LatestVersion returns the highest version number that is believed at the time now. Higher
-// numbers of blocks or graves come from a broken clock or a broken peer.
-func LatestVersion(now time.Time) uint64 { return uint64(now.Add(maxAhead).UnixNano()) }
+// LatestVersion is the highest version number that is believed: the year 2116. A number above it is damage, after which no
+// higher one might be left. Nothing that a clock says is above it, right or wrong. If nodes did not believe what a wrong
+// clock has numbered, they would ignore what its node writes and removes, and go on to do so when it is mended.
+const LatestVersion = 1 << 62
 
 // Slot is the number of a holder in this process: a node's feed, as long as it is followed.
 type Slot uint16

@@ -74,8 +74,12 @@ func (m *model) bury(g Grave) bool {
 	g.Learned = m.now
 	n := modelGrave{Grave: g, since: m.now}
 	if g.At > 0 {
-		n.since = min(max(g.At, int64(g.Seq)), m.now)
+		n.since = min(g.At, m.now)
+		if int64(g.Seq) <= m.now {
+			n.since = min(max(g.At, int64(g.Seq)), m.now)
+		}
 	}
+	n.At = n.since
 	if g.Seq == 0 || m.now-n.since >= int64(m.horizon) {
 		return false
 	}

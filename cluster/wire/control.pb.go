@@ -1843,7 +1843,7 @@ type Grave struct {
 	Path          []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Dir           bool                   `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
 	Seq           uint64                 `protobuf:"fixed64,3,opt,name=seq,proto3" json:"seq,omitempty"`
-	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"` // when it was made, by its maker's clock
+	At            int64                  `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"` // when it was made, by the sender's clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -2,6 +2,9 @@ package cluster
 
 import (
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -179,5 +182,71 @@ func TestClock(t *testing.T) {
 			}
 			w.agree()
 		})
+	}
+}
+
+// TestClockMended runs three nodes with an SSD. The clock of one is 30 days fast and that of another two days slow. They obey
+// each other's removals. After both clocks are mended, the versions of the fast one are still ahead, which status and doctor
+// say. All nodes read what each of them writes, over those versions too, and obey each other's removals, also when the node
+// has lost its SSD.
+func TestClockMended(t *testing.T) {
+	clocks := map[int]string{1: harness.ClockBinary(t, "720h"), 2: harness.ClockBinary(t, "-48h")}
+	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{Disk: "256MiB"}, Binary: func(node int) string { return clocks[node] }})
+	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
+	change := func(when string) {
+		for i := range 3 {
+			writer, remover, name := w.Nodes[i], w.Nodes[(i+1)%3], block("clock-%s-%d", when, i)
+			w.wantEverywhere(name, w.mustWrite(writer, name, 10_000))
+			w.wantEverywhere(name, w.mustWrite(remover, name, 20_000))
+			w.remove(writer, name)
+			w.wantEverywhere(name, 0)
+		}
+	}
+	early := block("clock-early")
+	w.wantEverywhere(early, w.mustWrite(a, early, 10_000)) // a copy is on the fast node
+	w.remove(c, early)
+	w.wantEverywhere(early, 0)
+	change("wrong")
+	old, older := block("clock-old"), block("clock-older")
+	w.wantEverywhere(old, w.mustWrite(b, old, 10_000))
+	w.wantEverywhere(older, w.mustWrite(b, older, 10_000))
+
+	clear(clocks)
+	b.Restart()
+	c.Restart()
+	w.WaitJoined()
+	change("mended")
+	w.wantEverywhere(old, w.mustWrite(a, old, 20_000))
+	for _, command := range []string{"status", "doctor"} {
+		for n, from := range map[*harness.Node]string{a: b.Name, b: "this node"} {
+			out, errs, _ := harness.Kvfs(t, command, n.Dir)
+			if want := "versions are 7"; !strings.Contains(out, want) || !strings.Contains(out, "ahead of the clock, since one of "+from) {
+				t.Errorf("%s of %s: no %q of %s in\n%s%s", command, n.Name, want, from, out, errs)
+			}
+		}
+	}
+
+	b.Kill()
+	b.DropMemory()
+	removeAll(t, b.DiskDir)
+	b.Restart()
+	w.WaitJoined()
+	change("lost")
+	for _, name := range []string{old, older} {
+		w.remove(c, name)
+		w.wantEverywhere(name, 0)
+	}
+	w.agree()
+}
+
+// removeAll empties a directory.
+func removeAll(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	for i := 0; err == nil && i < len(entries); i++ {
+		err = os.RemoveAll(filepath.Join(dir, entries[i].Name()))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

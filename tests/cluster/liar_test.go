@@ -325,5 +325,5 @@ func (l *liar) Store(_ context.Context, _ *cluster.Peer, offers []cluster.BlockI
 func (l *liar) Bury(string, bool, uint64) {}
 
 // Observe implements cluster.Backend.
-func (l *liar) Observe(uint64) {}
-func (l *liar) Followed()      {}
+func (l *liar) Observe(uint64, string) {}
+func (l *liar) Followed()              {}

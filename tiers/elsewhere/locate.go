@@ -100,19 +100,18 @@ func (e *elsewhere) WalkLocked(path string) index.ID {
 	return id
 }
 
-// maxAhead is how far in the future a version number of another node may lie. Without a bound one broken clock would
-// set the version numbers of all nodes. Package cluster has the same bound.
-const maxAhead = 24 * time.Hour
+// latest is the highest version number that is believed of another node: the year 2116. A number above it is damage, after
+// which no higher one might be left. Package cluster has the same bound.
+const latest = 1 << 62
 
 // plausible reports whether a version number of another node can be right. A number that cannot is counted and
 // ignored.
 func (e *elsewhere) plausible(seq uint64) bool {
-	if seq <= uint64(e.Opts.Now().Add(maxAhead).UnixNano()) {
+	if seq <= latest {
 		return true
 	}
 	if e.implausible.Add(1) == 1 {
-		e.Log.Warn("version number of another node from too far in the future: it and all others like it are ignored",
-			zap.Uint64("version", seq), zap.Duration("bound", maxAhead))
+		e.Log.Warn("version number of another node that no clock gives: it and all others like it are ignored", zap.Uint64("version", seq))
 	}
 	return false
 }
@@ -122,9 +121,15 @@ func (e *elsewhere) RefusedSeqs() uint64 { return e.implausible.Load() }
 
 // observeLocked raises the number that the next version gets above seq, a number of another node. It returns false
 // if seq cannot be right.
-func (e *elsewhere) observeLocked(seq uint64) bool {
+func (e *elsewhere) observeLocked(seq uint64) bool { return e.observeOfLocked(seq, "another node") }
+
+// observeOfLocked is observeLocked for a number of the node of that name.
+func (e *elsewhere) observeOfLocked(seq uint64, from string) bool {
 	if !e.plausible(seq) {
 		return false
+	}
+	if seq > max(e.Mu.Seq, uint64(e.Now()))+uint64(time.Second) {
+		e.Mu.SeqFrom = from
 	}
 	e.Mu.Seq = max(e.Mu.Seq, seq)
 	return true

@@ -1,6 +1,7 @@
 package elsewhere
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -189,9 +190,9 @@ func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Go
 	}
 }
 
-// Observe raises the number that the next version gets above seq, unless seq is too far in the future.
-func (e *lending) Observe(seq uint64) {
+// Observe raises the number that the next version gets above seq, of the node of that name, unless no clock gives seq.
+func (e *lending) Observe(seq uint64, from string) {
 	e.Mu.Lock()
-	e.elsewhere.observeLocked(seq)
+	e.elsewhere.observeOfLocked(seq, cmp.Or(from, "another node"))
 	e.Mu.Unlock()
 }

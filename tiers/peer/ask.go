@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -42,7 +41,7 @@ func (t *Tier) ask(ctx context.Context, paths []string) (answered map[string]boo
 	t.node.ask(ctx, paths, func(path string, holders []holder) {
 		answered[path] = true
 		now := t.now()
-		holders = slices.DeleteFunc(holders, func(h holder) bool { return !credible(&h.Entry, now) })
+		holders = slices.DeleteFunc(holders, func(h holder) bool { return !credible(&h.Entry) })
 		if len(holders) > 0 {
 			t.counters.askedFound.Add(1)
 			t.hints.answer(path, holders, now)
@@ -52,9 +51,9 @@ func (t *Tier) ask(ctx context.Context, paths []string) (answered map[string]boo
 }
 
 // credible reports whether what another node says about a path can be right.
-func credible(e *location.Entry, now time.Time) bool {
+func credible(e *location.Entry) bool {
 	kind := e.Mode & modeType
-	return e.Seq != 0 && e.Seq <= location.LatestVersion(now) && (kind == modeDir || kind == modeRegular) &&
+	return e.Seq != 0 && e.Seq <= location.LatestVersion && (kind == modeDir || kind == modeRegular) &&
 		e.Size >= 0 && e.Size <= location.MaxSize
 }
 

@@ -146,7 +146,7 @@ func (b *backend) Bury(path string, dir bool, seq uint64) {
 }
 
 // Observe implements cluster.Backend.
-func (b *backend) Observe(seq uint64) { b.t.engine.Observe(seq) }
+func (b *backend) Observe(seq uint64, from string) { b.t.engine.Observe(seq, from) }
 
 // Store implements cluster.Backend.
 func (b *backend) Store(ctx context.Context, from *cluster.Peer, offers []cluster.BlockInfo) []cluster.StoreOutcome {
@@ -184,7 +184,7 @@ func (t *Tier) take(ctx context.Context, from member, offers []cluster.BlockInfo
 func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo) cluster.StoreOutcome {
 	err := block.CheckPath(info.Path)
 	if err != nil || info.Size < 0 || info.Size > location.MaxSize || info.Seq == 0 || info.Mode&modeType != modeRegular ||
-		info.Seq > location.LatestVersion(t.now()) {
+		info.Seq > location.LatestVersion {
 		return cluster.StoreOutcome{Err: block.ErrInvalid}
 	}
 	hash := location.HashPath(info.Path)

@@ -204,7 +204,7 @@ func TestServe(t *testing.T) {
 	if s := b.Stat([]string{"g/3", "no", "g"}); s[0] == nil || s[0].Seq != 4 || s[1] != nil || s[2].Mode != modeDir|0o755 {
 		t.Errorf("Stat: %v", s)
 	}
-	b.Observe(1234)
+	b.Observe(1234, "b")
 	b.Bury("../g", false, 100)
 	b.Bury("g/3", false, 5)
 	b.Bury("g/4", false, 5)

@@ -626,8 +626,8 @@ func (b *memBackend) Bury(path string, dir bool, seq uint64) {
 	}
 }
 
-func (b *memBackend) Observe(uint64) {}
-func (b *memBackend) Followed()      {}
+func (b *memBackend) Observe(uint64, string) {}
+func (b *memBackend) Followed()              {}
 
 // stubEngine is an engine of blocks in memory. Take gets them through a tier.
 type stubEngine struct {
@@ -777,7 +777,7 @@ func (e *stubEngine) Supersede(path string, dir bool, seq uint64) {
 	}
 }
 
-func (e *stubEngine) Observe(seq uint64) {
+func (e *stubEngine) Observe(seq uint64, _ string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.observed = max(e.observed, seq)

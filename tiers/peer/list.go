@@ -129,11 +129,11 @@ func (t *Tier) tellName(dir string, from *told, n *cluster.Name, fn func(name st
 		path = dir + "/" + n.Name
 	}
 	now, hash := t.now(), location.HashPath(path)
-	if n.Seq == 0 || n.Seq > location.LatestVersion(now) || n.Seq < t.node.buried(hash) {
+	if n.Seq == 0 || n.Seq > location.LatestVersion || n.Seq < t.node.buried(hash) {
 		return true
 	}
 	e := location.Entry{Hash: hash, Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID}
-	if !t.node.knows(hash) && credible(&e, now) {
+	if !t.node.knows(hash) && credible(&e) {
 		t.hints.list(path, hint{holder{from.peer, e}, from.kind, now.Add(answerTime)}, now)
 	}
 	return fn(n.Name, &driver.Located{Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID, Mtime: n.Mtime})

@@ -105,7 +105,7 @@ type Engine interface {
 	Lend(ctx context.Context, o tiers.LendOptions) (*tiers.Lent, error)
 	Take(ctx context.Context, h *tiers.Holding) error
 	Supersede(path string, dir bool, seq uint64)
-	Observe(seq uint64)
+	Observe(seq uint64, from string)
 	Events() *event.Log
 }
 
@@ -119,7 +119,7 @@ type engine interface {
 	lend(ctx context.Context, path string, seq uint64) (loan, error)
 	Take(ctx context.Context, h *tiers.Holding) error
 	Supersede(path string, dir bool, seq uint64)
-	Observe(seq uint64)
+	Observe(seq uint64, from string)
 }
 
 // loan is a block that the engine holds for a peer, until close.

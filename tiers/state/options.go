@@ -129,7 +129,7 @@ type Counters struct {
 	LookupMisses      uint64 `json:"lookup_misses"`
 	LookupHit         uint64 `json:"lookup_hits"`
 	Superseded        uint64 `json:"superseded_blocks"`         // removed because another node removed or replaced them
-	Implausible       uint64 `json:"implausible_versions"`      // version numbers of other nodes that were ignored as too far in the future
+	Implausible       uint64 `json:"implausible_versions"`      // version numbers of other nodes that no clock gives, and that were ignored
 	PromoteNoRoom     uint64 `json:"promotion_no_room_blocks"`  // promotions given up because memory was full of blocks that cannot be evicted
 	FullOfOpen        uint64 `json:"full_of_open_waits"`        // opens and writes that waited: memory was full of open, pinned and temporary files
 	FullOfLeased      uint64 `json:"full_of_leased_waits"`      // likewise, but full of leased blocks that are in memory only

@@ -59,7 +59,8 @@ type State struct {
 		Blocks   int64 // committed files in memory
 		Hollow   int64 // committed files in secondary tiers only
 		Seq      uint64
-		UsedDirs int // entries with FlagUsed
+		SeqFrom  string // the node whose version raised Seq above the clock; "" if this node did
+		UsedDirs int    // entries with FlagUsed
 		Counters Counters
 		Tally    tally
 		Scratch  []byte // for paths

@@ -332,6 +332,13 @@ var cases = []struct {
 		m.ClockAhead, m.ClockError = 3, 2.5
 	}, OK, "within 0.5 s"},
 
+	{"clocks of peers", func(f fixture) { f.Status.VersionsAhead = 108000 }, Warn, "versions are 30h0m0s ahead of the clock, since one of this node: a clock is wrong, or was"},
+	{"clocks of peers", func(f fixture) {
+		f.Status.VersionsAhead, f.Status.VersionsFrom = 2, "b"
+		f.Status.Cluster.Members[1].ClockAhead = 2
+	}, Warn, "b +2.0 s; times to live end that much early or late, and the node ahead wins conflicts of writes; versions are 2s ahead of the clock, since one of b"},
+	{"clocks of peers", func(f fixture) { f.Status.Cluster = nil }, Skip, "no peers"},
+
 	{"reuse", func(fixture) {}, OK, "5000 blocks"},
 	{"reuse", func(f fixture) { f.Status.Groups[1].Stored = 1000 }, Warn, "h (1000 blocks)"},
 	{"reuse", func(f fixture) { f.Status.Groups = []status.Group{{Stored: 3}, {Stored: 999}} }, Skip, "only 1002"},

@@ -21,16 +21,18 @@ func peerChecks() []Check {
 		{Name: "peers", Run: needCluster(checkPeers)},
 		{Name: "versions of peers", Run: needCluster(checkVersions)},
 		{Name: "settings of peers", Run: needCluster(checkSettings)},
-		{Name: "clocks of peers", Run: needCluster(checkClocks)},
+		{Name: "clocks of peers", Run: needStatus(checkClocks)},
 		{Name: "reuse", Run: needStatus(checkReuse)},
 	}
 }
+
+const noPeers = "the mount has no peers: bind is not set"
 
 // needCluster is a check of a mount with peers.
 func needCluster(run func(context.Context, *Env, *status.Cluster) Result) func(context.Context, *Env) Result {
 	return needStatus(func(ctx context.Context, e *Env, s *status.Document) Result {
 		if s.Cluster == nil {
-			return skip("the mount has no peers: bind is not set")
+			return skip(noPeers)
 		}
 		return run(ctx, e, s.Cluster)
 	})
@@ -120,11 +122,14 @@ func checkSettings(_ context.Context, _ *Env, c *status.Cluster) Result {
 	return ok("all nodes have the groups, specs, patterns and replicas of this one")
 }
 
-func checkClocks(_ context.Context, _ *Env, c *status.Cluster) Result {
-	var wrong []string
+func checkClocks(_ context.Context, _ *Env, s *status.Document) Result {
+	if s.Cluster == nil {
+		return skip(noPeers)
+	}
+	var wrong, found []string
 	worst := 0.0
-	for i := range c.Members {
-		m := &c.Members[i]
+	for i := range s.Cluster.Members {
+		m := &s.Cluster.Members[i]
 		if m.Self || m.State != "alive" {
 			continue
 		}
@@ -135,7 +140,13 @@ func checkClocks(_ context.Context, _ *Env, c *status.Cluster) Result {
 		}
 	}
 	if len(wrong) > 0 {
-		return warn("chronyc tracking, on both nodes", "clocks are ahead of (+) or behind (-) this node's: %s; times to live end that much early or late", strings.Join(wrong, ", "))
+		found = append(found, fmt.Sprintf("clocks are ahead of (+) or behind (-) this node's: %s; times to live end that much early or late, and the node ahead wins conflicts of writes", strings.Join(wrong, ", ")))
+	}
+	if ahead := s.Ahead(); ahead != "" {
+		found = append(found, ahead+": a clock is wrong, or was; blocks have times in the future, and nodes that do not know these versions lose conflicts of writes. It ends when the clock gets there")
+	}
+	if len(found) > 0 {
+		return warn("chronyc tracking, on all nodes; see docs/cluster.md: Clocks", "%s", strings.Join(found, "; "))
 	}
 	return ok("the clocks of peers are within %.1f s of this node's", max(worst, 0.1))
 }

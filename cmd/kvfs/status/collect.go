@@ -44,6 +44,9 @@ func (s *Source) Collect() *Document {
 			Names: st.Names, Writing: st.Writing,
 		},
 	}
+	if st.VersionsAhead >= ClockLimit {
+		doc.VersionsAhead, doc.VersionsFrom = st.VersionsAhead.Seconds(), st.VersionsFrom
+	}
 	if ago := time.Since(st.FullAt); !st.FullAt.IsZero() && ago < fullShown {
 		doc.Tiers[0].Reason = fmt.Sprintf("full of %s %v ago", st.FullOf, ago.Round(time.Second))
 	}

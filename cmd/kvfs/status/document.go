@@ -7,6 +7,7 @@ package status
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
@@ -38,6 +40,11 @@ type Document struct {
 	Quotas        []control.Quota `json:"quotas"` // of groups, users and control groups
 	Counters      tiers.Counters  `json:"counters"`
 	Reads         tiers.Summary   `json:"reads"` // by the tier in which readers found blocks
+
+	// VersionsAhead is by how much the numbers of versions are ahead of the clock. VersionsFrom is the node whose version has
+	// brought that, empty if it was one of this node. Both are absent below ClockLimit.
+	VersionsAhead float64 `json:"versions_ahead_seconds,omitempty"`
+	VersionsFrom  string  `json:"versions_ahead_from,omitempty"`
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
@@ -195,8 +202,17 @@ func Parse(text []byte) (*Document, error) {
 	return doc, nil
 }
 
-// ClockLimit is how far the clocks of two nodes may differ before kvfs says so. The end of a block's time to live is a
-// time of the node that set it.
+// Ahead returns the words about numbers of versions that are ahead of the clock, "" if they are not.
+func (s *Document) Ahead() string {
+	if s.VersionsAhead == 0 {
+		return ""
+	}
+	ahead := time.Duration(s.VersionsAhead * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf("versions are %v ahead of the clock, since one of %s", ahead, show.Text(cmp.Or(s.VersionsFrom, "this node")))
+}
+
+// ClockLimit is how far the clocks of two nodes may differ before kvfs says so. Of two versions that nodes made without
+// the other's, that of the clock ahead wins, and the end of a block's time to live is a time of the node that set it.
 const ClockLimit = time.Second
 
 // PathRDMA is Member.Path of a peer whose memory is read by RDMA.

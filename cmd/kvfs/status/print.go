@@ -70,7 +70,7 @@ func Print(w io.Writer, text []byte) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		s.Cluster.print(t)
+		s.Cluster.print(t, s.Ahead())
 	}
 	return t.Flush()
 }
@@ -139,7 +139,7 @@ func printDisk(w io.Writer, d *disk.Detail) {
 }
 
 // print writes the lines of the cluster: its nodes, and the features that each one lacks.
-func (c *Cluster) print(w io.Writer) {
+func (c *Cluster) print(w io.Writer, ahead string) {
 	states := map[string]int{}
 	for i := range c.Members {
 		states[c.Members[i].State]++
@@ -166,6 +166,9 @@ func (c *Cluster) print(w io.Writer) {
 		rejected += n
 	}
 	fmt.Fprintf(w, "  rejected\t%d from strangers\n", rejected)
+	if ahead != "" {
+		fmt.Fprintf(w, "  clock\t%s: kvfs doctor tells more\n", ahead)
+	}
 	if c.Warning != "" {
 		fmt.Fprintf(w, "  warning\t%s\n", show.Text(c.Warning))
 	}
