@@ -31,7 +31,8 @@ func waitsForOwner(pid int) bool {
 func position(pid int, path string) (off int64, open bool) {
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, link := range links {
-		if target, err := os.Readlink(link); err != nil || target != path {
+		target, err := os.Readlink(link)
+		if err != nil || strings.TrimSuffix(target, " (deleted)") != path { // the kernel forgets a name that is written anew
 			continue
 		}
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, filepath.Base(link)))
