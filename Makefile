@@ -40,7 +40,7 @@ simulate: ## the cluster's own code with a virtual clock and up to NODES (100) n
 		./cluster ./cluster/gossip ./cluster/feed | go run ./tests/simulate -docs=$(DOCS)
 
 test: test-deps ## the tests to run before each commit, 5 minutes: install what is missing, count what passed, failed and was skipped
-	@$(REPORT) -set=quick -- -short -timeout=10m $(FLAGS)
+	@$(REPORT) -set=quick -- -short -timeout=40m $(FLAGS)
 
 test-all: test-all-deps ## all other tests: install what is missing, count what passed, failed and was skipped
 	@$(REPORT) -set=rest -- -timeout=40m $(FLAGS)
