@@ -14,8 +14,8 @@ const alertsFile = "../deploy/prometheus/alerts.yaml"
 
 var (
 	alertName   = regexp.MustCompile(`(?m)^ *- alert: (\w+)$`)
-	sectionName = regexp.MustCompile(`(?m)^## (\w+)$`)
-	metricName  = regexp.MustCompile(`\b(?:kvfs|process)_\w+`)
+	sectionName = regexp.MustCompile(`(?m)^### (Kvfs\w+)$`)
+	metricName  = regexp.MustCompile(`\b(?:kvfs|process)_[a-z]\w+`)
 	metricRow   = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\|")
 	partOf      = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
@@ -47,7 +47,7 @@ func checkNames(t *testing.T, types map[string]string, text string) {
 // TestAlerts shows that each alert names metrics that exist, and has a section that says what to do.
 func TestAlerts(t *testing.T) {
 	types := metricTypes(t)
-	rules, page := read(t, alertsFile), read(t, "../docs/alerts.md")
+	rules, page := read(t, alertsFile), read(t, "../docs/operations.md")
 	for _, file := range []string{rules, page} {
 		checkNames(t, types, file)
 	}
@@ -68,7 +68,7 @@ func TestAlerts(t *testing.T) {
 		t.Errorf("alerts %q have sections %q", alerts, sections)
 	}
 	for _, name := range alerts {
-		if !strings.Contains(rules, `runbook_url: "docs/alerts.md#`+name+`"`) {
+		if !strings.Contains(rules, `runbook_url: "docs/operations.md#`+name+`"`) {
 			t.Errorf("%s does not lead to its section", name)
 		}
 	}

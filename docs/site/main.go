@@ -35,19 +35,59 @@ type section struct {
 // nav has every page, in the order in which one reads them.
 func nav() []section {
 	return []section{
-		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/comparison.md", "docs/performance.md"}},
+		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/performance.md"}},
 		{"Engines", []string{"docs/engines/README.md", "docs/engines/vllm.md", "docs/engines/sglang.md", "docs/engines/lmcache.md",
 			"docs/engines/llm-d.md", "docs/engines/llama.cpp.md", "docs/engines/nixl.md", "docs/engines/dynamo.md",
 			"docs/engines/mooncake.md", "docs/engines/gpu.md"}},
 		{"Use", []string{"docs/semantics.md", "docs/durability.md", "docs/quotas.md", "docs/control.md", "docs/events.md", "clients/python/README.md", "clients/go/README.md", "docs/sizing.md"}},
-		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/debugging.md", "docs/page.md", "docs/metrics.md", "docs/alerts.md",
-			"docs/status.md", "docs/cluster.md", "docs/object.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},
+		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/metrics.md", "docs/status.md",
+			"docs/cluster.md", "docs/object.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},
 		{"Develop", []string{"docs/architecture.md", "CONTRIBUTING.md", "docs/features.md", "CHANGELOG.md", "SECURITY.md"}},
 	}
 }
 
-//go:embed page.html
-var pageHTML string
+// move says which page has the text of an old one. A link to one of the headings leads to the heading of that name,
+// any other link to the heading of to.
+type move struct {
+	from, to string
+	headings []string // of the old page that the new one has, too
+}
+
+// moved has the pages that are part of others now. The site leads from the old addresses to the new ones. A file of an old
+// name may be in the tree, for messages of the program that name it; it is not a page.
+func moved() []move {
+	return []move{
+		{"docs/comparison.md", "docs/faq.md#when-another-system-fits-better", []string{"what-kvfs-does-not-do"}},
+		{"docs/debugging.md", "docs/operations.md#find-your-symptom", []string{"nothing-answers", "a-block-is-not-there", "memory-is-full",
+			"opens-or-reads-are-slow", "events-have-gaps", "reporting-a-fault"}},
+		{"docs/page.md", "docs/operations.md#the-page", []string{"who-may-see-it"}},
+		{"docs/alerts.md", "docs/operations.md#alerts", []string{"kvfsdown", "kvfsnotready", "kvfshangs", "kvfstieroffline", "kvfsdeviceoffline",
+			"kvfschecksumfailures", "kvfsioerrors", "kvfsbreakeropen", "kvfspeersfailed", "kvfsfeedlag", "kvfslocationmemoryfull",
+			"kvfsmemoryfullofopenfiles", "kvfsmemoryfullofleasedblocks", "kvfswritesrefused", "kvfsevictionwithoutcopy",
+			"kvfshitratecollapse", "kvfswritebudgetusedup", "kvfsslowloads", "kvfsfallback"}},
+	}
+}
+
+// movedTo returns the new page and heading for the file of an old page, and the file itself if it was not moved.
+func movedTo(file, anchor string) (string, string) {
+	for _, m := range moved() {
+		if m.from == file {
+			page, heading, _ := strings.Cut(m.to, "#")
+			if slices.Contains(m.headings, anchor) {
+				heading = anchor
+			}
+			return page, heading
+		}
+	}
+	return file, anchor
+}
+
+var (
+	//go:embed page.html
+	pageHTML string
+	//go:embed moved.html
+	movedHTML string
+)
 
 func main() {
 	if len(os.Args) != 2 {
@@ -99,11 +139,19 @@ func write(root, dir string) error {
 	for _, p := range s.pages {
 		s.links(p)
 	}
+	for _, m := range moved() {
+		s.checkMove(m)
+	}
 	if err := errors.Join(s.errs...); err != nil {
 		return err
 	}
 	for _, p := range s.pages {
 		if err := s.render(p, dir); err != nil {
+			return err
+		}
+	}
+	for _, m := range moved() {
+		if err := redirect(m, dir); err != nil {
 			return err
 		}
 	}
@@ -127,7 +175,7 @@ func (s *site) missing() error {
 		errs = append(errs, err)
 		for _, file := range found {
 			rel, err := filepath.Rel(s.root, file)
-			if err == nil && s.pages[filepath.ToSlash(rel)] == nil {
+			if now, _ := movedTo(filepath.ToSlash(rel), ""); err == nil && s.pages[now] == nil {
 				err = fmt.Errorf("%s is not in the table of docs/site/main.go", rel)
 			}
 			errs = append(errs, err)
@@ -209,9 +257,12 @@ func (s *site) link(from *page, to string) []byte {
 	if file != "" {
 		target = path.Join(path.Dir(from.file), file)
 	}
-	p := s.pages[target]
 	info, err := os.Stat(filepath.Join(s.root, target))
+	target, anchor = movedTo(target, anchor)
+	p := s.pages[target]
 	switch {
+	case err != nil:
+		s.errs = append(s.errs, fmt.Errorf("%s: link to %s: no such file", from.file, to))
 	case p != nil && anchor != "" && !slices.Contains(p.anchors, anchor):
 		s.errs = append(s.errs, fmt.Errorf("%s: link to %s: no such heading", from.file, to))
 	case p != nil && file == "":
@@ -220,7 +271,7 @@ func (s *site) link(from *page, to string) []byte {
 		if anchor != "" {
 			to += "#" + anchor
 		}
-	case err != nil || info.IsDir():
+	case info.IsDir():
 		s.errs = append(s.errs, fmt.Errorf("%s: link to %s: no such file", from.file, to))
 	default:
 		s.copied[target] = true
@@ -272,6 +323,35 @@ func (s *site) render(p *page, dir string) error {
 		return err
 	}
 	return create(filepath.Join(dir, htmlName(p.file)), out.Bytes())
+}
+
+// checkMove reports a page that was moved and is there, and headings that the new page lacks.
+func (s *site) checkMove(m move) {
+	file, heading, _ := strings.Cut(m.to, "#")
+	p := s.pages[file]
+	if s.pages[m.from] != nil || p == nil {
+		s.errs = append(s.errs, fmt.Errorf("%s moved to %s: both or none are pages", m.from, m.to))
+		return
+	}
+	for _, name := range append([]string{heading}, m.headings...) {
+		if !slices.Contains(p.anchors, name) {
+			s.errs = append(s.errs, fmt.Errorf("%s moved to %s: no such heading: %s", m.from, file, name))
+		}
+	}
+}
+
+// redirect writes a file at the old address of a page, from which browsers go on to the new one.
+func redirect(m move, dir string) error {
+	file, heading, _ := strings.Cut(m.to, "#")
+	var out bytes.Buffer
+	t, err := template.New("moved").Parse(movedHTML)
+	if err == nil {
+		err = t.Execute(&out, map[string]any{"Page": relative(m.from, htmlName(file)), "Heading": heading, "Headings": m.headings})
+	}
+	if err != nil {
+		return err
+	}
+	return create(filepath.Join(dir, htmlName(m.from)), out.Bytes())
 }
 
 // create writes a file, and makes its directory.

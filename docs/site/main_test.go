@@ -22,6 +22,10 @@ func TestTree(t *testing.T) {
 			t.Errorf("index.html lacks %s", want)
 		}
 	}
+	old, err := os.ReadFile(filepath.Join(dir, "docs", "alerts.html"))
+	if err != nil || !strings.Contains(string(old), `href="../docs/operations.html#alerts"`) || !strings.Contains(string(old), `"kvfsdown"`) {
+		t.Errorf("the old address of the alerts: %v, %s", err, old)
+	}
 	if _, err := os.Stat(filepath.Join(dir, "docs", "tiers.svg")); err != nil {
 		t.Error(err)
 	}
@@ -36,6 +40,9 @@ func TestFaults(t *testing.T) {
 		{"docs/tour.md", "[x](#nowhere)", "docs/tour.md: link to #nowhere: no such heading"},
 		{"docs/tour.md", "[x](engines)", "docs/tour.md: link to engines: no such file"},
 		{"docs/tour.md", "![x](x.png)", "docs/tour.md: link to x.png: no such file"},
+		{"docs/page.md", "# Moved", ""},
+		{"docs/tour.md", "[x](page.md)", "docs/tour.md: link to page.md: no such file"},
+		{"docs/operations.md", "# Operations", "docs/page.md moved to docs/operations.md: no such heading: who-may-see-it"},
 		{"docs/tour.md", "# A `b` -c\n# A `b` -c\n[x](#a-b--c) [y](#a-b--c-1) [z](https://example.com) `[not](code)`", ""},
 	} {
 		root := t.TempDir()
@@ -44,6 +51,11 @@ func TestFaults(t *testing.T) {
 				if err := create(filepath.Join(root, file), []byte("# Page")); err != nil {
 					t.Fatal(err)
 				}
+			}
+		}
+		for page, text := range headings() {
+			if err := create(filepath.Join(root, page), []byte(text)); err != nil {
+				t.Fatal(err)
 			}
 		}
 		if err := create(filepath.Join(root, tt.file), []byte(tt.text)); err != nil {
@@ -57,4 +69,16 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%s with %s: got %q, want %q", tt.file, tt.text, got, tt.want)
 		}
 	}
+}
+
+// headings returns pages with the headings to which moved pages lead.
+func headings() map[string]string {
+	text := map[string]string{}
+	for _, m := range moved() {
+		page, heading, _ := strings.Cut(m.to, "#")
+		for _, h := range append([]string{heading}, m.headings...) {
+			text[page] += "# " + h + "\n"
+		}
+	}
+	return text
 }

@@ -193,7 +193,7 @@ func Examine(ctx context.Context, e *Env, checks []Check, deadline time.Duration
 	r := &Report{Mount: e.Mount}
 	for i, result := range mounts.Within(ctx, deadline, calls) {
 		if result == nil {
-			late := fail("see docs/debugging.md: Nothing answers", "the check has not ended within %v", deadline)
+			late := fail("see docs/operations.md: Nothing answers", "the check has not ended within %v", deadline)
 			result = &late
 		}
 		for _, one := range append([]Result{*result}, result.also...) {

@@ -452,7 +452,7 @@ func TestExamine(t *testing.T) {
 		{Name: "heeds", Run: func(ctx context.Context, _ *Env) Result { <-ctx.Done(); return skip("%v", ctx.Err()) }},
 		{Name: "well", Run: func(context.Context, *Env) Result { return ok("a\x1b[31mb") }},
 	}, time.Second)
-	want := []Finding{{"hangs", fail("see docs/debugging.md: Nothing answers", "the check has not ended within 1s")}, {"heeds", skip("context deadline exceeded")}, {"well", ok("a\x1b[31mb")}}
+	want := []Finding{{"hangs", fail("see docs/operations.md: Nothing answers", "the check has not ended within 1s")}, {"heeds", skip("context deadline exceeded")}, {"well", ok("a\x1b[31mb")}}
 	for i := range want {
 		if !reflect.DeepEqual(r.Checks[i], want[i]) {
 			t.Errorf("got %+v, want %+v", r.Checks[i], want[i])

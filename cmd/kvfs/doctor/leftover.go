@@ -25,7 +25,7 @@ func checkDaemon(_ context.Context, e *Env) Result {
 	case e.Mount == "":
 		return skip("no mount is named: kvfs doctor MOUNT")
 	case e.Status == nil:
-		return fail("see docs/debugging.md: Nothing answers", "%v", e.StatusErr)
+		return fail("see docs/operations.md: Nothing answers", "%v", e.StatusErr)
 	}
 	for _, t := range e.Status.Tiers {
 		if t.State != "" && t.State != "online" {

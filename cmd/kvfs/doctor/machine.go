@@ -92,7 +92,7 @@ func checkReadPath(_ context.Context, _ *Env, s *status.Document) Result {
 	case m.PathReason == "":
 		return skip("memory.passthrough is off: reads go by %s", show.OrDash(m.ReadPath))
 	default:
-		return warn("see docs/debugging.md: Opens or reads are slow", "reads go by %s, not by passthrough: %s", show.OrDash(m.ReadPath), m.PathReason)
+		return warn("see docs/operations.md: Opens or reads are slow", "reads go by %s, not by passthrough: %s", show.OrDash(m.ReadPath), m.PathReason)
 	}
 }
 

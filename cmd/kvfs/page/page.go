@@ -51,7 +51,7 @@ func (h *Handler) Register(mux *http.ServeMux) {
 func (h *Handler) guard(next http.HandlerFunc) http.HandlerFunc {
 	return func(to http.ResponseWriter, r *http.Request) {
 		if h.Token == "" {
-			http.Error(to, "no page here: set http_token_file, see docs/page.md", http.StatusNotFound)
+			http.Error(to, "no page here: set http_token_file, see docs/operations.md", http.StatusNotFound)
 			return
 		}
 		if !h.owns(r.Host) {
