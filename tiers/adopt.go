@@ -133,7 +133,7 @@ func (e *adoption) nameFile(left *inventory, i int) {
 		return
 	}
 	en := ix.At(f.id)
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		f.id = 0
 		left.gone.Blobs = append(left.gone.Blobs, f.blob)
 		return
@@ -156,7 +156,7 @@ func (e *adoption) fillFile(f *leftFile) {
 	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|r.Mode), r.UID, r.GID, f.seq, r.Size
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	if r.Sum.Valid {
-		en.Sum, en.Flags = r.Sum.Sum, en.Flags|state.FlagSum
+		en.Sum, en.Flags = r.Sum.Sum, en.Flags|index.FlagSum
 	}
 	if !r.Expires.IsZero() {
 		ix.SetExpires(f.id, r.Expires.UnixNano())
@@ -196,7 +196,7 @@ func (e *adoption) adoptParents(dir string) index.ID {
 		return index.Root
 	}
 	if id := e.Mu.Ix.Walk(dir); id != 0 {
-		if e.Mu.Ix.At(id).Mode&state.ModeType != state.ModeDir {
+		if !e.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		return id
@@ -220,7 +220,7 @@ func (e *adoption) adoptParents(dir string) index.ID {
 func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 	for ; dir != index.Root && dir != 0; dir = e.Mu.Ix.Parent(dir) {
 		en := e.Mu.Ix.At(dir)
-		if en.Blob != 0 || en.Seq >= seq {
+		if en.InMemory() || en.Seq >= seq {
 			return
 		}
 		en.Seq = seq
@@ -311,7 +311,7 @@ func (n *enumeration) add(h *driver.Held) {
 	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|a.Mode&0o7777), a.UID, a.GID, a.Seq, h.Size
 	en.Mtime, en.Atime, en.Ctime = a.Mtime, a.Mtime, a.Mtime
 	if h.Sum.Valid {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|index.FlagSum
 	}
 	e.Mu.Ix.SetExpires(id, a.Expires)
 	en.Tiers = n.s.Bit
@@ -330,7 +330,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	e := n.e
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&state.ModeType == state.ModeDir, en.Seq > h.Attrs.Seq:
+	case en.IsDir(), en.Seq > h.Attrs.Seq:
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq < h.Attrs.Seq:
@@ -339,8 +339,8 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		return
 	}
 	en.Tiers |= n.s.Bit
-	if h.Sum.Valid && en.Flags&state.FlagSum == 0 {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|state.FlagSum
+	if h.Sum.Valid && !en.HasSum() {
+		en.Sum, en.Flags = h.Sum.Sum, en.Flags|index.FlagSum
 	}
 	n.blocks++
 	n.bytes += uint64(h.Size)
@@ -363,10 +363,10 @@ func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 			e.Mu.Ix.Link(id, parent, name)
 			e.MarkDirLocked(id, en)
 		}
-		if en := e.Mu.Ix.At(id); depth < len(kept) && en.Mode&state.ModeType == state.ModeDir && en.Blob == 0 {
+		if en := e.Mu.Ix.At(id); depth < len(kept) && en.IsDir() && !en.InMemory() {
 			en.Mode, en.UID, en.GID = uint16(state.ModeDir|kept[depth].Mode&0o7777), kept[depth].UID, kept[depth].GID
 		}
-		if e.Mu.Ix.At(id).Mode&state.ModeType != state.ModeDir {
+		if !e.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		parent = id

@@ -42,7 +42,7 @@ func (e *Engine) Resolve(_ context.Context, path string) (state.Attr, error) {
 	defer e.core.Mu.Unlock()
 	id := e.core.elsewhere.WalkLocked(path)
 	e.core.elsewhere.TellOutdatedLocked(&g)
-	if id == 0 || e.core.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
+	if id == 0 || !e.core.Mu.Ix.At(id).Committed() {
 		return state.Attr{}, block.ErrNotFound
 	}
 	return e.core.names.AttrLocked(id, e.core.Mu.Ix.At(id)), nil
@@ -150,7 +150,7 @@ func (e *Engine) Copies(tier string) map[string]driver.Held {
 		e.core.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 			if en.Tiers&s.Bit != 0 {
 				h := driver.Held{Key: e.core.KeyLocked(id), Size: en.Size, Attrs: e.core.AttrsLocked(id, en)}
-				h.Sum.Sum, h.Sum.Valid = en.Sum, en.Flags&state.FlagSum != 0
+				h.Sum.Sum, h.Sum.Valid = en.Sum, en.HasSum()
 				held[h.Key.Path()] = h
 			}
 			return true
@@ -242,7 +242,7 @@ func (a *audit) accountsLocked(id index.ID, en *index.Entry) {
 		a.bad("entry %d of user %d: in account %d, want %d", id, en.UID, got, want)
 	}
 	for _, n := range en.Accounts {
-		if n != 0 && en.Flags&state.FlagPolicy != 0 {
+		if n != 0 && en.Ranked() {
 			a.ranked[r.Account(n)]++
 		}
 	}
@@ -250,7 +250,7 @@ func (a *audit) accountsLocked(id index.ID, en *index.Entry) {
 
 // pinsLocked adds what a user has pinned to what those who pay have pinned. charge is what the file costs in memory.
 func (a *audit) pinsLocked(id index.ID, en *index.Entry, charge int64) {
-	if en.Flags&state.FlagPinned == 0 {
+	if !en.Pinned() {
 		return
 	}
 	if !a.e.core.Mu.Ix.Linked(id) {
@@ -294,8 +294,8 @@ func (a *audit) entryLocked(id index.ID) {
 	if !linked && en.Lookups == 0 && en.Opens == 0 && f == nil {
 		a.bad("entry %d: nobody can reach it", id)
 	}
-	if en.Mode&state.ModeType == state.ModeDir {
-		if en.Blob != 0 {
+	if en.IsDir() {
+		if en.InMemory() {
 			a.dirs++
 		}
 		return
@@ -309,17 +309,17 @@ func (a *audit) entryLocked(id index.ID) {
 	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)
 	}
-	if en.Flags&state.FlagCounted != 0 {
+	if en.Counted() {
 		a.pinned += charge
 	}
-	if en.Flags&state.FlagLimbo != 0 {
+	if en.InLimbo() {
 		a.limbo += state.ChargeOf(en.Size)
 	}
 	if f != nil {
 		a.guessed += inside(f, "guessed").Int()
 	}
-	resident := en.Blob != 0 || f != nil
-	if linked && en.Flags&state.FlagUncommitted == 0 {
+	resident := en.InMemory() || f != nil
+	if linked && en.Committed() {
 		if resident {
 			a.blocks++
 		} else {
@@ -335,11 +335,11 @@ func (a *audit) entryLocked(id index.ID) {
 	if !linked && en.Tiers|en.Storing != 0 {
 		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
 	}
-	hold := en.Flags&(state.FlagUncommitted|state.FlagPinned|state.FlagTemp|state.FlagPlain) != 0 || e.core.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
-	if got, want := en.Flags&state.FlagCounted != 0, hold || en.Opens > 0; got != want && charge > 0 {
+	hold := en.Flags&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || e.core.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
+	if got, want := en.Counted(), hold || en.Opens > 0; got != want && charge > 0 {
 		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
 	}
-	if got := en.Flags&state.FlagPolicy != 0; got == hold && !a.leaving[id] {
+	if got := en.Ranked(); got == hold && !a.leaving[id] {
 		a.bad("entry %d: in the policy %v, want %v", id, got, !hold)
 	}
 }

@@ -117,9 +117,9 @@ func (e *report) PresenceOf(id index.ID) driver.Presence {
 	defer e.Mu.Unlock()
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Flags&state.FlagUncommitted != 0, e.lower.PromotingLocked(id) != "":
+	case !en.Committed(), e.lower.PromotingLocked(id) != "":
 		return driver.Pending
-	case en.Blob != 0, en.Tiers != 0, e.Mu.Files[id] != nil:
+	case en.InMemory(), en.Tiers != 0, e.Mu.Files[id] != nil:
 		return driver.Hit
 	}
 	return driver.Miss
@@ -138,7 +138,7 @@ func (e *report) Pinned(id index.ID) bool {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	en := e.Mu.Ix.At(id)
-	return en.Flags&state.FlagPinned != 0 || en.Mode&state.ModeType != state.ModeDir && e.Mu.Room.Group(en.Group).Pinned()
+	return en.Pinned() || !en.IsDir() && e.Mu.Room.Group(en.Group).Pinned()
 }
 
 // TTL returns the time that a file has left to live, 0 if for ever.

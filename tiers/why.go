@@ -65,7 +65,7 @@ func (e *verdicts) presentLocked(path string) (v fate.Verdict, ok bool) {
 	}
 	l, s := e.elsewhere.SeekLocked(path)
 	switch {
-	case s == nil || l.Mode&state.ModeType != state.ModeRegular:
+	case s == nil || !l.IsRegular():
 		return v, false
 	case state.ChargeOf(l.Size) > e.Opts.CapacityBytes:
 		return fate.TooLarge(s.Opts.Name, l.Size, e.Opts.CapacityBytes), true
@@ -84,9 +84,9 @@ func below(tiers string) fate.Verdict {
 func (e *verdicts) entryVerdictLocked(id index.ID, path string) fate.Verdict {
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&state.ModeType == state.ModeDir:
+	case en.IsDir():
 		return fate.Verdict{Kind: fate.Present, Text: "this is a directory"}
-	case en.Flags&state.FlagUncommitted != 0:
+	case !en.Committed():
 		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}
 	case e.ExpiredLocked(id):
 		return fate.Verdict{Kind: fate.Expired, Time: time.Unix(0, e.Mu.Ix.Expires(id)), Text: "its time to live has passed"}
@@ -120,7 +120,7 @@ func (e *verdicts) sameHashLocked(path string) (groups []string) {
 	}
 	seen := 0
 	e.Mu.Ix.ReadDir(index.Root, 0, 0, func(dir index.ID, en *index.Entry, _ uint64) bool {
-		if seen++; en.Mode&state.ModeType != state.ModeDir || e.Mu.Ix.Name(dir) == group {
+		if seen++; !en.IsDir() || e.Mu.Ix.Name(dir) == group {
 			return seen < maxSameHash
 		}
 		id := dir
@@ -132,7 +132,7 @@ func (e *verdicts) sameHashLocked(path string) (groups []string) {
 		if id == 0 || e.ExpiredLocked(id) {
 			return seen < maxSameHash
 		}
-		if en := e.Mu.Ix.At(id); en.Flags&state.FlagUncommitted == 0 && en.Mode&state.ModeType == state.ModeRegular {
+		if en := e.Mu.Ix.At(id); en.Committed() && en.IsRegular() {
 			groups = append(groups, e.Mu.Ix.Name(dir))
 		}
 		return seen < maxSameHash && len(groups) < 8

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"syscall"
 
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -63,6 +64,12 @@ type Located struct {
 
 	Expires int64 // likewise, of what a Finder has; 0: never
 }
+
+// IsDir reports whether it is a directory.
+func (l *Located) IsDir() bool { return l.Mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// IsRegular reports whether it is a regular file.
+func (l *Located) IsRegular() bool { return l.Mode&syscall.S_IFMT == syscall.S_IFREG }
 
 // Grave says that the versions of a name below Seq are void.
 type Grave struct {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
-	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A node of a large cluster may have no room to know all names. Its Remote is a driver.Asker then: of a name that
@@ -42,7 +41,7 @@ func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
 		}
 		name := path[begin:end]
 		if dir != 0 {
-			if e.DirLocked(dir) != nil || e.Mu.Ix.At(dir).Flags&state.FlagTemp != 0 {
+			if e.DirLocked(dir) != nil || e.Mu.Ix.At(dir).IsTemp() {
 				return ask
 			}
 			dir = e.Mu.Ix.Lookup(dir, name)
@@ -62,7 +61,7 @@ func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
 // whether they have them, too. It ignores 0 and what is no directory.
 func (e *elsewhere) UnknownDirsLocked(dirs ...index.ID) (ask []string) {
 	for _, id := range dirs {
-		if e.Asker == nil || id == 0 || e.DirLocked(id) != nil || e.Mu.Ix.At(id).Flags&state.FlagTemp != 0 {
+		if e.Asker == nil || id == 0 || e.DirLocked(id) != nil || e.Mu.Ix.At(id).IsTemp() {
 			continue
 		}
 		path := e.Mu.Ix.Path(id)

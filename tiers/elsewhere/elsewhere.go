@@ -214,7 +214,7 @@ func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
 		return state.Attr{}, false
 	}
 	en := e.Mu.Ix.At(id)
-	if en.Flags&state.FlagUncommitted != 0 {
+	if !en.Committed() {
 		return state.Attr{}, false
 	}
 	en.Lookups++

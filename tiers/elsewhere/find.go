@@ -26,7 +26,7 @@ func (e *elsewhere) SeekLocked(path string) (l driver.Located, s *state.Secondar
 			}
 			break
 		}
-		if above, t := e.latestLocked(dir); t == nil || !isDir(&above) {
+		if above, t := e.latestLocked(dir); t == nil || !above.IsDir() {
 			return driver.Located{}, nil
 		}
 	}
@@ -45,7 +45,7 @@ func (e *elsewhere) latestLocked(path string) (l driver.Located, s *state.Second
 		found, ok := e.foundIn(f, path)
 		switch {
 		case !ok, s != nil && (found.Seq < l.Seq || found.Seq == l.Seq && f.N > s.N):
-		case s != nil && s == e.Remote && isDir(&l) && isDir(&found): // it stays that of the other nodes
+		case s != nil && s == e.Remote && l.IsDir() && found.IsDir(): // it stays that of the other nodes
 		default:
 			l, s = found, f
 		}
@@ -69,8 +69,6 @@ func (e *elsewhere) foundIn(f *state.Secondary, path string) (driver.Located, bo
 	return l, true
 }
 
-func isDir(l *driver.Located) bool { return l.Mode&state.ModeType == state.ModeDir }
-
 // seekChildLocked enters the file or directory that other nodes or Finders have under a name, and returns 0 if they
 // have none.
 func (e *elsewhere) seekChildLocked(parent index.ID, name string) index.ID {
@@ -87,7 +85,7 @@ func (e *elsewhere) seekChildLocked(parent index.ID, name string) index.ID {
 // enterFoundLocked completes the entry of what a Finder has.
 func (e *elsewhere) enterFoundLocked(id index.ID, en *index.Entry, l *driver.Located, s *state.Secondary) {
 	e.OwnDirsLocked(id)
-	if isDir(l) {
+	if l.IsDir() {
 		e.DirEventLocked(event.DirCreated, id)
 		return
 	}

@@ -16,30 +16,30 @@ import (
 
 // holdsLocked reports whether this node tells other nodes of an entry.
 func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
-	if id == index.Root || !e.Mu.Ix.Linked(id) || en.Flags&(state.FlagUncommitted|state.FlagTemp|state.FlagPlain) != 0 {
+	if id == index.Root || !e.Mu.Ix.Linked(id) || !en.Stable() {
 		return false
 	}
 	far := uint16(0)
 	if e.Remote != nil {
 		far = e.Remote.Bit
 	}
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		return en.Tiers&far == 0
 	}
-	local := en.Blob != 0 || en.Tiers&^far != 0
+	local := en.InMemory() || en.Tiers&^far != 0
 	return local && !e.Mu.Room.Group(en.Group).Pinned() && !e.ExpiredLocked(id)
 }
 
 func (e *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: uint32(en.Mode), UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: e.Mu.Ix.Expires(id), Pinned: en.Flags&state.FlagPinned != 0, Memory: en.Blob != 0,
+		Mtime: en.Mtime, Expires: e.Mu.Ix.Expires(id), Pinned: en.Pinned(), Memory: en.InMemory(),
 		tiers: e.OwnTiers(en),
 	}
-	if en.Flags&state.FlagSum != 0 {
+	if en.HasSum() {
 		h.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		h.Size, h.Memory = 0, false
 	}
 }
@@ -59,7 +59,7 @@ func (e *lending) Holding(path string) (Holding, bool) {
 		return h, false
 	}
 	e.holdingLocked(id, en, path, &h)
-	if en.Mode&state.ModeType != state.ModeDir {
+	if !en.IsDir() {
 		h.Dirs = e.AttrsLocked(id, en).Dirs
 	}
 	return h, true
@@ -128,7 +128,7 @@ func (e *lending) TiersOf(path string) []string {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	id := e.Mu.Ix.Walk(path)
-	if id == 0 || !e.holdsLocked(id, e.Mu.Ix.At(id)) || e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir {
+	if id == 0 || !e.holdsLocked(id, e.Mu.Ix.At(id)) || e.Mu.Ix.At(id).IsDir() {
 		return nil
 	}
 	names := e.TierNamesLocked(id)
@@ -147,7 +147,7 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	ix := e.Mu.Ix
-	if !ix.Valid(dir) || ix.At(dir).Mode&state.ModeType != state.ModeDir || dir != index.Root && !ix.Linked(dir) {
+	if !ix.Valid(dir) || !ix.At(dir).IsDir() || dir != index.Root && !ix.Linked(dir) {
 		return batch, dirs, 0, 0
 	}
 	n := 0
@@ -163,7 +163,7 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 		}
 		n++
 		after, hint = cookie, id
-		if en.Mode&state.ModeType == state.ModeDir {
+		if en.IsDir() {
 			dirs = append(dirs, id)
 		}
 		if e.holdsLocked(id, en) {
@@ -219,7 +219,7 @@ func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after s
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
 	ix := e.Mu.Ix
-	if !ix.Valid(dir) || ix.At(dir).Mode&state.ModeType != state.ModeDir {
+	if !ix.Valid(dir) || !ix.At(dir).IsDir() {
 		return 0, 0
 	}
 	n, last := 0, index.ID(0)

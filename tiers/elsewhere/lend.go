@@ -67,7 +67,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 	if id != 0 {
 		en = e.Mu.Ix.At(id)
 	}
-	if id == 0 || en.Mode&state.ModeType == state.ModeDir || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
+	if id == 0 || en.IsDir() || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
 		e.Mu.Unlock()
 		return nil, 0, nil, block.ErrNotFound
 	}
@@ -76,7 +76,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 		e.Mu.Unlock()
 		return nil, id, space, block.ErrPending
 	}
-	if en.Blob == 0 {
+	if !en.InMemory() {
 		e.Mu.Unlock()
 		return nil, id, nil, state.ErrHollow
 	}
@@ -88,7 +88,7 @@ func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, err
 	if en.Opens == 1 {
 		e.ClassifyLocked(id, en)
 	}
-	if en.Flags&state.FlagPolicy != 0 {
+	if en.Ranked() {
 		e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
 	}
 	e.Mu.Unlock()
@@ -123,9 +123,9 @@ func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(l.id)
-	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(state.FlagUncommitted|state.FlagSum) == 0
+	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(index.FlagUncommitted|index.FlagSum) == 0
 	if same {
-		en.Sum, en.Flags = l.Sum.Sum, en.Flags|state.FlagSum
+		en.Sum, en.Flags = l.Sum.Sum, en.Flags|index.FlagSum
 	}
 	e.Mu.Unlock()
 	if same {

@@ -47,7 +47,7 @@ func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
 	if id == 0 {
 		return e.seekChildLocked(parent, name)
 	}
-	if en := e.Mu.Ix.At(id); en.Tiers == e.Remote.Bit && en.Blob == 0 {
+	if en := e.Mu.Ix.At(id); en.Tiers == e.Remote.Bit && !en.InMemory() {
 		return e.renewLocked(id, en)
 	}
 	return id
@@ -56,7 +56,7 @@ func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
 // renewLocked looks up again what other nodes have under the name of id, if its entry stands only for that. A later
 // version gets an entry of its own, because the kernel may have opened this one.
 func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
-	dir := en.Mode&state.ModeType == state.ModeDir
+	dir := en.IsDir()
 	if !dir && !e.remoteOnlyLocked(id, en) {
 		return id
 	}
@@ -156,16 +156,16 @@ func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located,
 	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
 	en.Seq = l.Seq
 	e.observeLocked(l.Seq)
-	if s == e.Remote || !isDir(l) {
+	if s == e.Remote || !l.IsDir() {
 		en.Tiers = s.Bit
 	}
-	if !isDir(l) {
+	if !l.IsDir() {
 		en.Size = l.Size
 		e.EnterGroupLocked(en, e.GroupOfLocked(parent))
 		e.Mu.Hollow++
 	}
 	ix.Link(id, parent, name)
-	if isDir(l) {
+	if l.IsDir() {
 		e.MarkDirLocked(id, en)
 	} else {
 		e.ClassifyLocked(id, en)
@@ -174,8 +174,8 @@ func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located,
 		e.enterFoundLocked(id, en, l, s)
 		return id
 	}
-	if !isDir(l) {
-		en.Flags |= state.FlagFetched
+	if !l.IsDir() {
+		en.Flags |= index.FlagFetched
 	}
 	e.Far.Watch(e.KeyLocked(id))
 	e.strays = append(e.strays, id)
@@ -184,7 +184,7 @@ func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located,
 
 // StrayLocked notes an entry that may stand, from now on, only for a file or directory of other nodes.
 func (e *elsewhere) StrayLocked(id index.ID, en *index.Entry) {
-	if e.Remote != nil && en.Tiers == e.Remote.Bit && en.Blob == 0 {
+	if e.Remote != nil && en.Tiers == e.Remote.Bit && !en.InMemory() {
 		e.strays = append(e.strays, id)
 	}
 }
@@ -204,7 +204,7 @@ func (e *elsewhere) SettleStrays(old []index.ID) (since []index.ID) {
 				continue
 			}
 			// The number may belong to another entry by now. The same holds for that one.
-			if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeDir {
+			if en := e.Mu.Ix.At(id); en.IsDir() {
 				e.SettleParentLocked(id, &g)
 			} else {
 				e.SettleRemoteLocked(id, en, &g)
@@ -225,7 +225,7 @@ func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	if e.Remote == nil || en.Tiers != e.Remote.Bit || !e.Mu.Ix.Linked(id) {
 		return false
 	}
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		return e.Mu.Ix.Children(id) == 0
 	}
 	return e.HollowLocked(id, en) && en.Storing == 0 && e.lower.PromotingLocked(id) == ""
@@ -236,17 +236,17 @@ const maxUsedDirs = 1 << 16
 
 // UseDirLocked notes that a process of this node uses an entry, which matters for a directory of other nodes.
 func (e *elsewhere) UseDirLocked(en *index.Entry) {
-	if en.Mode&state.ModeType != state.ModeDir || en.Tiers&e.RemoteBit() == 0 || en.Flags&state.FlagUsed != 0 || e.Mu.UsedDirs >= maxUsedDirs {
+	if !en.IsDir() || en.Tiers&e.RemoteBit() == 0 || en.Used() || e.Mu.UsedDirs >= maxUsedDirs {
 		return
 	}
-	en.Flags |= state.FlagUsed
+	en.Flags |= index.FlagUsed
 	e.Mu.UsedDirs++
 }
 
 // keptLocked makes a directory that other nodes have lost this node's own, with those above it, if it is in use. It keeps
 // its version, so that a removal that this node learns of later removes it.
 func (e *elsewhere) keptLocked(id index.ID, en *index.Entry) bool {
-	if en.Flags&state.FlagUsed == 0 || e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
+	if !en.Used() || e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
 		return false
 	}
 	for ; id != index.Root; id = e.Mu.Ix.Parent(id) {
@@ -265,7 +265,7 @@ func (e *elsewhere) keptLocked(id index.ID, en *index.Entry) bool {
 // ElsewhereLocked reports whether only other nodes have a file or directory. A directory is this node's own as soon
 // as something below it is committed here.
 func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		return en.Tiers&e.RemoteBit() != 0
 	}
 	return e.FarLocked(id, en)
@@ -275,7 +275,7 @@ func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
 // it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin, and so does
 // a directory that is used.
 func (e *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&(state.FlagPinned|state.FlagUsed) == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
+	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&(index.FlagPinned|index.FlagUsed) == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
 		parent := e.Mu.Ix.Parent(id)
 		e.forgetRemoteLocked(id, en, g)
 		id, en = parent, e.Mu.Ix.At(parent)
@@ -287,7 +287,7 @@ func (e *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Go
 func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
 	ix := e.Mu.Ix
 	e.ClearTiersLocked(id, en, en.Tiers)
-	isDir := en.Mode&state.ModeType == state.ModeDir
+	isDir := en.IsDir()
 	if !isDir {
 		e.Mu.Hollow--
 	}
@@ -425,7 +425,7 @@ func (e *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name st
 	var unknown []string
 	e.Mu.Lock()
 	id := e.FindLocked(parent, name)
-	if id != 0 && e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir && e.Mu.Ix.Children(id) == 0 { // else the caller finds out
+	if id != 0 && e.Mu.Ix.At(id).IsDir() && e.Mu.Ix.Children(id) == 0 { // else the caller finds out
 		path, unknown = e.Mu.Ix.Path(id), e.UnknownDirsLocked(id)
 	}
 	e.TellOutdatedLocked(&g)

@@ -96,8 +96,8 @@ func (e *lending) hasOlder(h *Holding) bool {
 
 // outdoneLocked reports whether an entry gives way to the block h.
 func (e *lending) outdoneLocked(en *index.Entry, h *Holding) bool {
-	return en.Mode&state.ModeType == state.ModeRegular && en.Seq < h.Seq && en.Flags&state.FlagUncommitted == 0 &&
-		!e.Mu.Room.Group(en.Group).Pinned() && (en.Blob != 0 || e.OwnTiers(en) != 0)
+	return en.IsRegular() && en.Seq < h.Seq && en.Committed() &&
+		!e.Mu.Room.Group(en.Group).Pinned() && (en.InMemory() || e.OwnTiers(en) != 0)
 }
 
 // takeLocked enters the block h and the directories above it. over says that it may replace an older version of this
@@ -121,7 +121,7 @@ func (e *lending) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, er
 			}
 			id = e.elsewhere.enterLocked(parent, name, &l, e.Remote)
 		}
-		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType != state.ModeDir || en.Flags&state.FlagTemp != 0 {
+		if en := e.Mu.Ix.At(id); !en.IsDir() || en.IsTemp() {
 			return 0, &block.Error{Op: "take", Err: block.ErrExist}
 		}
 		parent, rest = id, tail
@@ -166,9 +166,9 @@ func (e *lending) Supersede(path string, dir bool, seq uint64) {
 
 func (e *lending) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Gone) {
 	en := e.Mu.Ix.At(id)
-	isDir := en.Mode&state.ModeType == state.ModeDir
+	isDir := en.IsDir()
 	switch {
-	case isDir != dir, en.Seq >= seq, en.Flags&state.FlagUncommitted != 0, !isDir && e.Mu.Room.Group(en.Group).Pinned():
+	case isDir != dir, en.Seq >= seq, !en.Committed(), !isDir && e.Mu.Room.Group(en.Group).Pinned():
 	case !isDir:
 		e.Mu.Counters.Superseded++
 		parent, reason := e.Mu.Ix.Parent(id), fate.ReasonSuperseded

@@ -11,7 +11,7 @@ const Root ID = 1
 
 // Entry is one directory or file. It holds no pointers. The exported fields belong to the caller.
 // Alloc zeroes them. After that the index reads only the type bits of Mode, to check that a parent
-// is a directory.
+// is a directory. The methods say what the fields mean to the engine.
 type Entry struct {
 	// What a look-up needs is in the first 64 bytes: the fewer cache lines, the fewer waits for memory.
 	hash      uint32 // of parent and name
@@ -57,7 +57,66 @@ type children struct {
 	count      uint32
 }
 
-func (e *Entry) isDir() bool { return e.Mode&syscall.S_IFMT == syscall.S_IFDIR }
+// Flags of an entry.
+const (
+	FlagUncommitted uint16 = 1 << iota // being written: not yet visible to other processes
+	FlagTemp                           // its name looks temporary
+	FlagPinned                         // by the user, through user.kvfs.pinned
+	FlagSum                            // Sum is valid
+	FlagPolicy                         // is in its group's policy
+	FlagCounted                        // its charge counts as pinned
+	FlagLimbo                          // replaced, but still there for a process that just looked it up
+	FlagRefused                        // a secondary tier refused it: do not try again
+	FlagOnceSeen                       // not copied down because it was seen only once
+	FlagSynced                         // fsync has stored a version under its name
+	FlagTouched                        // is in opens.touched
+	FlagFetched                        // another node made this version
+	FlagPlain                          // its name is one of PlainPatterns
+	FlagUsed                           // a directory of other nodes that a process of this node uses
+)
+
+// IsDir reports whether the entry is a directory.
+func (e *Entry) IsDir() bool { return e.Mode&syscall.S_IFMT == syscall.S_IFDIR }
+
+// IsRegular reports whether the entry is a regular file.
+func (e *Entry) IsRegular() bool { return e.Mode&syscall.S_IFMT == syscall.S_IFREG }
+
+// InMemory reports whether the primary tier has a version of the file.
+func (e *Entry) InMemory() bool { return e.Blob != 0 }
+
+// Committed reports whether all processes may see the entry: it is not a file that is being written for the first time.
+func (e *Entry) Committed() bool { return e.Flags&FlagUncommitted == 0 }
+
+// IsTemp reports whether the name looks temporary, or is below a directory whose name does.
+func (e *Entry) IsTemp() bool { return e.Flags&FlagTemp != 0 }
+
+// IsPlain reports whether the name is one of PlainPatterns.
+func (e *Entry) IsPlain() bool { return e.Flags&FlagPlain != 0 }
+
+// Stable reports whether the entry is committed under a name that is neither temporary nor plain. Only commits change
+// such an entry.
+func (e *Entry) Stable() bool { return e.Flags&(FlagUncommitted|FlagTemp|FlagPlain) == 0 }
+
+// Pinned reports whether a user has pinned the entry. A file of a pinned group need not be.
+func (e *Entry) Pinned() bool { return e.Flags&FlagPinned != 0 }
+
+// HasSum reports whether Sum is valid.
+func (e *Entry) HasSum() bool { return e.Flags&FlagSum != 0 }
+
+// Ranked reports whether the file is in its group's order of eviction.
+func (e *Entry) Ranked() bool { return e.Flags&FlagPolicy != 0 }
+
+// Counted reports whether the file's charge counts as pinned.
+func (e *Entry) Counted() bool { return e.Flags&FlagCounted != 0 }
+
+// InLimbo reports whether the file was replaced, but is still there for a process that just looked it up.
+func (e *Entry) InLimbo() bool { return e.Flags&FlagLimbo != 0 }
+
+// Synced reports whether fsync has stored a version under the file's name.
+func (e *Entry) Synced() bool { return e.Flags&FlagSynced != 0 }
+
+// Used reports whether a process of this node uses the directory, which other nodes have.
+func (e *Entry) Used() bool { return e.Flags&FlagUsed != 0 }
 
 type state uint8
 

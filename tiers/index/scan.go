@@ -87,7 +87,7 @@ func (x *Index) Descend(dir ID, fn func(id ID, e *Entry) bool) {
 		if !fn(id, e) {
 			return
 		}
-		if e.isDir() && x.Children(id) > 0 {
+		if e.IsDir() && x.Children(id) > 0 {
 			id = x.dirs[id].first
 			continue
 		}

@@ -54,7 +54,7 @@ type place struct {
 
 func (x *Index) attach(id ID, e *Entry, parent ID, name string) {
 	dir := x.At(parent)
-	if dir.state < linked || !dir.isDir() {
+	if dir.state < linked || !dir.IsDir() {
 		bug("child of what is not a linked directory:", parent)
 	}
 	if len(name) == 0 || len(name) > maxName {

@@ -27,18 +27,18 @@ func (e *copies) CascadeLocked(id index.ID, en *index.Entry) {
 // cascadableLocked reports whether a block may go to secondary tiers. A file under a temporary name may not. The raw
 // files of pinned groups and plain names may not either, because they change at any time.
 func (e *copies) cascadableLocked(id index.ID, en *index.Entry) bool {
-	return en.Mode&state.ModeType == state.ModeRegular && en.Flags&state.FlagUncommitted == 0 && en.Blob != 0 &&
+	return en.IsRegular() && en.Committed() && en.InMemory() &&
 		e.Mu.Ix.Linked(id) && e.KindLocked(en) == draft.Block
 }
 
 // CascadeToLocked queues a copy of a block to one tier, if the block is for that tier.
 func (e *copies) CascadeToLocked(s *state.Secondary, id index.ID, en *index.Entry) {
-	synced := en.Flags&state.FlagSynced != 0 && s == e.Keeper()
+	synced := en.Synced() && s == e.Keeper()
 	if (en.Tiers|en.Storing)&s.Bit != 0 || s.Opts.Cascade == state.CascadeOff && !synced || !e.cascadableLocked(id, en) {
 		return
 	}
 	if s.Opts.SecondHit && !synced && !s.AdmitLocked(e.PathHashLocked(id)) {
-		en.Flags |= state.FlagOnceSeen
+		en.Flags |= index.FlagOnceSeen
 		return
 	}
 	if s.Opts.Cascade == state.CascadeOnEvict && !synced {
@@ -55,7 +55,7 @@ func (e *copies) CascadeToLocked(s *state.Secondary, id index.ID, en *index.Entr
 // all others. Each of the waiters gets the result.
 func (e *copies) copyLocked(s *state.Secondary, id index.ID, en *index.Entry, like lane.Store, urgent bool, waiters ...chan<- error) {
 	like.ID, like.Seq, like.Bytes = id, en.Seq, en.Size
-	like.Force = like.Force || en.Flags&state.FlagSynced != 0 && s == e.Keeper()
+	like.Force = like.Force || en.Synced() && s == e.Keeper()
 	op := &like
 	for _, w := range waiters {
 		op.Wait(w)
@@ -88,7 +88,7 @@ func (e *copies) CleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	if en.Storing != 0 {
 		return true
 	}
-	if en.Flags&(state.FlagRefused|state.FlagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
+	if en.Flags&(index.FlagRefused|index.FlagOnceSeen) != 0 || !e.cascadableLocked(id, en) {
 		return false
 	}
 	for _, s := range e.Tiers {
@@ -147,7 +147,7 @@ func (e *copies) storeNow(ctx context.Context, w state.Waiter, s *state.Secondar
 		case !e.cascadableLocked(id, en):
 			e.Mu.Unlock()
 			return false, nil
-		case !force && s.Opts.SecondHit && (en.Flags&state.FlagOnceSeen != 0 || !s.AdmittedLocked(e.PathHashLocked(id))):
+		case !force && s.Opts.SecondHit && (en.Flags&index.FlagOnceSeen != 0 || !s.AdmittedLocked(e.PathHashLocked(id))):
 			e.Mu.Unlock()
 			return false, nil // the end of the write counts this use
 		case en.Storing&s.Bit != 0 && s.JoinLocked(id, en.Seq, force, done):

@@ -24,7 +24,7 @@ import (
 func (e *copies) Fsync(ctx context.Context, id index.ID) error {
 	e.Mu.Lock()
 	en, f := e.Mu.Ix.At(id), e.Mu.Files[id]
-	dir, kind := en.Mode&state.ModeType == state.ModeDir, e.KindLocked(en)
+	dir, kind := en.IsDir(), e.KindLocked(en)
 	e.Mu.Unlock()
 	if dir {
 		return e.FsyncDir(ctx, id)

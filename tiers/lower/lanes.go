@@ -37,7 +37,7 @@ func (s *owner) storableLocked(op *lane.Store) bool {
 		return false
 	}
 	en := ix.At(op.ID)
-	return en.Seq == op.Seq && en.Blob != 0 && ix.Linked(op.ID) && en.Flags&state.FlagUncommitted == 0 && (op.Force || !s.e.OpenForWritingLocked(op.ID))
+	return en.Seq == op.Seq && en.InMemory() && ix.Linked(op.ID) && en.Committed() && (op.Force || !s.e.OpenForWritingLocked(op.ID))
 }
 
 // DeferredLocked implements lane.Owner.
@@ -66,7 +66,7 @@ func (s *owner) Transfer(op *lane.Store) (driver.Transfer, error) {
 	f := e.Mu.Files[op.ID]
 	t := driver.Transfer{Key: op.Key, Size: en.Size, Attrs: e.AttrsLocked(op.ID, en)}
 	t.Volatile = f != nil && f.HandlesLocked() > 0 // fsync was called
-	if en.Flags&state.FlagSum != 0 && !t.Volatile {
+	if en.HasSum() && !t.Volatile {
 		t.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
 	blob := driver.BlobID(en.Blob)
@@ -120,7 +120,7 @@ func (s *owner) storedEntryLocked(op *lane.Store) *index.Entry {
 	}
 	en.Storing &^= s.Bit
 	s.e.elsewhere.StrayLocked(op.ID, en)
-	if !ix.Linked(op.ID) || en.Flags&state.FlagUncommitted != 0 {
+	if !ix.Linked(op.ID) || !en.Committed() {
 		return nil
 	}
 	return en
@@ -152,7 +152,7 @@ func (s *owner) storedOneLocked(op *lane.Store, o *driver.Outcome) error {
 		}
 	}
 	if en != nil {
-		en.Flags |= state.FlagRefused
+		en.Flags |= index.FlagRefused
 	}
 	s.refusedLocked(op, en)
 	if o.Err == nil {
@@ -172,12 +172,12 @@ func (s *owner) copiedLocked(op *lane.Store, en *index.Entry, o *driver.Outcome)
 		e.Far.Watch(e.KeyLocked(op.ID))
 	}
 	en.Tiers |= s.Bit
-	en.Flags &^= state.FlagRefused | state.FlagOnceSeen
+	en.Flags &^= index.FlagRefused | index.FlagOnceSeen
 	if s.Secondary == e.Keeper() {
-		en.Flags &^= state.FlagSynced // the copy that fsync promised has been replaced
+		en.Flags &^= index.FlagSynced // the copy that fsync promised has been replaced
 	}
-	if o.Sum.Valid && en.Flags&state.FlagSum == 0 {
-		en.Sum, en.Flags = o.Sum.Sum, en.Flags|state.FlagSum
+	if o.Sum.Valid && !en.HasSum() {
+		en.Sum, en.Flags = o.Sum.Sum, en.Flags|index.FlagSum
 	}
 	e.TierEventLocked(event.Stored, s.Opts.Name, op.ID, fate.Cause{})
 	if e.Mu.Room.Used() > e.Opts.CapacityBytes {
@@ -194,8 +194,8 @@ func (s *owner) refusedLocked(op *lane.Store, en *index.Entry) {
 	if en != nil && op.Leaving {
 		s.e.ClassifyLocked(op.ID, en) // it leaves memory another time
 	}
-	if en != nil && en.Flags&state.FlagSynced != 0 && s.Secondary == s.e.Keeper() {
-		en.Flags &^= state.FlagSynced
+	if en != nil && en.Synced() && s.Secondary == s.e.Keeper() {
+		en.Flags &^= index.FlagSynced
 		key := s.e.KeyLocked(op.ID)
 		s.RemoveLocked(key)
 		if op.Key != (block.Key{}) && op.Key != key { // renamed meanwhile
@@ -221,7 +221,7 @@ func (s *owner) Restore(u lane.Update) {
 	if e.Mu.Ix.Valid(u.ID) {
 		if en := e.Mu.Ix.At(u.ID); en.Tiers&s.Bit != 0 && en.Seq == u.Attrs.Seq {
 			e.copies.ForgetCopyLocked(s.Secondary, u.ID, en, fate.ReasonRenamed, &g)
-			if e.Mu.Ix.Valid(u.ID) && en.Blob != 0 {
+			if e.Mu.Ix.Valid(u.ID) && en.InMemory() {
 				e.copies.CascadeToLocked(s.Secondary, u.ID, en)
 			}
 		}
@@ -247,7 +247,7 @@ func (e *copies) leftLocked(s *state.Secondary, op *lane.Store, g *state.Gone) {
 		return
 	}
 	en := e.Mu.Ix.At(op.ID)
-	if en.Seq != op.Seq || en.Tiers&s.Bit == 0 || en.Blob == 0 || en.Flags&(state.FlagPolicy|state.FlagPinned) != 0 ||
+	if en.Seq != op.Seq || en.Tiers&s.Bit == 0 || !en.InMemory() || en.Flags&(index.FlagPolicy|index.FlagPinned) != 0 ||
 		en.Opens > 0 || e.Mu.Files[op.ID] != nil || !e.Mu.Ix.Linked(op.ID) {
 		return
 	}

@@ -193,9 +193,9 @@ func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pref
 	}
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&state.ModeType == state.ModeDir:
+	case en.IsDir():
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
-	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
+	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
 	case !e.HollowLocked(id, en):
 		e.names.LeaseLocked(id, en, e.Now(), r.As, r.Request)

@@ -151,7 +151,7 @@ func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool
 		e: e.core, id: id, seq: en.Seq, own: own && e.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
 		bill: e.Mu.Room.Bill(en.Group, en.Accounts), // what is pinned of it counts already
 	}
-	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}, For: p}
+	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.HasSum()}, For: p}
 	e.promotions[id] = p
 	e.chooseLocked(p, en)
 	return p, true
@@ -387,8 +387,8 @@ func (e *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outcom
 	}
 	e.chargePromotionLocked(p, -p.charge)
 	en.Blob = uint64(p.blob)
-	if o.Sum.Valid && en.Flags&state.FlagSum == 0 {
-		en.Sum, en.Flags = o.Sum.Sum, en.Flags|state.FlagSum
+	if o.Sum.Valid && !en.HasSum() {
+		en.Sum, en.Flags = o.Sum.Sum, en.Flags|index.FlagSum
 	}
 	en.Atime = e.Now()
 	e.Mu.Hollow--
@@ -411,7 +411,7 @@ func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
 		return nil
 	}
 	en := e.Mu.Ix.At(p.id)
-	if en.Seq != p.seq || en.Blob != 0 || e.Mu.Files[p.id] != nil || !e.Mu.Ix.Linked(p.id) {
+	if en.Seq != p.seq || en.InMemory() || e.Mu.Files[p.id] != nil || !e.Mu.Ix.Linked(p.id) {
 		return nil
 	}
 	return en

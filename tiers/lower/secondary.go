@@ -80,7 +80,7 @@ func (e *core) mayEvictLocked(s *state.Secondary, key block.Key, g *state.Gone) 
 		return true
 	}
 	if e.HollowLocked(id, en) && (en.Tiers == s.Bit || e.OwnTiers(en) == s.Bit) {
-		if en.Lease > e.Now() || en.Opens > 0 || en.Flags&state.FlagPinned != 0 || e.loads.promotions[id] != nil {
+		if en.Lease > e.Now() || en.Opens > 0 || en.Pinned() || e.loads.promotions[id] != nil {
 			return false
 		}
 	}
@@ -107,7 +107,7 @@ func (h *host) Lost(key block.Key, err error) {
 	e.Mu.Lock()
 	if id := e.Mu.Ix.Walk(key.Path()); id != 0 {
 		parent := e.Mu.Ix.Parent(id)
-		if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeDir {
+		if en := e.Mu.Ix.At(id); en.IsDir() {
 			e.elsewhere.LostDirLocked(id, en, &g)
 		} else if e.copies.BegunLocked(id, en)&h.s.Bit != 0 || en.Tiers&h.s.Bit != 0 && h.s.NamingLocked(key) {
 			// The tier lost the copy of this block or of one before. It answers when it is told the present
@@ -138,7 +138,7 @@ func (h *host) Lost(key block.Key, err error) {
 // RemoveCopiesLocked tells the tiers that a block is gone for good.
 func (e *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
 	bits := en.Tiers | en.Storing
-	if en.Flags&state.FlagSynced != 0 {
+	if en.Synced() {
 		bits |= e.Keeper().Bit
 	}
 	if bits == 0 || len(e.Tiers) == 0 {
@@ -152,7 +152,7 @@ func (e *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
 	}
 	e.ClearTiersLocked(id, en, en.Tiers)
 	en.Storing = 0
-	en.Flags &^= state.FlagSynced
+	en.Flags &^= index.FlagSynced
 }
 
 // DisownLocked removes what Finders have at the path of a name that a process takes away or replaces, and of which the
@@ -162,7 +162,7 @@ func (e *copies) DisownLocked(path string, known uint16) {
 		if known&s.Bit != 0 {
 			continue
 		}
-		if l, ok := s.Finder.Find(path); ok && l.Mode&state.ModeType == state.ModeRegular {
+		if l, ok := s.Finder.Find(path); ok && l.IsRegular() {
 			key, _ := block.ParseKey(path)
 			s.RemoveLocked(key)
 		}
@@ -174,21 +174,21 @@ func (e *copies) DisownLocked(path string, known uint16) {
 func (e *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
 	if len(e.Finders) > 0 && e.Mu.Ix.Linked(id) {
 		known := en.Tiers | en.Storing
-		if en.Flags&state.FlagSynced != 0 {
+		if en.Synced() {
 			known |= e.Keeper().Bit
 		}
 		e.DisownLocked(e.Mu.Ix.Path(id), known)
 	}
-	if en.Flags&state.FlagSynced == 0 {
+	if !en.Synced() {
 		e.RemoveCopiesLocked(id, en)
 		return
 	}
 	s := e.Keeper()
 	en.Tiers &^= s.Bit
 	en.Storing &^= s.Bit
-	en.Flags &^= state.FlagSynced
+	en.Flags &^= index.FlagSynced
 	e.RemoveCopiesLocked(id, en)
-	en.Flags |= state.FlagSynced
+	en.Flags |= index.FlagSynced
 }
 
 // UpdateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not

@@ -31,7 +31,7 @@ func (h *host) sweep() {
 		}
 		h.again = false
 		e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			if en.Tiers&h.s.Bit != 0 && en.Mode&state.ModeType != state.ModeDir {
+			if en.Tiers&h.s.Bit != 0 && !en.IsDir() {
 				ids = append(ids, id)
 			}
 			return true

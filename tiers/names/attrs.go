@@ -42,7 +42,7 @@ func (e *attrs) SetAttr(id index.ID, c Change) (state.Attr, error) {
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
 	e.changeLocked(id, en, &c)
-	isDir := en.Mode&state.ModeType == state.ModeDir
+	isDir := en.IsDir()
 	blob, f := driver.BlobID(en.Blob), e.Mu.Files[id]
 	onFile := c.Mtime != nil && !isDir && !e.HollowLocked(id, en)
 	if c.Mtime != nil && !onFile {
@@ -84,7 +84,7 @@ func (e *attrs) changeLocked(id index.ID, en *index.Entry, c *Change) {
 	e.ChownLocked(id, en, uid, gid)
 	if c.Atime != nil {
 		en.Atime = *c.Atime
-		if en.Flags&state.FlagPolicy != 0 {
+		if en.Ranked() {
 			e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
 		}
 	}
@@ -128,7 +128,7 @@ func (e *attrs) makeOwn(op string, id index.ID, anew bool) (done func(), err err
 		e.Mu.Lock()
 		en := e.Mu.Ix.At(id)
 		linked, far := e.Mu.Ix.Linked(id), e.FarLocked(id, en) || anew && e.HollowLocked(id, en) && en.Tiers&e.Anew != 0
-		if linked && en.Mode&state.ModeType == state.ModeDir && en.Tiers&e.RemoteBit() != 0 {
+		if linked && en.IsDir() && en.Tiers&e.RemoteBit() != 0 {
 			e.elsewhere.OwnDirLocked(id, en)
 			e.elsewhere.OwnDirsLocked(id)
 		}
@@ -151,7 +151,7 @@ func (e *attrs) makeOwn(op string, id index.ID, anew bool) (done func(), err err
 // ErrQuota if those who pay for the file may have no more that is pinned.
 func (e *attrs) SetPinned(id index.ID, pinned bool) error {
 	return e.change(id, func(en *index.Entry) error {
-		had := en.Flags&state.FlagPinned != 0
+		had := en.Pinned()
 		state.Pin(e.State, id, en, pinned)
 		if pinned && !had && state.BillOf(e.Mu.Room, en).OverPins(0) {
 			state.Pin(e.State, id, en, false)
@@ -204,12 +204,12 @@ func (e *attrs) change(id index.ID, fn func(en *index.Entry) error) error {
 func (e *attrs) recordCopies(id index.ID, anew bool) {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeDir {
+	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.IsDir() {
 		e.DirEventLocked(event.DirCreated, id)
-	} else if e.Remote != nil && e.Mu.Ix.Linked(id) && en.Flags&state.FlagUncommitted == 0 {
+	} else if e.Remote != nil && e.Mu.Ix.Linked(id) && en.Committed() {
 		e.TierEventLocked(event.Changed, "", id, fate.Cause{})
 	}
-	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.Mode&state.ModeType == state.ModeRegular && en.Tiers|en.Storing != 0 {
+	if en := e.Mu.Ix.At(id); e.Mu.Ix.Linked(id) && en.IsRegular() && en.Tiers|en.Storing != 0 {
 		e.lower.UpdateCopiesLocked(id, en, e.KeyLocked(id), anew)
 	}
 }
@@ -247,9 +247,9 @@ func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
 	e.Mu.Lock()
 	en := e.Mu.Ix.At(id)
 	blob, seq, size := driver.BlobID(en.Blob), en.Seq, en.Size
-	sum := block.Checksum{Sum: en.Sum, Valid: en.Flags&state.FlagSum != 0}
-	busy := en.Flags&state.FlagUncommitted != 0 || e.OpenForWritingLocked(id)
-	isDir := en.Mode&state.ModeType == state.ModeDir
+	sum := block.Checksum{Sum: en.Sum, Valid: en.HasSum()}
+	busy := !en.Committed() || e.OpenForWritingLocked(id)
+	isDir := en.IsDir()
 	e.Mu.Unlock()
 	switch {
 	case isDir:
@@ -272,9 +272,9 @@ func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
 	}
 	sum = block.Checksum{Sum: d.Sum64(), Valid: true}
 	e.Mu.Lock()
-	if en := e.Mu.Ix.At(id); en.Seq == seq && en.Blob == uint64(blob) && en.Flags&state.FlagUncommitted == 0 {
+	if en := e.Mu.Ix.At(id); en.Seq == seq && en.Blob == uint64(blob) && en.Committed() {
 		en.Sum = sum.Sum
-		en.Flags |= state.FlagSum
+		en.Flags |= index.FlagSum
 	}
 	e.Mu.Unlock()
 	return sum, e.writing.WriteRecord(id, file)
@@ -284,7 +284,7 @@ func (e *attrs) Checksum(id index.ID) (block.Checksum, error) {
 func (e *attrs) isDir(id index.ID) bool {
 	e.Mu.Lock()
 	defer e.Mu.Unlock()
-	return e.Mu.Ix.At(id).Mode&state.ModeType == state.ModeDir
+	return e.Mu.Ix.At(id).IsDir()
 }
 
 // tellAttrs is AttrsChangedLocked for a caller that does not hold the lock.

@@ -28,7 +28,7 @@ func (e *names) ResolveLocked(parent index.ID, name string, by state.Caller) (id
 		// Otherwise another node, kernel or user of a tier can make it at any time.
 		return 0, e.Remote == nil && len(e.Finders) == 0 && !e.Opts.Kernels
 	}
-	if e.Mu.Ix.At(id).Flags&state.FlagUncommitted == 0 {
+	if e.Mu.Ix.At(id).Committed() {
 		return id, true
 	}
 	if !e.Mu.Files[id].MineLocked(by) {
@@ -108,7 +108,7 @@ func (e *names) lookup(parent index.ID, name string, by *state.Caller, asked boo
 	en.Lookups++
 	e.elsewhere.UseDirLocked(en)
 	hollow := e.HollowLocked(id, en)
-	if e.Opts.LookupLease > 0 && (hollow || en.Flags&state.FlagPolicy != 0) {
+	if e.Opts.LookupLease > 0 && (hollow || en.Ranked()) {
 		en.Lease = e.Now() + int64(e.Opts.LookupLease)
 	}
 	e.Mu.Counters.LookupHit++
@@ -155,11 +155,11 @@ func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
 	a := state.Attr{
 		ID: id, Mode: uint32(en.Mode), UID: en.UID, GID: en.GID, Nlink: 1,
 		Size: en.Size, Mtime: en.Mtime, Atime: en.Atime, Ctime: en.Ctime,
-		Stable: en.Flags&(state.FlagUncommitted|state.FlagTemp|state.FlagPlain) == 0,
-		Temp:   en.Flags&state.FlagTemp != 0,
+		Stable: en.Stable(),
+		Temp:   en.IsTemp(),
 	}
 	f := e.Mu.Files[id]
-	if en.Mode&state.ModeType == state.ModeDir {
+	if en.IsDir() {
 		a.Nlink, a.Size = 1, state.PageBytes // 1: subdirectories are not counted
 		return e.linkedAttrLocked(id, en, f, a)
 	}
@@ -174,7 +174,7 @@ func (e *names) AttrLocked(id index.ID, en *index.Entry) state.Attr {
 func (e *names) linkedAttrLocked(id index.ID, en *index.Entry, f state.WriteSide, a state.Attr) state.Attr {
 	if !e.Mu.Ix.Linked(id) && id != index.Root {
 		a.Nlink = 0
-		a.Gone = f == nil && en.Opens == 0 && en.Flags&state.FlagLimbo == 0 && en.Mode&state.ModeType != state.ModeDir
+		a.Gone = f == nil && en.Opens == 0 && !en.InLimbo() && !en.IsDir()
 	}
 	return a
 }
@@ -283,7 +283,7 @@ func (e *names) Mkdir(parent index.ID, name string, mode, uid, gid uint32, by st
 // DropExpiredLocked removes a file that is past its time to live, so that its name can be made again.
 func (e *names) DropExpiredLocked(parent index.ID, name string, g *state.Gone) {
 	id := e.Mu.Ix.Lookup(parent, name)
-	if id == 0 || !e.ExpiredLocked(id) || e.Mu.Ix.At(id).Flags&state.FlagUncommitted != 0 {
+	if id == 0 || !e.ExpiredLocked(id) || !e.Mu.Ix.At(id).Committed() {
 		return
 	}
 	e.Mu.Counters.Expired++
@@ -310,7 +310,7 @@ func (e *names) rmdirLocked(parent index.ID, name string, by *state.Caller, g *s
 		return block.ErrNotFound
 	}
 	en := e.Mu.Ix.At(id)
-	if en.Mode&state.ModeType != state.ModeDir {
+	if !en.IsDir() {
 		return block.ErrNotDir
 	}
 	if !e.writing.EmptyLocked(id, *by, g) {
@@ -331,7 +331,7 @@ func (e *names) DropDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
 	e.DirEventLocked(event.DirRemoved, id)
 	e.ClearTiersLocked(id, en, en.Tiers)
 	e.Mu.Ix.Unlink(id)
-	if en.Blob != 0 {
+	if en.InMemory() {
 		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 		en.Blob = 0
 		e.dirFiles--
@@ -363,7 +363,7 @@ func (e *names) ReadDir(dir index.ID, after uint64, hint index.ID, by state.Call
 	now := e.Now()
 	e.Mu.Ix.ReadDir(dir, after, hint, func(id index.ID, en *index.Entry, cookie uint64) bool {
 		name := e.Mu.Ix.Name(id)
-		if en.Flags&state.FlagUncommitted != 0 && !e.Mu.Files[id].MineLocked(by) {
+		if !en.Committed() && !e.Mu.Files[id].MineLocked(by) {
 			return true
 		}
 		if at := e.Mu.Ix.Expires(id); at != 0 && at <= now || e.Opts.HideElsewhere && e.elsewhere.ElsewhereLocked(id, en) {
@@ -408,7 +408,7 @@ func (e *names) RefNamed(dir, id index.ID, name string) (state.Attr, bool) {
 		return state.Attr{}, false
 	}
 	en := e.Mu.Ix.At(id)
-	if en.Flags&state.FlagUncommitted != 0 {
+	if !en.Committed() {
 		e.Mu.Unlock()
 		return state.Attr{}, false // other processes may not find it
 	}

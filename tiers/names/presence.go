@@ -128,11 +128,11 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask
 func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
 	en := e.Mu.Ix.At(id)
 	switch {
-	case en.Mode&state.ModeType == state.ModeDir:
+	case en.IsDir():
 		return Place{Dir: true}
 	case e.Mu.Ix.Expires(id) != 0 && e.Mu.Ix.Expires(id) <= now:
 		return Place{}
-	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
+	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return Place{Presence: driver.Pending}
 	}
 	p := Place{Presence: driver.Hit}
@@ -155,7 +155,7 @@ func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place 
 
 // absentLocked returns the place of a name without an entry: other nodes or a Finder may have the block. ask is as in presencesOf.
 func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions, ask *[]string) Place {
-	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && e.Mu.Ix.At(dir).Mode&state.ModeType != state.ModeDir || block.CheckPath(state.View(path)) != nil {
+	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && !e.Mu.Ix.At(dir).IsDir() || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}
 	p := string(path)
@@ -166,7 +166,7 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 		}
 		return Place{}
 	}
-	if l.Mode&state.ModeType != state.ModeRegular {
+	if !l.IsRegular() {
 		return Place{Dir: true}
 	}
 	if state.LateLocked(s, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {

@@ -12,7 +12,7 @@ import (
 // DropNameLocked takes the name of a file away. It gives up the bytes as soon as no handle and no kernel uses them.
 func (e *names) DropNameLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause, g *state.Gone) {
 	limbo := e.Mu.Ix.Linked(id) && e.unnameLocked(id, en, kind, why, g)
-	if en.Blob != 0 && !limbo {
+	if en.InMemory() && !limbo {
 		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 	}
 	state.Pin(e.State, id, en, false)
@@ -31,7 +31,7 @@ func (e *names) unnameLocked(id index.ID, en *index.Entry, kind event.Kind, why 
 	} else {
 		e.writing.LeaveLimboNamedLocked(k, g)
 	}
-	if en.Mode&state.ModeType != state.ModeDir {
+	if !en.IsDir() {
 		e.tellDroppedLocked(id, en, kind, why)
 	}
 	if len(e.Finders) > 0 && (why.Reason == fate.ReasonUnlink || why.Reason == fate.ReasonExpired) {
@@ -62,13 +62,13 @@ func (e *names) GiveUpLocked(id index.ID, en *index.Entry, why fate.Cause, g *st
 	if en.Lookups > 0 {
 		g.Names = append(g.Names, state.GoneName{Parent: k.Parent, ID: id, Name: k.Name})
 	}
-	pinned := en.Flags&state.FlagPinned != 0
+	pinned := en.Pinned()
 	state.Pin(e.State, id, en, false)
 	state.LeaveOrders(e.Mu.Room, id, en)
 	if charge := e.ChargeLocked(id, en); charge > 0 {
 		e.AddUsedLocked(en, -charge)
 	}
-	if en.Blob != 0 {
+	if en.InMemory() {
 		g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 		g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
 	}
@@ -78,19 +78,19 @@ func (e *names) GiveUpLocked(id index.ID, en *index.Entry, why fate.Cause, g *st
 		g.Files = append(g.Files, f)
 	}
 	en.Size, en.Lease = 0, 0
-	en.Flags &^= state.FlagSum | state.FlagRefused | state.FlagOnceSeen | state.FlagFetched | state.FlagTouched
+	en.Flags &^= index.FlagSum | index.FlagRefused | index.FlagOnceSeen | index.FlagFetched | index.FlagTouched
 	state.Pin(e.State, id, en, pinned)
 }
 
 // tellDroppedLocked counts a file that is about to lose its name, and tells followers and other nodes.
 func (e *names) tellDroppedLocked(id index.ID, en *index.Entry, kind event.Kind, why fate.Cause) {
-	if en.Flags&state.FlagUncommitted != 0 {
-		if why.Reason == fate.ReasonUnlink && en.Flags&state.FlagTemp == 0 {
+	if !en.Committed() {
+		if why.Reason == fate.ReasonUnlink && !en.IsTemp() {
 			e.elsewhere.BuryLocked(id, why.Reason) // it may have been committed while it was empty
 		}
 		return
 	}
-	if en.Blob != 0 || e.Mu.Files[id] != nil {
+	if e.ResidentLocked(id, en) {
 		e.Mu.Blocks--
 	} else {
 		e.Mu.Hollow--
@@ -110,7 +110,7 @@ func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
 		e.elsewhere.SettleRemoteLocked(id, en, g)
 		return
 	}
-	if en.Flags&state.FlagLimbo != 0 {
+	if en.InLimbo() {
 		if en.Lookups == 0 { // no kernel can ask for it any more
 			e.writing.LeaveLimboLocked(id, g)
 		}
@@ -121,7 +121,7 @@ func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
 		e.AddUsedLocked(en, -charge)
 	}
 	en.Size = 0
-	if en.Blob != 0 {
+	if en.InMemory() {
 		g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
 		en.Blob = 0
 	}
@@ -131,10 +131,10 @@ func (e *names) ReapLocked(id index.ID, en *index.Entry, g *state.Gone) {
 		g.Files = append(g.Files, f)
 	}
 	if en.Lookups == 0 {
-		if en.Flags&state.FlagCounted != 0 {
-			en.Flags &^= state.FlagCounted // its charge is 0
+		if en.Counted() {
+			en.Flags &^= index.FlagCounted // its charge is 0
 		}
-		if en.Mode&state.ModeType != state.ModeDir {
+		if !en.IsDir() {
 			e.Mu.Room.Leave(en.Group)
 		}
 		e.Mu.Ix.Free(id)

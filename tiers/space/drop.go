@@ -132,7 +132,7 @@ func (e *space) evictSource(r *EvictRequest) (*state.Secondary, error) {
 func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	var ids []index.ID
 	below := func(id index.ID, en *index.Entry) bool {
-		if en.Mode&state.ModeType == state.ModeRegular {
+		if en.IsRegular() {
 			ids = append(ids, id)
 		}
 		return true
@@ -151,7 +151,7 @@ func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 		}
 		en := e.Mu.Ix.At(id)
 		below(id, en)
-		if en.Mode&state.ModeType == state.ModeDir {
+		if en.IsDir() {
 			e.Mu.Ix.Descend(id, below)
 		}
 	}
@@ -194,11 +194,11 @@ func (e *space) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID,
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
 func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
 	here, elsewhere, own := e.copiesLocked(from, en)
-	pinned := en.Flags&state.FlagPinned != 0 || e.Mu.Room.Group(en.Group).Pinned()
+	pinned := en.Pinned() || e.Mu.Room.Group(en.Group).Pinned()
 	switch {
-	case en.Flags&(state.FlagUncommitted|state.FlagTemp) != 0:
+	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return fate.ReasonBeingWritten
-	case en.Flags&state.FlagPlain != 0:
+	case en.IsPlain():
 		return fate.ReasonPinned
 	case !here:
 		return fate.ReasonNotHere
@@ -216,9 +216,9 @@ func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.I
 // whether such a tier is one of this node.
 func (e *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, elsewhere, own bool) {
 	if from == nil {
-		return en.Blob != 0, en.Tiers != 0, e.OwnTiers(en) != 0
+		return en.InMemory(), en.Tiers != 0, e.OwnTiers(en) != 0
 	}
-	inMemory := en.Blob != 0
+	inMemory := en.InMemory()
 	return en.Tiers&from.Bit != 0, inMemory || en.Tiers&^from.Bit != 0, inMemory || e.OwnTiers(en)&^from.Bit != 0
 }
 
@@ -232,6 +232,6 @@ func (e *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Ent
 		return
 	}
 	from.RemoveLocked(e.KeyLocked(id))
-	en.Flags |= state.FlagRefused // the next write, not the next eviction, copies the block down again
+	en.Flags |= index.FlagRefused // the next write, not the next eviction, copies the block down again
 	e.lower.ForgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

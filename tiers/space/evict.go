@@ -87,7 +87,7 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 
 // takeLocked takes a block that goes out of the other orders that it is in.
 func (h *hunt) takeLocked(id index.ID, en *index.Entry) {
-	en.Flags &^= state.FlagPolicy
+	en.Flags &^= index.FlagPolicy
 	h.Mu.Room.Unrank(state.BillOf(h.Mu.Room, en), uint32(id), h.order)
 }
 
@@ -143,7 +143,7 @@ func (e *space) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason,
 		if len(e.Tiers) > 0 {
 			e.Mu.Counters.Lost++
 			for _, s := range e.Tiers {
-				if s.Opts.Cascade != state.CascadeOff && en.Flags&(state.FlagRefused|state.FlagOnceSeen) == 0 {
+				if s.Opts.Cascade != state.CascadeOff && en.Flags&(index.FlagRefused|index.FlagOnceSeen) == 0 {
 					s.StatsLocked().CascadeDropped++
 				}
 			}

@@ -10,7 +10,7 @@ func (e *space) ExpireLocked(g *state.Gone) {
 	now := e.Now()
 	for id := e.Mu.Ix.Due(now); id != 0; id = e.Mu.Ix.Due(now) {
 		en := e.Mu.Ix.At(id)
-		if !e.Mu.Ix.Linked(id) || en.Flags&state.FlagUncommitted != 0 {
+		if !e.Mu.Ix.Linked(id) || !en.Committed() {
 			continue
 		}
 		e.Mu.Counters.Expired++

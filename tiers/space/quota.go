@@ -101,7 +101,7 @@ func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
 		return fmt.Errorf("group %q: %w: %w", q.Name, err, block.ErrInvalid)
 	}
 	if anew {
-		mine := func(en *index.Entry) bool { return en.Group == n && en.Flags&state.FlagPolicy != 0 }
+		mine := func(en *index.Entry) bool { return en.Group == n && en.Ranked() }
 		e.byAge(mine, func(id index.ID, en *index.Entry) {
 			state.LeaveOrders(e.Mu.Room, id, en)
 			e.ClassifyLocked(id, en)
@@ -226,7 +226,7 @@ func (e *space) byAge(mine func(en *index.Entry) bool, fn func(id index.ID, en *
 			if !e.Mu.Ix.Valid(f.id) {
 				continue
 			}
-			if en := e.Mu.Ix.At(f.id); en.Mode&state.ModeType == state.ModeRegular && mine(en) {
+			if en := e.Mu.Ix.At(f.id); en.IsRegular() && mine(en) {
 				fn(f.id, en)
 			}
 		}
@@ -242,7 +242,7 @@ func (e *space) eachFile(fn func(id index.ID, en *index.Entry)) {
 		end = e.Mu.Ix.End()
 		for stop := min(uint64(id)+quotaBatch, uint64(end)); uint64(id) < stop; id++ {
 			if e.Mu.Ix.Valid(id) {
-				if en := e.Mu.Ix.At(id); en.Mode&state.ModeType == state.ModeRegular {
+				if en := e.Mu.Ix.At(id); en.IsRegular() {
 					fn(id, en)
 				}
 			}

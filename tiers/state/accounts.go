@@ -15,7 +15,7 @@ func (e *State) ChargeLocked(id index.ID, en *index.Entry) int64 {
 	if f := e.Mu.Files[id]; f != nil {
 		return f.ChargeLocked()
 	}
-	if en.Blob == 0 {
+	if !en.InMemory() {
 		return 0 // not in memory
 	}
 	return ChargeOf(en.Size)
@@ -30,14 +30,14 @@ const (
 // BillOf returns who pays for an entry.
 func BillOf(r *room.Room, en *index.Entry) room.Bill {
 	b := r.Bill(en.Group, en.Accounts)
-	b.Pinned = en.Flags&FlagPinned != 0
+	b.Pinned = en.Pinned()
 	return b
 }
 
 // PinnedBytes returns what a file counts for quotas of pinned bytes: nothing, unless a user has pinned it. Else it is the
 // same in memory and in lower tiers.
 func PinnedBytes(e *State, id index.ID, en *index.Entry) int64 {
-	if en.Flags&FlagPinned == 0 {
+	if !en.Pinned() {
 		return 0
 	}
 	if f := e.Mu.Files[id]; f != nil {
@@ -48,33 +48,33 @@ func PinnedBytes(e *State, id index.ID, en *index.Entry) int64 {
 
 // Pin notes whether a user has pinned a file. ClassifyLocked follows.
 func Pin(e *State, id index.ID, en *index.Entry, pinned bool) {
-	if pinned == (en.Flags&FlagPinned != 0) {
+	if pinned == en.Pinned() {
 		return
 	}
 	was := PinnedBytes(e, id, en)
-	en.Flags ^= FlagPinned
+	en.Flags ^= index.FlagPinned
 	BillOf(e.Mu.Room, en).AddPins(PinnedBytes(e, id, en) - was)
 }
 
 // Resize changes the bytes charged to a file by delta because it has become larger or smaller.
 func Resize(e *State, en *index.Entry, delta int64) {
 	e.AddUsedLocked(en, delta)
-	if en.Flags&FlagPinned != 0 {
+	if en.Pinned() {
 		BillOf(e.Mu.Room, en).AddPins(delta)
 	}
 }
 
 // LeaveOrders takes an entry out of the orders of eviction, if it is in them.
 func LeaveOrders(r *room.Room, id index.ID, en *index.Entry) {
-	if en.Flags&FlagPolicy != 0 {
-		en.Flags &^= FlagPolicy
+	if en.Ranked() {
+		en.Flags &^= index.FlagPolicy
 		r.Unrank(BillOf(r, en), uint32(id), nil)
 	}
 }
 
 // AddUsedLocked changes the bytes charged to an entry by delta because it has come to memory, or has left it. See Resize.
 func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
-	e.Mu.Room.Charge(BillOf(e.Mu.Room, en), delta, en.Flags&FlagCounted != 0)
+	e.Mu.Room.Charge(BillOf(e.Mu.Room, en), delta, en.Counted())
 	if delta < 0 {
 		e.Mu.Room.Signal()
 	}
@@ -85,21 +85,21 @@ func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
 // policy while it is a committed block that may be evicted.
 func (e *State) ClassifyLocked(id index.ID, en *index.Entry) {
 	linked := e.Mu.Ix.Linked(id)
-	resident := en.Blob != 0 || e.Mu.Files[id] != nil
-	hold := en.Flags&(FlagUncommitted|FlagPinned|FlagTemp|FlagPlain) != 0 || e.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
-	if counted := resident && (hold || en.Opens > 0); counted != (en.Flags&FlagCounted != 0) {
+	resident := e.ResidentLocked(id, en)
+	hold := en.Flags&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || e.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
+	if counted := resident && (hold || en.Opens > 0); counted != en.Counted() {
 		if counted {
-			en.Flags |= FlagCounted
+			en.Flags |= index.FlagCounted
 			e.Mu.Room.Pin(e.ChargeLocked(id, en))
 		} else {
-			en.Flags &^= FlagCounted
+			en.Flags &^= index.FlagCounted
 			e.Mu.Room.Pin(-e.ChargeLocked(id, en))
 			e.Mu.Room.Signal()
 		}
 	}
-	if evictable := !hold; evictable != (en.Flags&FlagPolicy != 0) {
+	if evictable := !hold; evictable != en.Ranked() {
 		if evictable {
-			en.Flags |= FlagPolicy
+			en.Flags |= index.FlagPolicy
 			e.Mu.Room.Rank(BillOf(e.Mu.Room, en), uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
 		} else {
 			LeaveOrders(e.Mu.Room, id, en)
@@ -163,7 +163,7 @@ const RecordBatch = 1024
 // ChownLocked gives an entry an owner. A file is accounted to the owner's account from then on.
 func (e *State) ChownLocked(id index.ID, en *index.Entry, uid, gid uint32) {
 	en.UID, en.GID = uid, gid
-	if en.Mode&ModeType != ModeDir {
+	if !en.IsDir() {
 		to := en.Accounts
 		to[OfUser] = e.Mu.Room.OfUser(uid)
 		e.RebillLocked(id, en, en.Group, to)

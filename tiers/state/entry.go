@@ -15,11 +15,11 @@ import (
 // KindLocked returns the kind of a file's name. A directory counts as a block.
 func (e *State) KindLocked(en *index.Entry) draft.Kind {
 	switch {
-	case en.Mode&ModeType == ModeDir:
+	case en.IsDir():
 		return draft.Block
-	case en.Flags&FlagPlain != 0 || e.Mu.Room.Group(en.Group).Pinned():
+	case en.IsPlain() || e.Mu.Room.Group(en.Group).Pinned():
 		return draft.Plain
-	case en.Flags&FlagTemp != 0:
+	case en.IsTemp():
 		return draft.Temp
 	}
 	return draft.Block
@@ -27,18 +27,18 @@ func (e *State) KindLocked(en *index.Entry) draft.Kind {
 
 // CountFound counts a look-up or an open that found an entry, if that is a committed block. The caller holds the lock.
 func CountFound(e *State, en *index.Entry) {
-	if en.Mode&ModeType == ModeRegular && en.Flags&(FlagUncommitted|FlagTemp|FlagPlain) == 0 {
+	if en.IsRegular() && en.Stable() {
 		e.Mu.Room.Group(en.Group).Found++
 	}
 }
 
-// NameFlagsLocked returns FlagTemp and FlagPlain as the name of a file demands.
+// NameFlagsLocked returns index.FlagTemp and index.FlagPlain as the name of a file demands.
 func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
-	if e.Mu.Ix.At(parent).Flags&FlagTemp != 0 || e.Temp.Name(name) {
-		flags |= FlagTemp
+	if e.Mu.Ix.At(parent).IsTemp() || e.Temp.Name(name) {
+		flags |= index.FlagTemp
 	}
 	if e.Plain.Name(name) {
-		flags |= FlagPlain
+		flags |= index.FlagPlain
 	}
 	return flags
 }
@@ -47,6 +47,11 @@ func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
 func (e *State) ExpiredLocked(id index.ID) bool {
 	at := e.Mu.Ix.Expires(id)
 	return at != 0 && at <= e.Now()
+}
+
+// ResidentLocked reports whether a file takes memory: the primary tier has a version of it, or it is being written.
+func (e *State) ResidentLocked(id index.ID, en *index.Entry) bool {
+	return en.InMemory() || e.Mu.Files[id] != nil
 }
 
 // OpenForWritingLocked reports whether any process has a descriptor for writing an entry.
@@ -67,12 +72,12 @@ func (e *State) ChildPathLocked(parent index.ID, name string) string {
 // RecordOf returns the record of a committed entry.
 func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
 	r := driver.Record{
-		Path: ix.Path(id), Dir: en.Mode&ModeType == ModeDir, Seq: en.Seq, Size: en.Size,
+		Path: ix.Path(id), Dir: en.IsDir(), Seq: en.Seq, Size: en.Size,
 		Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
 		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),
-		Pinned: en.Flags&FlagPinned != 0,
+		Pinned: en.Pinned(),
 	}
-	if en.Flags&FlagSum != 0 {
+	if en.HasSum() {
 		r.Sum = block.Checksum{Sum: en.Sum, Valid: true}
 	}
 	if at := ix.Expires(id); at != 0 {
@@ -84,7 +89,7 @@ func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
 // DirLocked checks that id is a directory that still has a name.
 func (e *State) DirLocked(id index.ID) error {
 	switch {
-	case e.Mu.Ix.At(id).Mode&ModeType != ModeDir:
+	case !e.Mu.Ix.At(id).IsDir():
 		return block.ErrNotDir
 	case id != index.Root && !e.Mu.Ix.Linked(id):
 		return block.ErrNotFound
@@ -101,9 +106,9 @@ func (e *State) ChangedLocked(dir index.ID) {
 
 // MarkDirLocked notes whether names below a directory are temporary.
 func (e *State) MarkDirLocked(id index.ID, en *index.Entry) {
-	en.Flags &^= FlagTemp
-	if e.Mu.Ix.At(e.Mu.Ix.Parent(id)).Flags&FlagTemp != 0 || e.Temp.Dir(e.Mu.Ix.Name(id)) {
-		en.Flags |= FlagTemp
+	en.Flags &^= index.FlagTemp
+	if e.Mu.Ix.At(e.Mu.Ix.Parent(id)).IsTemp() || e.Temp.Dir(e.Mu.Ix.Name(id)) {
+		en.Flags |= index.FlagTemp
 	}
 }
 

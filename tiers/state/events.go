@@ -43,7 +43,7 @@ func (e *State) noteLocked(ev event.Kind, tier string, id index.ID, why fate.Cau
 	if ev == event.Evicted {
 		en := e.Mu.Ix.At(id)
 		switch {
-		case e.OwnTiers(en) != 0, tier != "memory" && (en.Blob != 0 || e.Mu.Files[id] != nil):
+		case e.OwnTiers(en) != 0, tier != "memory" && e.ResidentLocked(id, en):
 			return // reads still find it
 		case en.Tiers != 0: // reads find it while other nodes have it
 			kind, tier, why.Reason = fate.PeerGone, e.Remote.Opts.Name, 0

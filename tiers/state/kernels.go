@@ -12,7 +12,7 @@ import "github.com/kvfs/kvfs/tiers/index"
 // NameLeftLocked notes in g that an entry is about to lose its name because a kernel asked for that. The caller calls
 // it before the name is gone. by is as in Options.Invalidate.
 func (e *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone) {
-	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(FlagUncommitted|FlagTemp) == 0 {
+	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
 		g.Names = append(g.Names, GoneName{e.Mu.Ix.Parent(id), id, e.Mu.Ix.Name(id), by})
 	}
 }
@@ -25,7 +25,7 @@ func (e *State) InheritGroupLocked(dir index.ID, en *index.Entry) {
 		return
 	}
 	en.GID = d.GID
-	if en.Mode&ModeType == ModeDir {
+	if en.IsDir() {
 		en.Mode |= setgid
 	}
 }
@@ -36,7 +36,7 @@ const setgid = 0o2000
 // AttrsChangedLocked notes in g that the attributes of an entry have changed because a kernel asked for that. No
 // kernel caches those of a file that is being written, so for such a file it does nothing.
 func (e *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {
-	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(FlagUncommitted|FlagTemp) == 0 {
+	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
 		g.Names = append(g.Names, GoneName{ID: id})
 	}
 }

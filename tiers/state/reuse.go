@@ -82,7 +82,7 @@ func (u *usage) evictedLocked(tier string, id index.ID) {
 	if memory {
 		u.Evicted(age(en, now), time.Duration(now-max(en.Atime, en.Ctime)))
 	}
-	last := e.OwnTiers(en) == 0 && (memory || en.Blob == 0 && e.Mu.Files[id] == nil)
+	last := e.OwnTiers(en) == 0 && (memory || !e.ResidentLocked(id, en))
 	if last && u.Sampled(e.Mu.Ix.Hash(id)) {
 		u.Left(u.nameLocked(id), now)
 	}
@@ -91,7 +91,7 @@ func (u *usage) evictedLocked(tier string, id index.ID) {
 // removedLocked notes that a block was removed.
 func (u *usage) removedLocked(id index.ID) {
 	en := u.e.Mu.Ix.At(id)
-	if en.Blob != 0 || u.e.Mu.Files[id] != nil {
+	if u.e.ResidentLocked(id, en) {
 		u.Removed(age(en, u.e.Now()))
 	}
 	if u.Sampled(u.e.Mu.Ix.Hash(id)) {

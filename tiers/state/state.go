@@ -60,7 +60,7 @@ type State struct {
 		Hollow   int64 // committed files in secondary tiers only
 		Seq      uint64
 		SeqFrom  string // the node whose version raised Seq above the clock; "" if this node did
-		UsedDirs int    // entries with FlagUsed
+		UsedDirs int    // entries with index.FlagUsed
 		Counters Counters
 		Tally    tally
 		Scratch  []byte // for paths
@@ -76,22 +76,20 @@ type NameKey struct {
 	Name   string
 }
 
-// Flags of an index entry.
+// The flags of an index entry, for package writing.
 const (
-	FlagUncommitted uint16 = 1 << iota // being written: not yet visible to other processes
-	FlagTemp                           // its name looks temporary
-	FlagPinned                         // by the user, through user.kvfs.pinned
-	FlagSum                            // Sum is valid
-	FlagPolicy                         // is in its group's policy
-	FlagCounted                        // its charge counts as pinned
-	FlagLimbo                          // replaced, but still there for a process that just looked it up
-	FlagRefused                        // a secondary tier refused it: do not try again
-	FlagOnceSeen                       // not copied down because it was seen only once
-	FlagSynced                         // fsync has stored a version under its name
-	FlagTouched                        // is in opens.touched
-	FlagFetched                        // another node made this version
-	FlagPlain                          // its name is one of PlainPatterns
-	FlagUsed                           // a directory of other nodes that a process of this node uses
+	FlagUncommitted = index.FlagUncommitted
+	FlagTemp        = index.FlagTemp
+	FlagPinned      = index.FlagPinned
+	FlagSum         = index.FlagSum
+	FlagPolicy      = index.FlagPolicy
+	FlagLimbo       = index.FlagLimbo
+	FlagRefused     = index.FlagRefused
+	FlagOnceSeen    = index.FlagOnceSeen
+	FlagSynced      = index.FlagSynced
+	FlagTouched     = index.FlagTouched
+	FlagFetched     = index.FlagFetched
+	FlagPlain       = index.FlagPlain
 )
 
 // Sizes and modes, as Linux has them.

@@ -24,7 +24,7 @@ type Secondary struct {
 
 // HollowLocked reports whether a file is committed and only in secondary tiers.
 func (e *State) HollowLocked(id index.ID, en *index.Entry) bool {
-	return en.Blob == 0 && en.Tiers != 0 && en.Mode&ModeType != ModeDir && en.Flags&FlagUncommitted == 0 &&
+	return !en.InMemory() && en.Tiers != 0 && !en.IsDir() && en.Committed() &&
 		e.Mu.Ix.Linked(id) && e.Mu.Files[id] == nil
 }
 
@@ -48,7 +48,7 @@ func (e *State) FarLocked(id index.ID, en *index.Entry) bool {
 func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
 	return driver.Attrs{
 		Seq: en.Seq, Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: ix.Expires(id), Pinned: en.Flags&FlagPinned != 0,
+		Mtime: en.Mtime, Expires: ix.Expires(id), Pinned: en.Pinned(),
 	}
 }
 
@@ -113,8 +113,8 @@ func (e *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
 func (e *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
 	if e.Remote != nil && en.Tiers&bits&e.Remote.Bit != 0 {
 		e.Far.Unwatch(e.KeyLocked(id))
-		if en.Flags&FlagUsed != 0 {
-			en.Flags &^= FlagUsed
+		if en.Used() {
+			en.Flags &^= index.FlagUsed
 			e.Mu.UsedDirs--
 		}
 	}
@@ -134,7 +134,7 @@ func (e *State) LeaveRemoteLocked(en *index.Entry, from string) {
 func (e *State) TierNamesLocked(id index.ID) []string {
 	en := e.Mu.Ix.At(id)
 	var names []string
-	if en.Blob != 0 || e.Mu.Files[id] != nil {
+	if e.ResidentLocked(id, en) {
 		names = append(names, "memory")
 	}
 	for _, s := range e.Tiers {
