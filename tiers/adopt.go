@@ -46,10 +46,10 @@ func (v *inventory) drop(blob uint64) {
 // adopt takes over the files that an earlier process left in the primary tier. Of several files with one path the
 // latest commit wins. A file that changed after its commit is dropped, because the change may not be whole. The file
 // that it replaced is dropped, too.
-func (e *adoption) adopt() error {
+func (ad *adoption) adopt() error {
 	left := inventory{changed: map[string]uint64{}}
-	err := e.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
-		changed := modified && !r.Dir && !e.plainPath(r.Path)
+	err := ad.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
+		changed := modified && !r.Dir && !ad.plainPath(r.Path)
 		if changed {
 			left.changed[r.Path] = max(left.changed[r.Path], r.Seq)
 		}
@@ -71,60 +71,60 @@ func (e *adoption) adopt() error {
 		return cmp.Or(cmp.Compare(a.r.Path, b.r.Path), cmp.Compare(a.seq, b.seq))
 	})
 	for i := range left.dirs {
-		e.adoptDir(&left, i)
+		ad.adoptDir(&left, i)
 	}
 	slices.SortFunc(left.files, func(a, b leftFile) int { return cmp.Compare(a.seq, b.seq) })
-	e.Mu.Ix.Reserve(e.Mu.Ix.Len() + len(left.files))
+	ad.Mu.Ix.Reserve(ad.Mu.Ix.Len() + len(left.files))
 	for i := range left.files {
-		e.nameFile(&left, i)
+		ad.nameFile(&left, i)
 	}
 	for i := range left.files {
-		e.fillFile(&left.files[i])
+		ad.fillFile(&left.files[i])
 	}
-	e.Mu.Counters.AdoptDropped += left.dropped
-	e.Finish(&left.gone)
-	if n := e.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
-		e.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
-			zap.Uint64("bytes", e.Mu.Counters.AdoptedBytes), zap.Uint64("dropped", left.dropped))
+	ad.Mu.Counters.AdoptDropped += left.dropped
+	ad.Finish(&left.gone)
+	if n := ad.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
+		ad.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
+			zap.Uint64("bytes", ad.Mu.Counters.AdoptedBytes), zap.Uint64("dropped", left.dropped))
 	}
 	return nil
 }
 
 // adoptDir enters directory i, whose parents precede it. Of records with one path the last one counts. The engine is
 // not shared yet, so this and the methods below need no lock.
-func (e *adoption) adoptDir(left *inventory, i int) {
+func (ad *adoption) adoptDir(left *inventory, i int) {
 	d := &left.dirs[i]
 	if i+1 < len(left.dirs) && left.dirs[i+1].r.Path == d.r.Path {
 		left.drop(uint64(d.blob))
 		return
 	}
-	parent := e.adoptParents(path.Dir(d.r.Path))
-	e.raiseDirs(parent, d.seq)
-	ix, r, name := e.Mu.Ix, d.r, path.Base(d.r.Path)
-	e.Mu.Seq = max(e.Mu.Seq, d.seq)
+	parent := ad.adoptParents(path.Dir(d.r.Path))
+	ad.raiseDirs(parent, d.seq)
+	ix, r, name := ad.Mu.Ix, d.r, path.Base(d.r.Path)
+	ad.Mu.Seq = max(ad.Mu.Seq, d.seq)
 	d.id = ix.Alloc()
 	en := ix.At(d.id)
 	en.Mode, en.UID, en.GID, en.Seq, en.Blob = uint16(state.ModeDir|r.Mode), r.UID, r.GID, d.seq, uint64(d.blob)
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	ix.Link(d.id, parent, name)
-	e.MarkDirLocked(d.id, en)
-	e.names.AddDirFile()
+	ad.MarkDirLocked(d.id, en)
+	ad.names.AddDirFile()
 }
 
 // nameFile gives file i an entry and its name, or drops it. Of files with one path the one named last has the entry.
-func (e *adoption) nameFile(left *inventory, i int) {
+func (ad *adoption) nameFile(left *inventory, i int) {
 	f := &left.files[i]
 	if f.seq < left.changed[f.r.Path] {
 		left.drop(uint64(f.blob))
 		return
 	}
-	parent := e.adoptParents(path.Dir(f.r.Path))
+	parent := ad.adoptParents(path.Dir(f.r.Path))
 	if parent == 0 { // a directory above is a file here
 		left.drop(uint64(f.blob))
 		return
 	}
-	e.raiseDirs(parent, f.seq)
-	ix, name := e.Mu.Ix, path.Base(f.r.Path)
+	ad.raiseDirs(parent, f.seq)
+	ix, name := ad.Mu.Ix, path.Base(f.r.Path)
 	if f.id = ix.Lookup(parent, name); f.id == 0 {
 		f.id = ix.Alloc()
 		en := ix.At(f.id)
@@ -143,16 +143,16 @@ func (e *adoption) nameFile(left *inventory, i int) {
 }
 
 // fillFile fills the entry of a file, if the file still has one.
-func (e *adoption) fillFile(f *leftFile) {
+func (ad *adoption) fillFile(f *leftFile) {
 	if f.id == 0 {
 		return
 	}
-	ix, r := e.Mu.Ix, f.r
+	ix, r := ad.Mu.Ix, f.r
 	en := ix.At(f.id)
 	if en.Blob != uint64(f.blob) {
 		return // it is that of a later commit
 	}
-	e.Mu.Seq = max(e.Mu.Seq, f.seq)
+	ad.Mu.Seq = max(ad.Mu.Seq, f.seq)
 	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|r.Mode), r.UID, r.GID, f.seq, r.Size
 	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
 	if r.Sum.Valid {
@@ -162,64 +162,64 @@ func (e *adoption) fillFile(f *leftFile) {
 		ix.SetExpires(f.id, r.Expires.UnixNano())
 	}
 	parent := ix.Parent(f.id)
-	e.EnterGroupLocked(en, e.GroupOfLocked(parent))
-	en.Flags |= e.NameFlagsLocked(parent, path.Base(r.Path))
-	state.Pin(e.State, f.id, en, r.Pinned)
-	e.AddUsedLocked(en, state.ChargeOf(en.Size))
-	e.ClassifyLocked(f.id, en)
-	switch e.KindLocked(en) {
+	ad.EnterGroupLocked(en, ad.GroupOfLocked(parent))
+	en.Flags |= ad.NameFlagsLocked(parent, path.Base(r.Path))
+	state.Pin(ad.State, f.id, en, r.Pinned)
+	ad.AddUsedLocked(en, state.ChargeOf(en.Size))
+	ad.ClassifyLocked(f.id, en)
+	switch ad.KindLocked(en) {
 	case draft.Block:
-		e.Mu.Room.Group(en.Group).Learn(en.Size)
+		ad.Mu.Room.Group(en.Group).Learn(en.Size)
 	case draft.Temp:
-		e.writing.NewFileLocked(f.id, en) // it waits for its rename
+		ad.writing.NewFileLocked(f.id, en) // it waits for its rename
 	}
-	e.Mu.Blocks++
-	e.Mu.Counters.Adopted++
-	e.Mu.Counters.AdoptedBytes += uint64(en.Size)
+	ad.Mu.Blocks++
+	ad.Mu.Counters.Adopted++
+	ad.Mu.Counters.AdoptedBytes += uint64(en.Size)
 }
 
 // plainPath reports whether a file is never committed. Such a file is adopted as it is.
-func (e *adoption) plainPath(p string) bool {
+func (ad *adoption) plainPath(p string) bool {
 	parts := strings.Split(p, "/")
 	name := parts[len(parts)-1]
 	group := block.GroupID("")
 	if len(parts) > 1 {
 		group = block.GroupID(parts[0])
 	}
-	return e.Opts.Groups[group].Pinned || e.Plain.Name(name) || e.Temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], e.Temp.Dir)
+	return ad.Opts.Groups[group].Pinned || ad.Plain.Name(name) || ad.Temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], ad.Temp.Dir)
 }
 
 // adoptParents makes the directories of a path whose own records are missing. Each gets the owner of the directory
 // above, and its mode, at most 0755. It returns the last directory, or 0 if one of them is a file.
-func (e *adoption) adoptParents(dir string) index.ID {
+func (ad *adoption) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
 	}
-	if id := e.Mu.Ix.Walk(dir); id != 0 {
-		if !e.Mu.Ix.At(id).IsDir() {
+	if id := ad.Mu.Ix.Walk(dir); id != 0 {
+		if !ad.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		return id
 	}
-	parent := e.adoptParents(path.Dir(dir))
+	parent := ad.adoptParents(path.Dir(dir))
 	if parent == 0 {
 		return 0
 	}
-	id := e.Mu.Ix.Alloc()
-	en := e.Mu.Ix.At(id)
-	now, above := e.Now(), e.Mu.Ix.At(parent)
+	id := ad.Mu.Ix.Alloc()
+	en := ad.Mu.Ix.At(id)
+	now, above := ad.Now(), ad.Mu.Ix.At(parent)
 	en.Mode, en.UID, en.GID = above.Mode&(state.ModeType|0o755), above.UID, above.GID
 	en.Mtime, en.Atime, en.Ctime = now, now, now
-	e.Mu.Ix.Link(id, parent, path.Base(dir))
-	e.MarkDirLocked(id, en)
+	ad.Mu.Ix.Link(id, parent, path.Base(dir))
+	ad.MarkDirLocked(id, en)
 	return id
 }
 
 // raiseDirs gives directories without a record, from dir upwards, the highest commit number
 // below them. So no grave from before that number applies to them.
-func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
-	for ; dir != index.Root && dir != 0; dir = e.Mu.Ix.Parent(dir) {
-		en := e.Mu.Ix.At(dir)
+func (ad *adoption) raiseDirs(dir index.ID, seq uint64) {
+	for ; dir != index.Root && dir != 0; dir = ad.Mu.Ix.Parent(dir) {
+		en := ad.Mu.Ix.At(dir)
 		if en.InMemory() || en.Seq >= seq {
 			return
 		}
@@ -228,40 +228,40 @@ func (e *adoption) raiseDirs(dir index.ID, seq uint64) {
 }
 
 // shrinkAdopted evicts blocks if an earlier process had more memory than this one.
-func (e *adoption) shrinkAdopted() {
+func (ad *adoption) shrinkAdopted() {
 	var g state.Gone
-	for gr := range e.Mu.Room.Groups() {
-		e.writing.ShrinkLocked(gr.Bill(), &g)
+	for gr := range ad.Mu.Room.Groups() {
+		ad.writing.ShrinkLocked(gr.Bill(), &g)
 	}
-	e.Finish(&g)
+	ad.Finish(&g)
 }
 
 // enumerate enters the blocks that the secondary tiers hold. Of two versions of a name the higher commit number wins,
 // wherever it is. The other version is removed. Blocks that only memory has are copied down.
-func (e *adoption) enumerate() error {
-	for _, s := range e.Tiers {
+func (ad *adoption) enumerate() error {
+	for _, s := range ad.Tiers {
 		list, ok := s.Tier.(driver.Enumerator)
 		if !ok {
 			continue
 		}
 		if st, ok := s.Tier.(driver.Statser); ok {
-			e.Mu.Ix.Reserve(e.Mu.Ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
+			ad.Mu.Ix.Reserve(ad.Mu.Ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
 		}
 		var g state.Gone
-		en := enumeration{e: e, s: s, g: &g}
+		en := enumeration{e: ad, s: s, g: &g}
 		if err := list.Blocks(func(h *driver.Held) bool { en.add(h); return true }); err != nil {
 			return err
 		}
 		if len(en.stale) > 0 {
 			s.Tier.Remove(en.stale)
 		}
-		e.Finish(&g)
-		e.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
+		ad.Finish(&g)
+		ad.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
 			zap.Uint64("bytes", en.bytes), zap.Int("stale", len(en.stale)))
 	}
-	if len(e.Tiers) > 0 && e.Mu.Blocks > 0 {
-		e.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			e.lower.CascadeLocked(id, en)
+	if len(ad.Tiers) > 0 && ad.Mu.Blocks > 0 {
+		ad.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+			ad.lower.CascadeLocked(id, en)
 			return true
 		})
 	}
@@ -348,25 +348,25 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 
 // adoptDirs makes the directories of a path that are missing. kept has the attributes that the tier kept of them,
 // outermost first. adoptDirs returns the last directory, or 0 if one of them is a file.
-func (e *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
+func (ad *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	parent := index.Root
 	for depth := 0; dir != ""; depth++ {
 		var name string
 		name, dir, _ = strings.Cut(dir, "/")
-		id := e.Mu.Ix.Lookup(parent, name)
+		id := ad.Mu.Ix.Lookup(parent, name)
 		if id == 0 {
-			id = e.Mu.Ix.Alloc()
-			en := e.Mu.Ix.At(id)
-			now := e.Now()
+			id = ad.Mu.Ix.Alloc()
+			en := ad.Mu.Ix.At(id)
+			now := ad.Now()
 			en.Mode, en.Mtime, en.Atime, en.Ctime = state.ModeDir|0o755, now, now, now
 			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
-			e.Mu.Ix.Link(id, parent, name)
-			e.MarkDirLocked(id, en)
+			ad.Mu.Ix.Link(id, parent, name)
+			ad.MarkDirLocked(id, en)
 		}
-		if en := e.Mu.Ix.At(id); depth < len(kept) && en.IsDir() && !en.InMemory() {
+		if en := ad.Mu.Ix.At(id); depth < len(kept) && en.IsDir() && !en.InMemory() {
 			en.Mode, en.UID, en.GID = uint16(state.ModeDir|kept[depth].Mode&0o7777), kept[depth].UID, kept[depth].GID
 		}
-		if !e.Mu.Ix.At(id).IsDir() {
+		if !ad.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		parent = id

@@ -36,9 +36,9 @@ type Stats struct {
 }
 
 // Stats returns a snapshot.
-func (e *report) Stats() Stats {
-	st := e.stats()
-	for i, s := range e.Tiers {
+func (rp *report) Stats() Stats {
+	st := rp.stats()
+	for i, s := range rp.Tiers {
 		st.Secondaries[i].Stats.State = "online"
 		if r, ok := s.Tier.(driver.Statser); ok {
 			st.Secondaries[i].Stats = r.Stats()
@@ -48,78 +48,78 @@ func (e *report) Stats() Stats {
 }
 
 // stats returns the part of Stats that the engine itself knows.
-func (e *report) stats() Stats {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+func (rp *report) stats() Stats {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
 	st := Stats{
-		CapacityBytes: e.Opts.CapacityBytes,
-		UsedBytes:     e.Mu.Room.Used(),
-		PinnedBytes:   e.Mu.Room.Pinned(),
-		Blocks:        e.Mu.Blocks,
-		Names:         int64(e.Mu.Ix.Len()),
-		Writing:       int64(len(e.Mu.Files)),
-		IndexBytes:    e.Mu.Ix.Bytes(),
-		Counters:      e.Mu.Counters,
-		Hollow:        e.Mu.Hollow,
-		Summary:       e.SummaryLocked(),
-		Reuse:         e.Mu.Reuse.Stats(),
+		CapacityBytes: rp.Opts.CapacityBytes,
+		UsedBytes:     rp.Mu.Room.Used(),
+		PinnedBytes:   rp.Mu.Room.Pinned(),
+		Blocks:        rp.Mu.Blocks,
+		Names:         int64(rp.Mu.Ix.Len()),
+		Writing:       int64(len(rp.Mu.Files)),
+		IndexBytes:    rp.Mu.Ix.Bytes(),
+		Counters:      rp.Mu.Counters,
+		Hollow:        rp.Mu.Hollow,
+		Summary:       rp.SummaryLocked(),
+		Reuse:         rp.Mu.Reuse.Stats(),
 	}
-	if ahead := int64(e.Mu.Seq) - e.Now(); ahead > 0 {
-		st.VersionsAhead, st.VersionsFrom = time.Duration(ahead), e.Mu.SeqFrom
+	if ahead := int64(rp.Mu.Seq) - rp.Now(); ahead > 0 {
+		st.VersionsAhead, st.VersionsFrom = time.Duration(ahead), rp.Mu.SeqFrom
 	} else {
-		e.Mu.SeqFrom = ""
+		rp.Mu.SeqFrom = ""
 	}
 	st.Counters.LookupMisses = st.Summary.UnknownKeys
-	if of, at := e.Mu.Room.LastFull(); at != 0 {
+	if of, at := rp.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
-	st.Counters.Implausible = e.elsewhere.RefusedSeqs()
-	for _, s := range e.Tiers {
+	st.Counters.Implausible = rp.elsewhere.RefusedSeqs()
+	for _, s := range rp.Tiers {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
 	return st
 }
 
 // StoreJobs returns the copies under way, oldest first, and for each tier the number of blocks that wait for a job.
-func (e *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
+func (rp *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
 	queued = map[string]int{}
-	e.Mu.Lock()
-	for _, s := range e.Tiers {
+	rp.Mu.Lock()
+	for _, s := range rp.Tiers {
 		jobs, queued[s.Opts.Name] = s.StoreJobsLocked(jobs)
 	}
-	e.Mu.Unlock()
+	rp.Mu.Unlock()
 	slices.SortFunc(jobs, func(a, b StoreJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, queued
 }
 
 // Jobs returns the loads under way, oldest first, and for each tier the number of blocks that wait for a job.
-func (e *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
+func (rp *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
 	waiting = map[string]int{}
-	e.Mu.Lock()
-	for _, s := range e.Tiers {
+	rp.Mu.Lock()
+	for _, s := range rp.Tiers {
 		jobs, waiting[s.Opts.Name] = s.LoadJobsLocked(jobs)
 	}
-	e.Mu.Unlock()
+	rp.Mu.Unlock()
 	slices.SortFunc(jobs, func(a, b LoadJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, waiting
 }
 
 // TierNames returns the tiers that hold a file, fastest first.
-func (e *report) TierNames(id index.ID) []string {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	return e.TierNamesLocked(id)
+func (rp *report) TierNames(id index.ID) []string {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
+	return rp.TierNamesLocked(id)
 }
 
 // PresenceOf returns whether a file is there: Hit if some tier has it, Pending while it is written or promoted.
-func (e *report) PresenceOf(id index.ID) driver.Presence {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	en := e.Mu.Ix.At(id)
+func (rp *report) PresenceOf(id index.ID) driver.Presence {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
+	en := rp.Mu.Ix.At(id)
 	switch {
-	case !en.Committed(), e.lower.PromotingLocked(id) != "":
+	case !en.Committed(), rp.lower.PromotingLocked(id) != "":
 		return driver.Pending
-	case en.InMemory(), en.Tiers != 0, e.Mu.Files[id] != nil:
+	case en.InMemory(), en.Tiers != 0, rp.Mu.Files[id] != nil:
 		return driver.Hit
 	}
 	return driver.Miss
@@ -127,26 +127,26 @@ func (e *report) PresenceOf(id index.ID) driver.Presence {
 
 // PathOf returns the path of a file or directory that the kernel holds a reference to. It
 // is "" for the root, and for an entry without a name.
-func (e *report) PathOf(id index.ID) string {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	return e.Mu.Ix.Path(id)
+func (rp *report) PathOf(id index.ID) string {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
+	return rp.Mu.Ix.Path(id)
 }
 
 // Pinned reports whether a file is pinned, by itself or by its group.
-func (e *report) Pinned(id index.ID) bool {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	en := e.Mu.Ix.At(id)
-	return en.Pinned() || !en.IsDir() && e.Mu.Room.Group(en.Group).Pinned()
+func (rp *report) Pinned(id index.ID) bool {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
+	en := rp.Mu.Ix.At(id)
+	return en.Pinned() || !en.IsDir() && rp.Mu.Room.Group(en.Group).Pinned()
 }
 
 // TTL returns the time that a file has left to live, 0 if for ever.
-func (e *report) TTL(id index.ID) time.Duration {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	if at := e.Mu.Ix.Expires(id); at != 0 {
-		return max(time.Duration(at-e.Now()), 1)
+func (rp *report) TTL(id index.ID) time.Duration {
+	rp.Mu.Lock()
+	defer rp.Mu.Unlock()
+	if at := rp.Mu.Ix.Expires(id); at != 0 {
+		return max(time.Duration(at-rp.Now()), 1)
 	}
 	return 0
 }

@@ -16,12 +16,12 @@ import (
 
 // UnknownLocked returns the path of a name of which this node knows nothing, if other nodes must be asked about it. It
 // returns "" for all other names, among them those that other nodes do not tell: temporary and plain ones.
-func (e *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
-	if e.Asker == nil || e.DirLocked(parent) != nil || e.Mu.Ix.Lookup(parent, name) != 0 || e.NameFlagsLocked(parent, name) != 0 {
+func (el *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
+	if el.Asker == nil || el.DirLocked(parent) != nil || el.Mu.Ix.Lookup(parent, name) != 0 || el.NameFlagsLocked(parent, name) != 0 {
 		return ""
 	}
-	path = e.ChildPathLocked(parent, name)
-	if block.CheckPath(path) != nil || !e.Asker.Unknown(path) {
+	path = el.ChildPathLocked(parent, name)
+	if block.CheckPath(path) != nil || !el.Asker.Unknown(path) {
 		return ""
 	}
 	return path
@@ -29,8 +29,8 @@ func (e *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
 
 // AppendUnknownLocked is UnknownLocked for a path of several names. It appends to ask the path and the directories above
 // it, as far as other nodes must be asked about them.
-func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
-	if e.Asker == nil || block.CheckPath(path) != nil {
+func (el *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
+	if el.Asker == nil || block.CheckPath(path) != nil {
 		return ask
 	}
 	dir, list := index.Root, ask
@@ -41,16 +41,16 @@ func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
 		}
 		name := path[begin:end]
 		if dir != 0 {
-			if e.DirLocked(dir) != nil || e.Mu.Ix.At(dir).IsTemp() {
+			if el.DirLocked(dir) != nil || el.Mu.Ix.At(dir).IsTemp() {
 				return ask
 			}
-			dir = e.Mu.Ix.Lookup(dir, name)
+			dir = el.Mu.Ix.Lookup(dir, name)
 		}
 		switch last := end == len(path); {
 		case dir != 0:
-		case last && (e.Temp.Name(name) || e.Plain.Name(name)), !last && e.Temp.Dir(name):
+		case last && (el.Temp.Name(name) || el.Plain.Name(name)), !last && el.Temp.Dir(name):
 			return ask
-		case e.Asker.Unknown(path[:end]):
+		case el.Asker.Unknown(path[:end]):
 			list = append(list, path[:end])
 		}
 	}
@@ -59,13 +59,13 @@ func (e *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
 
 // UnknownDirsLocked returns the paths of those of some directories of this node of which other nodes must be asked
 // whether they have them, too. It ignores 0 and what is no directory.
-func (e *elsewhere) UnknownDirsLocked(dirs ...index.ID) (ask []string) {
+func (el *elsewhere) UnknownDirsLocked(dirs ...index.ID) (ask []string) {
 	for _, id := range dirs {
-		if e.Asker == nil || id == 0 || e.DirLocked(id) != nil || e.Mu.Ix.At(id).IsTemp() {
+		if el.Asker == nil || id == 0 || el.DirLocked(id) != nil || el.Mu.Ix.At(id).IsTemp() {
 			continue
 		}
-		path := e.Mu.Ix.Path(id)
-		if _, known := e.Locate(path); !known && e.Asker.Unknown(path) {
+		path := el.Mu.Ix.Path(id)
+		if _, known := el.Locate(path); !known && el.Asker.Unknown(path) {
 			ask = append(ask, path)
 		}
 	}
@@ -74,9 +74,9 @@ func (e *elsewhere) UnknownDirsLocked(dirs ...index.ID) (ask []string) {
 
 // Ask asks other nodes about paths, which may contain duplicates, and puts them in order. It does nothing if there are
 // none; else it blocks for half a second at most, or until ctx ends. The caller holds no lock.
-func (e *elsewhere) Ask(ctx context.Context, paths []string) {
+func (el *elsewhere) Ask(ctx context.Context, paths []string) {
 	if len(paths) > 0 {
 		slices.Sort(paths)
-		e.Asker.Ask(ctx, slices.Compact(paths))
+		el.Asker.Ask(ctx, slices.Compact(paths))
 	}
 }

@@ -52,60 +52,60 @@ type listing struct {
 // them if other nodes have them, too. Only Name and Mode are set. It waits for the other nodes, at most for
 // Options.ListWait and until ctx ends. For nodes that have not answered by then, it returns their names of the
 // listing before. A listing is reused for a second. The caller must not change it.
-func (e *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent {
-	if e.Remote == nil {
+func (el *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent {
+	if el.Remote == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.Opts.ListWait)
+	ctx, cancel := context.WithTimeout(ctx, el.Opts.ListWait)
 	defer cancel()
-	path, shared := e.sharedDir(ctx, dir)
-	e.Mu.Lock()
-	if !shared || e.Mu.Closed {
-		e.Mu.Unlock()
+	path, shared := el.sharedDir(ctx, dir)
+	el.Mu.Lock()
+	if !shared || el.Mu.Closed {
+		el.Mu.Unlock()
 		return nil
 	}
-	l, first := e.listings.get(path, e.Opts.Now())
+	l, first := el.listings.get(path, el.Opts.Now())
 	if first {
-		e.Work.Go(func() { e.listElsewhere(path, l) }) // ends with e.ctx
+		el.Work.Go(func() { el.listElsewhere(path, l) }) // ends with e.ctx
 	}
-	e.Mu.Unlock()
+	el.Mu.Unlock()
 	select {
 	case <-l.done:
 		return l.names
 	case <-ctx.Done():
 	}
-	return e.listedSoFar(path, l)
+	return el.listedSoFar(path, l)
 }
 
 // sharedDir returns the path of a directory, and whether other nodes have it, too. It asks them if this node does not
 // know.
-func (e *elsewhere) sharedDir(ctx context.Context, dir index.ID) (path string, shared bool) {
+func (el *elsewhere) sharedDir(ctx context.Context, dir index.ID) (path string, shared bool) {
 	if dir == index.Root {
 		return "", true
 	}
 	var unknown []string
-	e.Mu.Lock()
-	linked := e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir)
+	el.Mu.Lock()
+	linked := el.Mu.Ix.Valid(dir) && el.Mu.Ix.Linked(dir)
 	if linked {
-		path, unknown = e.Mu.Ix.Path(dir), e.UnknownDirsLocked(dir)
+		path, unknown = el.Mu.Ix.Path(dir), el.UnknownDirsLocked(dir)
 	}
-	e.Mu.Unlock()
+	el.Mu.Unlock()
 	if !linked {
 		return "", false
 	}
-	e.Ask(ctx, unknown)
-	_, shared = e.Locate(path)
+	el.Ask(ctx, unknown)
+	_, shared = el.Locate(path)
 	return path, shared
 }
 
 // listed returns what other nodes have under a name that one of them has listed. said is what that one says; it counts
 // if this node does not know of the name by itself, unless a grave voids it.
-func (e *elsewhere) listed(path string, said *driver.Located) (driver.Located, bool) {
-	l, ok := e.Locate(path)
-	if ok || e.Asker == nil || !e.Asker.Unknown(path) {
+func (el *elsewhere) listed(path string, said *driver.Located) (driver.Located, bool) {
+	l, ok := el.Locate(path)
+	if ok || el.Asker == nil || !el.Asker.Unknown(path) {
 		return l, ok
 	}
-	return e.right(*said, said.Seq >= e.Far.Buried(path))
+	return el.right(*said, said.Seq >= el.Far.Buried(path))
 }
 
 // get returns the listing of a directory. first: the caller must make it.
@@ -153,11 +153,11 @@ func inOrder(names []state.Dirent) []state.Dirent {
 }
 
 // listedSoFar is soFar without the names that no node has any more, as far as this node knows.
-func (e *elsewhere) listedSoFar(path string, l *listing) []state.Dirent {
+func (el *elsewhere) listedSoFar(path string, l *listing) []state.Dirent {
 	prefix := prefixOf(path)
 	return slices.DeleteFunc(slices.Clone(l.soFar()), func(d state.Dirent) bool {
-		_, ok := e.Locate(prefix + d.Name)
-		return !ok && (e.Asker == nil || !e.Asker.Unknown(prefix+d.Name))
+		_, ok := el.Locate(prefix + d.Name)
+		return !ok && (el.Asker == nil || !el.Asker.Unknown(prefix+d.Name))
 	})
 }
 
@@ -171,15 +171,15 @@ func prefixOf(dir string) string {
 
 // listElsewhere makes a listing. It leaves out names that the location index should know and does not:
 // they were removed, or their holder has only just announced them.
-func (e *elsewhere) listElsewhere(path string, made *listing) {
-	ctx, cancel := context.WithTimeout(e.Ctx, listTime)
+func (el *elsewhere) listElsewhere(path string, made *listing) {
+	ctx, cancel := context.WithTimeout(el.Ctx, listTime)
 	defer cancel()
 	prefix, told := prefixOf(path), 0
-	err := e.Far.List(ctx, path, func(name string, said *driver.Located) bool {
+	err := el.Far.List(ctx, path, func(name string, said *driver.Located) bool {
 		if block.CheckName(name) != nil || prefix == "" && name == block.Reserved {
 			return true
 		}
-		if l, ok := e.listed(prefix+name, said); ok {
+		if l, ok := el.listed(prefix+name, said); ok {
 			told++
 			made.mu.Lock()
 			made.names = append(made.names, state.Dirent{Mode: l.Mode, Name: name})
@@ -188,7 +188,7 @@ func (e *elsewhere) listElsewhere(path string, made *listing) {
 		return told < maxListed
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		e.Log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
+		el.Log.Debug("listing of what others have", zap.String("dir", path), zap.Error(err))
 	}
 	made.mu.Lock()
 	defer made.mu.Unlock()
@@ -200,23 +200,23 @@ func (e *elsewhere) listElsewhere(path string, made *listing) {
 // RefElsewhere finds a name of a directory as Lookup does, and counts one reference by the
 // kernel. It grants no lease. It returns false if the name is absent, or not the same for all callers, or if other nodes
 // must be asked about it; then the kernel looks it up.
-func (e *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
+func (el *elsewhere) RefElsewhere(dir index.ID, name string) (state.Attr, bool) {
 	var g state.Gone
-	defer e.Finish(&g)
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	defer e.TellOutdatedLocked(&g)
-	if e.DirLocked(dir) != nil {
+	defer el.Finish(&g)
+	el.Mu.Lock()
+	defer el.Mu.Unlock()
+	defer el.TellOutdatedLocked(&g)
+	if el.DirLocked(dir) != nil {
 		return state.Attr{}, false
 	}
-	id := e.FindLocked(dir, name)
-	if id == 0 || e.ExpiredLocked(id) {
+	id := el.FindLocked(dir, name)
+	if id == 0 || el.ExpiredLocked(id) {
 		return state.Attr{}, false
 	}
-	en := e.Mu.Ix.At(id)
+	en := el.Mu.Ix.At(id)
 	if !en.Committed() {
 		return state.Attr{}, false
 	}
 	en.Lookups++
-	return e.names.AttrLocked(id, en), true
+	return el.names.AttrLocked(id, en), true
 }

@@ -16,17 +16,17 @@ import (
 
 // SeekLocked returns the latest version that other nodes or Finders have at a path without an entry, and its tier, nil
 // if there is none. What a Finder has counts only if its directories are here, or can be found.
-func (e *elsewhere) SeekLocked(path string) (l driver.Located, s *state.Secondary) {
-	l, s = e.latestLocked(path)
-	for dir := path; s != nil && s != e.Remote; {
+func (el *elsewhere) SeekLocked(path string) (l driver.Located, s *state.Secondary) {
+	l, s = el.latestLocked(path)
+	for dir := path; s != nil && s != el.Remote; {
 		dir = dir[:max(strings.LastIndexByte(dir, '/'), 0)]
-		if id := e.Mu.Ix.Walk(dir); id != 0 {
-			if e.DirLocked(id) != nil {
+		if id := el.Mu.Ix.Walk(dir); id != 0 {
+			if el.DirLocked(id) != nil {
 				return driver.Located{}, nil
 			}
 			break
 		}
-		if above, t := e.latestLocked(dir); t == nil || !above.IsDir() {
+		if above, t := el.latestLocked(dir); t == nil || !above.IsDir() {
 			return driver.Located{}, nil
 		}
 	}
@@ -35,17 +35,17 @@ func (e *elsewhere) SeekLocked(path string) (l driver.Located, s *state.Secondar
 
 // latestLocked returns the latest version that other nodes or Finders have at a path, and its tier, nil if there is
 // none. Of the same version it returns the copy in the faster tier.
-func (e *elsewhere) latestLocked(path string) (l driver.Located, s *state.Secondary) {
-	if e.Remote != nil {
-		if far, ok := e.Locate(path); ok {
-			l, s = far, e.Remote
+func (el *elsewhere) latestLocked(path string) (l driver.Located, s *state.Secondary) {
+	if el.Remote != nil {
+		if far, ok := el.Locate(path); ok {
+			l, s = far, el.Remote
 		}
 	}
-	for _, f := range e.Finders {
-		found, ok := e.foundIn(f, path)
+	for _, f := range el.Finders {
+		found, ok := el.foundIn(f, path)
 		switch {
 		case !ok, s != nil && (found.Seq < l.Seq || found.Seq == l.Seq && f.N > s.N):
-		case s != nil && s == e.Remote && l.IsDir() && found.IsDir(): // it stays that of the other nodes
+		case s != nil && s == el.Remote && l.IsDir() && found.IsDir(): // it stays that of the other nodes
 		default:
 			l, s = found, f
 		}
@@ -55,15 +55,15 @@ func (e *elsewhere) latestLocked(path string) (l driver.Located, s *state.Second
 
 // foundIn is Finder.Find without the answers that cannot be right, that a grave voids, or that a change under way will
 // make wrong.
-func (e *elsewhere) foundIn(f *state.Secondary, path string) (driver.Located, bool) {
+func (el *elsewhere) foundIn(f *state.Secondary, path string) (driver.Located, bool) {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	if e.Temp.Name(name) || e.Plain.Name(name) {
+	if el.Temp.Name(name) || el.Plain.Name(name) {
 		return driver.Located{}, false
 	}
 	l, ok := f.Finder.Find(path)
 	switch kind := l.Mode & state.ModeType; {
-	case !ok, kind != state.ModeDir && kind != state.ModeRegular, l.Size < 0, !e.plausible(l.Seq),
-		l.Expires != 0 && l.Expires <= e.Now(), e.Far != nil && l.Seq < e.Far.Buried(path), f.UnsettledLocked(path):
+	case !ok, kind != state.ModeDir && kind != state.ModeRegular, l.Size < 0, !el.plausible(l.Seq),
+		l.Expires != 0 && l.Expires <= el.Now(), el.Far != nil && l.Seq < el.Far.Buried(path), f.UnsettledLocked(path):
 		return driver.Located{}, false
 	}
 	return l, true
@@ -71,25 +71,25 @@ func (e *elsewhere) foundIn(f *state.Secondary, path string) (driver.Located, bo
 
 // seekChildLocked enters the file or directory that other nodes or Finders have under a name, and returns 0 if they
 // have none.
-func (e *elsewhere) seekChildLocked(parent index.ID, name string) index.ID {
-	if e.DirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
+func (el *elsewhere) seekChildLocked(parent index.ID, name string) index.ID {
+	if el.DirLocked(parent) != nil || len(name) > block.MaxName || parent == index.Root && name == block.Reserved {
 		return 0
 	}
-	l, s := e.latestLocked(e.ChildPathLocked(parent, name))
+	l, s := el.latestLocked(el.ChildPathLocked(parent, name))
 	if s == nil {
 		return 0
 	}
-	return e.enterLocked(parent, name, &l, s)
+	return el.enterLocked(parent, name, &l, s)
 }
 
 // enterFoundLocked completes the entry of what a Finder has.
-func (e *elsewhere) enterFoundLocked(id index.ID, en *index.Entry, l *driver.Located, s *state.Secondary) {
-	e.OwnDirsLocked(id)
+func (el *elsewhere) enterFoundLocked(id index.ID, en *index.Entry, l *driver.Located, s *state.Secondary) {
+	el.OwnDirsLocked(id)
 	if l.IsDir() {
-		e.DirEventLocked(event.DirCreated, id)
+		el.DirEventLocked(event.DirCreated, id)
 		return
 	}
-	e.Mu.Room.Group(en.Group).Learn(l.Size)
-	e.Mu.Ix.SetExpires(id, l.Expires)
-	e.TierEventLocked(event.Stored, s.Opts.Name, id, fate.Cause{}) // the events tell which blocks there are
+	el.Mu.Room.Group(en.Group).Learn(l.Size)
+	el.Mu.Ix.SetExpires(id, l.Expires)
+	el.TierEventLocked(event.Stored, s.Opts.Name, id, fate.Cause{}) // the events tell which blocks there are
 }

@@ -15,26 +15,26 @@ import (
 // in place.
 
 // holdsLocked reports whether this node tells other nodes of an entry.
-func (e *lending) holdsLocked(id index.ID, en *index.Entry) bool {
-	if id == index.Root || !e.Mu.Ix.Linked(id) || !en.Stable() {
+func (ln *lending) holdsLocked(id index.ID, en *index.Entry) bool {
+	if id == index.Root || !ln.Mu.Ix.Linked(id) || !en.Stable() {
 		return false
 	}
 	far := uint16(0)
-	if e.Remote != nil {
-		far = e.Remote.Bit
+	if ln.Remote != nil {
+		far = ln.Remote.Bit
 	}
 	if en.IsDir() {
 		return en.Tiers&far == 0
 	}
 	local := en.InMemory() || en.Tiers&^far != 0
-	return local && !e.Mu.Room.Group(en.Group).Pinned() && !e.ExpiredLocked(id)
+	return local && !ln.Mu.Room.Group(en.Group).Pinned() && !ln.ExpiredLocked(id)
 }
 
-func (e *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
+func (ln *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Holding) {
 	*h = Holding{
 		Path: path, Seq: en.Seq, Size: en.Size, Mode: uint32(en.Mode), UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: e.Mu.Ix.Expires(id), Pinned: en.Pinned(), Memory: en.InMemory(),
-		tiers: e.OwnTiers(en),
+		Mtime: en.Mtime, Expires: ln.Mu.Ix.Expires(id), Pinned: en.Pinned(), Memory: en.InMemory(),
+		tiers: ln.OwnTiers(en),
 	}
 	if en.HasSum() {
 		h.Sum = block.Checksum{Sum: en.Sum, Valid: true}
@@ -46,21 +46,21 @@ func (e *lending) holdingLocked(id index.ID, en *index.Entry, path string, h *Ho
 
 // Holding returns the file or directory of this node at path. It returns false if there is none, or if it is not
 // complete.
-func (e *lending) Holding(path string) (Holding, bool) {
+func (ln *lending) Holding(path string) (Holding, bool) {
 	var h Holding
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	id := e.Mu.Ix.Walk(path)
+	ln.Mu.Lock()
+	defer ln.Mu.Unlock()
+	id := ln.Mu.Ix.Walk(path)
 	if id == 0 {
 		return h, false
 	}
-	en := e.Mu.Ix.At(id)
-	if !e.holdsLocked(id, en) {
+	en := ln.Mu.Ix.At(id)
+	if !ln.holdsLocked(id, en) {
 		return h, false
 	}
-	e.holdingLocked(id, en, path, &h)
+	ln.holdingLocked(id, en, path, &h)
 	if !en.IsDir() {
-		h.Dirs = e.AttrsLocked(id, en).Dirs
+		h.Dirs = ln.AttrsLocked(id, en).Dirs
 	}
 	return h, true
 }
@@ -68,7 +68,7 @@ func (e *lending) Holding(path string) (Holding, bool) {
 // Holdings calls fn for each file and directory of this node, a directory before its entries, until fn fails, and
 // returns that error. It holds no lock meanwhile. An entry that changes meanwhile may come in its old state or not at
 // all; an entry that stays comes. Dirs is not set. h is valid until fn returns.
-func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error {
+func (ln *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error {
 	dirs := []index.ID{index.Root}
 	var batch []Holding
 	for len(dirs) > 0 {
@@ -77,7 +77,7 @@ func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error
 		var after uint64
 		var hint index.ID
 		for {
-			batch, dirs, after, hint = e.holdingsOf(dir, after, hint, batch[:0], dirs)
+			batch, dirs, after, hint = ln.holdingsOf(dir, after, hint, batch[:0], dirs)
 			for i := range batch {
 				if err := fn(&batch[i]); err != nil {
 					return err
@@ -97,9 +97,9 @@ func (e *lending) Holdings(ctx context.Context, fn func(h *Holding) error) error
 // Blocks calls fn for each block whose bytes this node has, with its size in bytes and the names of its tiers, those
 // of other nodes left out. It fails with the error of fn or ctx. fn must not change tiers. Like Holdings it holds no
 // lock meanwhile.
-func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
+func (ln *lending) Blocks(ctx context.Context, fn func(path string, size int64, tiers []string) error) error {
 	names := map[uint32][]string{}
-	return e.Holdings(ctx, func(h *Holding) error {
+	return ln.Holdings(ctx, func(h *Holding) error {
 		if h.Mode&state.ModeType == state.ModeDir {
 			return nil
 		}
@@ -112,7 +112,7 @@ func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, t
 			if h.Memory {
 				list = append(list, "memory")
 			}
-			for _, s := range e.Tiers {
+			for _, s := range ln.Tiers {
 				if h.tiers&s.Bit != 0 {
 					list = append(list, s.Opts.Name)
 				}
@@ -124,16 +124,16 @@ func (e *lending) Blocks(ctx context.Context, fn func(path string, size int64, t
 }
 
 // TiersOf returns the names of the tiers of this node that have the block at path, none if there is no such block.
-func (e *lending) TiersOf(path string) []string {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	id := e.Mu.Ix.Walk(path)
-	if id == 0 || !e.holdsLocked(id, e.Mu.Ix.At(id)) || e.Mu.Ix.At(id).IsDir() {
+func (ln *lending) TiersOf(path string) []string {
+	ln.Mu.Lock()
+	defer ln.Mu.Unlock()
+	id := ln.Mu.Ix.Walk(path)
+	if id == 0 || !ln.holdsLocked(id, ln.Mu.Ix.At(id)) || ln.Mu.Ix.At(id).IsDir() {
 		return nil
 	}
-	names := e.TierNamesLocked(id)
-	if e.Remote != nil {
-		names = slices.DeleteFunc(names, func(name string) bool { return name == e.Remote.Opts.Name })
+	names := ln.TierNamesLocked(id)
+	if ln.Remote != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == ln.Remote.Opts.Name })
 	}
 	return names
 }
@@ -143,10 +143,10 @@ const holdingBatch = 1024
 
 // holdingsOf appends to batch the files and directories of this node that are in dir after a cookie, and to dirs the
 // directories among them. It returns the next cookie and hint; hint is 0 if there are no more.
-func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	ix := e.Mu.Ix
+func (ln *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []Holding, dirs []index.ID) ([]Holding, []index.ID, uint64, index.ID) {
+	ln.Mu.Lock()
+	defer ln.Mu.Unlock()
+	ix := ln.Mu.Ix
 	if !ix.Valid(dir) || !ix.At(dir).IsDir() || dir != index.Root && !ix.Linked(dir) {
 		return batch, dirs, 0, 0
 	}
@@ -166,9 +166,9 @@ func (e *lending) holdingsOf(dir index.ID, after uint64, hint index.ID, batch []
 		if en.IsDir() {
 			dirs = append(dirs, id)
 		}
-		if e.holdsLocked(id, en) {
+		if ln.holdsLocked(id, en) {
 			batch = append(batch, Holding{})
-			e.holdingLocked(id, en, string(path)+ix.Name(id), &batch[len(batch)-1])
+			ln.holdingLocked(id, en, string(path)+ix.Name(id), &batch[len(batch)-1])
 		}
 		return true
 	})
@@ -181,11 +181,11 @@ const maxHoldings = 1 << 16
 // HoldingsIn returns the files and directories of this node in dir whose names come after the given one: at most
 // limit and at most 65536, in ascending order. more says whether there are others. Dirs is not set. Each call goes
 // through the whole directory, so ask for many names at a time.
-func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
+func (ln *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more bool) {
 	limit = max(0, min(limit, maxHoldings))
-	e.Mu.Lock()
-	id := e.Mu.Ix.Walk(dir)
-	e.Mu.Unlock()
+	ln.Mu.Lock()
+	id := ln.Mu.Ix.Walk(dir)
+	ln.Mu.Unlock()
 	if id == 0 {
 		return nil, false
 	}
@@ -193,7 +193,7 @@ func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more
 	var cookie uint64
 	var hint index.ID
 	for {
-		if cookie, hint = e.namesAfter(id, cookie, hint, after, &names); hint == 0 {
+		if cookie, hint = ln.namesAfter(id, cookie, hint, after, &names); hint == 0 {
 			break
 		}
 	}
@@ -206,7 +206,7 @@ func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more
 		prefix = dir + "/"
 	}
 	for _, name := range names.names {
-		if h, ok := e.Holding(prefix + name); ok {
+		if h, ok := ln.Holding(prefix + name); ok {
 			list = append(list, h)
 		}
 	}
@@ -215,10 +215,10 @@ func (e *lending) HoldingsIn(dir, after string, limit int) (list []Holding, more
 
 // namesAfter adds to names those of a directory that this node has, from a cookie on. It returns the next cookie and
 // hint; hint is 0 if there are no more.
-func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	ix := e.Mu.Ix
+func (ln *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after string, names *nameHeap) (uint64, index.ID) {
+	ln.Mu.Lock()
+	defer ln.Mu.Unlock()
+	ix := ln.Mu.Ix
 	if !ix.Valid(dir) || !ix.At(dir).IsDir() {
 		return 0, 0
 	}
@@ -230,7 +230,7 @@ func (e *lending) namesAfter(dir index.ID, cookie uint64, hint index.ID, after s
 		}
 		n++
 		cookie, hint = c, id
-		if name := ix.Name(id); name > after && e.holdsLocked(id, en) {
+		if name := ix.Name(id); name > after && ln.holdsLocked(id, en) {
 			names.add(name)
 		}
 		return true

@@ -36,19 +36,19 @@ const (
 // memory is short it is read into a file that goes with the loan, so that requests of other nodes do not evict what
 // this node needs. Lend blocks on a device in either case. It fails with ErrNotFound, with ErrPending if the block is
 // being written or on its way, with ErrNoSpace if there is room for neither, or with ctx's error.
-func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
-	deadline := e.Opts.Now().Add(lendWait)
+func (ln *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
+	deadline := ln.Opts.Now().Add(lendWait)
 	for {
-		l, id, space, err := e.lendHot(&o)
+		l, id, space, err := ln.lendHot(&o)
 		switch {
 		case errors.Is(err, state.ErrHollow):
-			return e.lendHollow(ctx, &o, id)
+			return ln.lendHollow(ctx, &o, id)
 		case err == nil:
-			return e.lendSummed(l)
+			return ln.lendSummed(l)
 		case space == nil:
 			return nil, err
 		}
-		left := deadline.Sub(e.Opts.Now())
+		left := deadline.Sub(ln.Opts.Now())
 		if left <= 0 {
 			return nil, err
 		}
@@ -60,54 +60,54 @@ func (e *lending) Lend(ctx context.Context, o LendOptions) (*Lent, error) {
 
 // lendHot lends a block that is in memory. It fails with ErrHollow if the block is not in memory. If a handle may
 // still change the block, it fails and returns a channel to wait on.
-func (e *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
-	e.Mu.Lock()
-	id := e.Mu.Ix.Walk(o.Path)
+func (ln *lending) lendHot(o *LendOptions) (*Lent, index.ID, <-chan struct{}, error) {
+	ln.Mu.Lock()
+	id := ln.Mu.Ix.Walk(o.Path)
 	var en *index.Entry
 	if id != 0 {
-		en = e.Mu.Ix.At(id)
+		en = ln.Mu.Ix.At(id)
 	}
-	if id == 0 || en.IsDir() || !e.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
-		e.Mu.Unlock()
+	if id == 0 || en.IsDir() || !ln.holdsLocked(id, en) || o.Seq != 0 && en.Seq != o.Seq {
+		ln.Mu.Unlock()
 		return nil, 0, nil, block.ErrNotFound
 	}
-	if f := e.Mu.Files[id]; f != nil && f.HandlesLocked() > 0 {
-		space := e.Mu.Room.Space()
-		e.Mu.Unlock()
+	if f := ln.Mu.Files[id]; f != nil && f.HandlesLocked() > 0 {
+		space := ln.Mu.Room.Space()
+		ln.Mu.Unlock()
 		return nil, id, space, block.ErrPending
 	}
 	if !en.InMemory() {
-		e.Mu.Unlock()
+		ln.Mu.Unlock()
 		return nil, id, nil, state.ErrHollow
 	}
 	blob := driver.BlobID(en.Blob)
 	l := &Lent{id: id, blob: blob}
-	e.holdingLocked(id, en, o.Path, &l.Holding)
-	l.Dirs = e.AttrsLocked(id, en).Dirs
+	ln.holdingLocked(id, en, o.Path, &l.Holding)
+	l.Dirs = ln.AttrsLocked(id, en).Dirs
 	en.Opens++
 	if en.Opens == 1 {
-		e.ClassifyLocked(id, en)
+		ln.ClassifyLocked(id, en)
 	}
 	if en.Ranked() {
-		e.Mu.Room.Touch(state.BillOf(e.Mu.Room, en), uint32(id))
+		ln.Mu.Room.Touch(state.BillOf(ln.Mu.Room, en), uint32(id))
 	}
-	e.Mu.Unlock()
-	file, err := e.Primary.Open(blob)
+	ln.Mu.Unlock()
+	file, err := ln.Primary.Open(blob)
 	if err != nil {
-		e.writing.CloseRead(id)
+		ln.writing.CloseRead(id)
 		return nil, id, nil, err
 	}
 	l.File = file
 	l.close = func() {
 		file.Close()
-		e.writing.CloseRead(id)
+		ln.writing.CloseRead(id)
 	}
 	return l, id, nil, nil
 }
 
 // lendSummed computes the checksum of a loan if it has none. It reads the lent file, because the entry may have
 // another version by now.
-func (e *lending) lendSummed(l *Lent) (*Lent, error) {
+func (ln *lending) lendSummed(l *Lent) (*Lent, error) {
 	if l.Sum.Valid {
 		return l, nil
 	}
@@ -121,66 +121,66 @@ func (e *lending) lendSummed(l *Lent) (*Lent, error) {
 		return nil, &block.Error{Op: "lend", Tier: "memory", Err: err}
 	}
 	l.Sum = block.Checksum{Sum: d.Sum64(), Valid: true}
-	e.Mu.Lock()
-	en := e.Mu.Ix.At(l.id)
+	ln.Mu.Lock()
+	en := ln.Mu.Ix.At(l.id)
 	same := en.Seq == l.Seq && driver.BlobID(en.Blob) == l.blob && en.Flags&(index.FlagUncommitted|index.FlagSum) == 0
 	if same {
 		en.Sum, en.Flags = l.Sum.Sum, en.Flags|index.FlagSum
 	}
-	e.Mu.Unlock()
+	ln.Mu.Unlock()
 	if same {
-		if err := e.writing.WriteRecord(l.id, nil); err != nil { // the next process computes the checksum again
-			e.Log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
+		if err := ln.writing.WriteRecord(l.id, nil); err != nil { // the next process computes the checksum again
+			ln.Log.Warn("cannot write the record of a lent block", zap.String("path", l.Path), zap.Error(err))
 		}
 	}
 	return l, nil
 }
 
 // lendHollow lends a block that only a device of this node has.
-func (e *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
-	e.Mu.Lock()
-	if !e.Mu.Ix.Valid(id) || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
-		e.Mu.Unlock()
+func (ln *lending) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
+	ln.Mu.Lock()
+	if !ln.Mu.Ix.Valid(id) || !ln.HollowLocked(id, ln.Mu.Ix.At(id)) {
+		ln.Mu.Unlock()
 		return nil, block.ErrPending // the block has just changed
 	}
-	en := e.Mu.Ix.At(id)
+	en := ln.Mu.Ix.At(id)
 	en.Lookups++ // so that the entry stays
-	roomy := !e.Mu.Room.High(state.ChargeOf(en.Size))
-	e.Mu.Unlock()
-	defer e.names.Forget(id, 1)
+	roomy := !ln.Mu.Room.High(state.ChargeOf(en.Size))
+	ln.Mu.Unlock()
+	defer ln.names.Forget(id, 1)
 	if !roomy {
-		return e.lendStream(ctx, o)
+		return ln.lendStream(ctx, o)
 	}
-	if err := e.lower.PromoteOwn(ctx, id); err != nil {
+	if err := ln.lower.PromoteOwn(ctx, id); err != nil {
 		return nil, state.MissError(err)
 	}
-	defer e.writing.CloseRead(id) // the pin of PromoteOwn
-	l, _, _, err := e.lendHot(o)
+	defer ln.writing.CloseRead(id) // the pin of PromoteOwn
+	l, _, _, err := ln.lendHot(o)
 	if err != nil {
 		return nil, state.MissError(err)
 	}
-	return e.lendSummed(l)
+	return ln.lendSummed(l)
 }
 
 // lendStream lends a block from a file of its own, into which it reads the block from a device.
-func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
-	e.Mu.Lock()
-	id := e.Mu.Ix.Walk(o.Path)
-	if id == 0 || !e.HollowLocked(id, e.Mu.Ix.At(id)) {
-		e.Mu.Unlock()
+func (ln *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
+	ln.Mu.Lock()
+	id := ln.Mu.Ix.Walk(o.Path)
+	if id == 0 || !ln.HollowLocked(id, ln.Mu.Ix.At(id)) {
+		ln.Mu.Unlock()
 		return nil, block.ErrPending
 	}
-	en := e.Mu.Ix.At(id)
+	en := ln.Mu.Ix.At(id)
 	l := &Lent{}
-	e.holdingLocked(id, en, o.Path, &l.Holding)
-	l.Dirs = e.AttrsLocked(id, en).Dirs
-	have := e.OwnTiers(en)
+	ln.holdingLocked(id, en, o.Path, &l.Holding)
+	l.Dirs = ln.AttrsLocked(id, en).Dirs
+	have := ln.OwnTiers(en)
 	charge := state.ChargeOf(en.Size)
-	e.Mu.Unlock()
-	if have == 0 || !e.streams.Take(charge, maxStreamBytes) {
+	ln.Mu.Unlock()
+	if have == 0 || !ln.streams.Take(charge, maxStreamBytes) {
 		return nil, block.ErrNoSpace
 	}
-	free := func() { e.streams.Give(charge) }
+	free := func() { ln.streams.Give(charge) }
 	file, err := memoryFile()
 	if err != nil {
 		free()
@@ -188,11 +188,11 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 	}
 	l.File = file
 	l.close = func() {
-		e.TellFreed(file) // else a transport that registered the file keeps its pages, uncounted
+		ln.TellFreed(file) // else a transport that registered the file keeps its pages, uncounted
 		file.Close()
 		free()
 	}
-	if err := e.streamFrom(ctx, e.Tiers[bits.TrailingZeros16(have)], l); err != nil {
+	if err := ln.streamFrom(ctx, ln.Tiers[bits.TrailingZeros16(have)], l); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -200,7 +200,7 @@ func (e *lending) lendStream(ctx context.Context, o *LendOptions) (*Lent, error)
 
 // streamFrom loads the block of l from a tier into the file of l. If it fails, it closes l once nothing writes to the
 // file any more.
-func (e *lending) streamFrom(ctx context.Context, s *state.Secondary, l *Lent) error {
+func (ln *lending) streamFrom(ctx context.Context, s *state.Secondary, l *Lent) error {
 	key, err := block.ParseKey(l.Path)
 	if err != nil {
 		l.Close()
@@ -208,7 +208,7 @@ func (e *lending) streamFrom(ctx context.Context, s *state.Secondary, l *Lent) e
 	}
 	done := make(chan *driver.Outcome, 1)
 	s.Tier.Load(&driver.Job{
-		ID: driver.JobID(e.Jobs.Add(1)), Promotion: true,
+		ID: driver.JobID(ln.Jobs.Add(1)), Promotion: true,
 		Blocks: []driver.Transfer{{Key: key, Size: l.Size, Sum: l.Sum, File: l.File}},
 		Done:   func(r *driver.Result) { done <- &r.Outcomes[0] },
 	})

@@ -39,63 +39,63 @@ type elsewhere struct {
 // mkdir of a directory that is there is a look-up for kvfs, so each look-up of a directory is a use.
 
 // FindLocked returns the child of parent called name, 0 if there is none here, elsewhere or in a Finder.
-func (e *elsewhere) FindLocked(parent index.ID, name string) index.ID {
-	id := e.Mu.Ix.Lookup(parent, name)
-	if e.Remote == nil && (id != 0 || len(e.Finders) == 0) {
+func (el *elsewhere) FindLocked(parent index.ID, name string) index.ID {
+	id := el.Mu.Ix.Lookup(parent, name)
+	if el.Remote == nil && (id != 0 || len(el.Finders) == 0) {
 		return id
 	}
 	if id == 0 {
-		return e.seekChildLocked(parent, name)
+		return el.seekChildLocked(parent, name)
 	}
-	if en := e.Mu.Ix.At(id); en.Tiers == e.Remote.Bit && !en.InMemory() {
-		return e.renewLocked(id, en)
+	if en := el.Mu.Ix.At(id); en.Tiers == el.Remote.Bit && !en.InMemory() {
+		return el.renewLocked(id, en)
 	}
 	return id
 }
 
 // renewLocked looks up again what other nodes have under the name of id, if its entry stands only for that. A later
 // version gets an entry of its own, because the kernel may have opened this one.
-func (e *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
+func (el *elsewhere) renewLocked(id index.ID, en *index.Entry) index.ID {
 	dir := en.IsDir()
-	if !dir && !e.remoteOnlyLocked(id, en) {
+	if !dir && !el.remoteOnlyLocked(id, en) {
 		return id
 	}
-	l, s := e.latestLocked(e.Mu.Ix.Path(id))
+	l, s := el.latestLocked(el.Mu.Ix.Path(id))
 	switch {
-	case s == nil || l.Seq < en.Seq || l.Mode&state.ModeType != uint32(en.Mode&state.ModeType), dir && (s != e.Remote || l.Seq == en.Seq):
+	case s == nil || l.Seq < en.Seq || l.Mode&state.ModeType != uint32(en.Mode&state.ModeType), dir && (s != el.Remote || l.Seq == en.Seq):
 		return id
 	case dir:
 		en.Mode, en.UID, en.GID, en.Seq = uint16(l.Mode&(state.ModeType|0o7777)), l.UID, l.GID, l.Seq
 		return id
-	case s == e.Remote && l.Seq == en.Seq:
+	case s == el.Remote && l.Seq == en.Seq:
 		en.Mode = uint16(l.Mode & (state.ModeType | 0o7777)) // the attributes may have changed since
-		e.ChownLocked(id, en, l.UID, l.GID)
+		el.ChownLocked(id, en, l.UID, l.GID)
 		return id
 	}
-	parent, name := e.Mu.Ix.Parent(id), e.Mu.Ix.Name(id)
+	parent, name := el.Mu.Ix.Parent(id), el.Mu.Ix.Name(id)
 	var g state.Gone
-	e.forgetRemoteLocked(id, en, &g)
-	e.outdated = append(e.outdated, g.Names...)
-	return e.enterLocked(parent, name, &l, s)
+	el.forgetRemoteLocked(id, en, &g)
+	el.outdated = append(el.outdated, g.Names...)
+	return el.enterLocked(parent, name, &l, s)
 }
 
 // TellOutdatedLocked moves the names that look-ups found to mean other entries to g. Every function that looks up
 // calls it before it releases the lock.
-func (e *elsewhere) TellOutdatedLocked(g *state.Gone) {
-	g.Names = append(g.Names, e.outdated...)
-	e.outdated = nil
+func (el *elsewhere) TellOutdatedLocked(g *state.Gone) {
+	g.Names = append(g.Names, el.outdated...)
+	el.outdated = nil
 }
 
 // WalkLocked is FindLocked for a path.
-func (e *elsewhere) WalkLocked(path string) index.ID {
-	if e.Remote == nil && len(e.Finders) == 0 {
-		return e.Mu.Ix.Walk(path)
+func (el *elsewhere) WalkLocked(path string) index.ID {
+	if el.Remote == nil && len(el.Finders) == 0 {
+		return el.Mu.Ix.Walk(path)
 	}
 	id := index.Root
 	for more := path != ""; more && id != 0; {
 		var name string
 		name, path, more = strings.Cut(path, "/")
-		id = e.FindLocked(id, name)
+		id = el.FindLocked(id, name)
 	}
 	return id
 }
@@ -106,86 +106,86 @@ const latest = 1 << 62
 
 // plausible reports whether a version number of another node can be right. A number that cannot is counted and
 // ignored.
-func (e *elsewhere) plausible(seq uint64) bool {
+func (el *elsewhere) plausible(seq uint64) bool {
 	if seq <= latest {
 		return true
 	}
-	if e.implausible.Add(1) == 1 {
-		e.Log.Warn("version number of another node that no clock gives: it and all others like it are ignored", zap.Uint64("version", seq))
+	if el.implausible.Add(1) == 1 {
+		el.Log.Warn("version number of another node that no clock gives: it and all others like it are ignored", zap.Uint64("version", seq))
 	}
 	return false
 }
 
 // RefusedSeqs returns how many version numbers of other nodes could not be right.
-func (e *elsewhere) RefusedSeqs() uint64 { return e.implausible.Load() }
+func (el *elsewhere) RefusedSeqs() uint64 { return el.implausible.Load() }
 
 // observeLocked raises the number that the next version gets above seq, a number of another node. It returns false
 // if seq cannot be right.
-func (e *elsewhere) observeLocked(seq uint64) bool { return e.observeOfLocked(seq, "another node") }
+func (el *elsewhere) observeLocked(seq uint64) bool { return el.observeOfLocked(seq, "another node") }
 
 // observeOfLocked is observeLocked for a number of the node of that name.
-func (e *elsewhere) observeOfLocked(seq uint64, from string) bool {
-	if !e.plausible(seq) {
+func (el *elsewhere) observeOfLocked(seq uint64, from string) bool {
+	if !el.plausible(seq) {
 		return false
 	}
-	if seq > max(e.Mu.Seq, uint64(e.Now()))+uint64(time.Second) {
-		e.Mu.SeqFrom = from
+	if seq > max(el.Mu.Seq, uint64(el.Now()))+uint64(time.Second) {
+		el.Mu.SeqFrom = from
 	}
-	e.Mu.Seq = max(e.Mu.Seq, seq)
+	el.Mu.Seq = max(el.Mu.Seq, seq)
 	return true
 }
 
 // Locate is Remote.Locate without the answers that cannot be right.
-func (e *elsewhere) Locate(path string) (driver.Located, bool) { return e.right(e.Far.Locate(path)) }
+func (el *elsewhere) Locate(path string) (driver.Located, bool) { return el.right(el.Far.Locate(path)) }
 
 // right returns what the Remote has said unless it cannot be right.
-func (e *elsewhere) right(l driver.Located, ok bool) (driver.Located, bool) {
+func (el *elsewhere) right(l driver.Located, ok bool) (driver.Located, bool) {
 	kind := l.Mode & state.ModeType
-	if !ok || kind != state.ModeDir && kind != state.ModeRegular || l.Size < 0 || !e.plausible(l.Seq) {
+	if !ok || kind != state.ModeDir && kind != state.ModeRegular || l.Size < 0 || !el.plausible(l.Seq) {
 		return driver.Located{}, false
 	}
 	return l, true
 }
 
 // enterLocked makes an entry of the file or directory l that a tier has under a name: the Remote or a Finder.
-func (e *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located, s *state.Secondary) index.ID {
-	ix := e.Mu.Ix
+func (el *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located, s *state.Secondary) index.ID {
+	ix := el.Mu.Ix
 	id := ix.Alloc()
 	en := ix.At(id)
 	en.Mode, en.UID, en.GID = uint16(l.Mode&(state.ModeType|0o7777)), l.UID, l.GID
 	en.Mtime, en.Atime, en.Ctime = l.Mtime, l.Mtime, l.Mtime
 	en.Seq = l.Seq
-	e.observeLocked(l.Seq)
-	if s == e.Remote || !l.IsDir() {
+	el.observeLocked(l.Seq)
+	if s == el.Remote || !l.IsDir() {
 		en.Tiers = s.Bit
 	}
 	if !l.IsDir() {
 		en.Size = l.Size
-		e.EnterGroupLocked(en, e.GroupOfLocked(parent))
-		e.Mu.Hollow++
+		el.EnterGroupLocked(en, el.GroupOfLocked(parent))
+		el.Mu.Hollow++
 	}
 	ix.Link(id, parent, name)
 	if l.IsDir() {
-		e.MarkDirLocked(id, en)
+		el.MarkDirLocked(id, en)
 	} else {
-		e.ClassifyLocked(id, en)
+		el.ClassifyLocked(id, en)
 	}
-	if s != e.Remote {
-		e.enterFoundLocked(id, en, l, s)
+	if s != el.Remote {
+		el.enterFoundLocked(id, en, l, s)
 		return id
 	}
 	if !l.IsDir() {
 		en.Flags |= index.FlagFetched
 	}
-	e.Far.Watch(e.KeyLocked(id))
-	e.strays = append(e.strays, id)
+	el.Far.Watch(el.KeyLocked(id))
+	el.strays = append(el.strays, id)
 	return id
 }
 
 // StrayLocked notes an entry that may stand, from now on, only for a file or directory of other nodes.
-func (e *elsewhere) StrayLocked(id index.ID, en *index.Entry) {
-	if e.Remote != nil && en.Tiers == e.Remote.Bit && !en.InMemory() {
-		e.strays = append(e.strays, id)
+func (el *elsewhere) StrayLocked(id index.ID, en *index.Entry) {
+	if el.Remote != nil && en.Tiers == el.Remote.Bit && !en.InMemory() {
+		el.strays = append(el.strays, id)
 	}
 }
 
@@ -194,191 +194,191 @@ const strayBatch = 1024
 
 // SettleStrays forgets the entries of old, noted before the last call, to which nothing refers, and the directories
 // of old that no node has. It returns the entries noted since.
-func (e *elsewhere) SettleStrays(old []index.ID) (since []index.ID) {
+func (el *elsewhere) SettleStrays(old []index.ID) (since []index.ID) {
 	for len(old) > 0 {
 		n := min(len(old), strayBatch)
 		var g state.Gone
-		e.Mu.Lock()
+		el.Mu.Lock()
 		for _, id := range old[:n] {
-			if !e.Mu.Ix.Valid(id) {
+			if !el.Mu.Ix.Valid(id) {
 				continue
 			}
 			// The number may belong to another entry by now. The same holds for that one.
-			if en := e.Mu.Ix.At(id); en.IsDir() {
-				e.SettleParentLocked(id, &g)
+			if en := el.Mu.Ix.At(id); en.IsDir() {
+				el.SettleParentLocked(id, &g)
 			} else {
-				e.SettleRemoteLocked(id, en, &g)
+				el.SettleRemoteLocked(id, en, &g)
 			}
 		}
-		e.Mu.Unlock()
-		e.Finish(&g)
+		el.Mu.Unlock()
+		el.Finish(&g)
 		old = old[n:]
 	}
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	since, e.strays = e.strays, nil
+	el.Mu.Lock()
+	defer el.Mu.Unlock()
+	since, el.strays = el.strays, nil
 	return since
 }
 
 // remoteOnlyLocked reports whether an entry stands only for a file or directory of other nodes.
-func (e *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
-	if e.Remote == nil || en.Tiers != e.Remote.Bit || !e.Mu.Ix.Linked(id) {
+func (el *elsewhere) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
+	if el.Remote == nil || en.Tiers != el.Remote.Bit || !el.Mu.Ix.Linked(id) {
 		return false
 	}
 	if en.IsDir() {
-		return e.Mu.Ix.Children(id) == 0
+		return el.Mu.Ix.Children(id) == 0
 	}
-	return e.HollowLocked(id, en) && en.Storing == 0 && e.lower.PromotingLocked(id) == ""
+	return el.HollowLocked(id, en) && en.Storing == 0 && el.lower.PromotingLocked(id) == ""
 }
 
 // maxUsedDirs bounds the directories of other nodes that stay in the index because they are used.
 const maxUsedDirs = 1 << 16
 
 // UseDirLocked notes that a process of this node uses an entry, which matters for a directory of other nodes.
-func (e *elsewhere) UseDirLocked(en *index.Entry) {
-	if !en.IsDir() || en.Tiers&e.RemoteBit() == 0 || en.Used() || e.Mu.UsedDirs >= maxUsedDirs {
+func (el *elsewhere) UseDirLocked(en *index.Entry) {
+	if !en.IsDir() || en.Tiers&el.RemoteBit() == 0 || en.Used() || el.Mu.UsedDirs >= maxUsedDirs {
 		return
 	}
 	en.Flags |= index.FlagUsed
-	e.Mu.UsedDirs++
+	el.Mu.UsedDirs++
 }
 
 // keptLocked makes a directory that other nodes have lost this node's own, with those above it, if it is in use. It keeps
 // its version, so that a removal that this node learns of later removes it.
-func (e *elsewhere) keptLocked(id index.ID, en *index.Entry) bool {
-	if !en.Used() || e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
+func (el *elsewhere) keptLocked(id index.ID, en *index.Entry) bool {
+	if !en.Used() || el.Far.Buried(el.Mu.Ix.Path(id)) > en.Seq {
 		return false
 	}
-	for ; id != index.Root; id = e.Mu.Ix.Parent(id) {
-		if en = e.Mu.Ix.At(id); en.Tiers&e.Remote.Bit == 0 {
+	for ; id != index.Root; id = el.Mu.Ix.Parent(id) {
+		if en = el.Mu.Ix.At(id); en.Tiers&el.Remote.Bit == 0 {
 			break
 		}
-		e.ClearTiersLocked(id, en, e.Remote.Bit)
-		if e.Far.Buried(e.Mu.Ix.Path(id)) > en.Seq {
-			en.Seq = e.NextSeqLocked()
+		el.ClearTiersLocked(id, en, el.Remote.Bit)
+		if el.Far.Buried(el.Mu.Ix.Path(id)) > en.Seq {
+			en.Seq = el.NextSeqLocked()
 		}
-		e.DirEventLocked(event.DirCreated, id)
+		el.DirEventLocked(event.DirCreated, id)
 	}
 	return true
 }
 
 // ElsewhereLocked reports whether only other nodes have a file or directory. A directory is this node's own as soon
 // as something below it is committed here.
-func (e *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
+func (el *elsewhere) ElsewhereLocked(id index.ID, en *index.Entry) bool {
 	if en.IsDir() {
-		return en.Tiers&e.RemoteBit() != 0
+		return en.Tiers&el.RemoteBit() != 0
 	}
-	return e.FarLocked(id, en)
+	return el.FarLocked(id, en)
 }
 
 // SettleRemoteLocked forgets an entry that stands only for a file or directory of other nodes when nothing refers to
 // it any more, and then the directories above. A pinned entry stays, because no other node knows of the pin, and so does
 // a directory that is used.
-func (e *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	for e.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&(index.FlagPinned|index.FlagUsed) == 0 && id != index.Root && e.remoteOnlyLocked(id, en) {
-		parent := e.Mu.Ix.Parent(id)
-		e.forgetRemoteLocked(id, en, g)
-		id, en = parent, e.Mu.Ix.At(parent)
+func (el *elsewhere) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	for el.Remote != nil && en.Lookups == 0 && en.Opens == 0 && en.Flags&(index.FlagPinned|index.FlagUsed) == 0 && id != index.Root && el.remoteOnlyLocked(id, en) {
+		parent := el.Mu.Ix.Parent(id)
+		el.forgetRemoteLocked(id, en, g)
+		id, en = parent, el.Mu.Ix.At(parent)
 	}
 }
 
 // forgetRemoteLocked takes an entry that remoteOnlyLocked reports out of the index, and its name out of the kernel's
 // cache.
-func (e *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	ix := e.Mu.Ix
-	e.ClearTiersLocked(id, en, en.Tiers)
+func (el *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	ix := el.Mu.Ix
+	el.ClearTiersLocked(id, en, en.Tiers)
 	isDir := en.IsDir()
 	if !isDir {
-		e.Mu.Hollow--
+		el.Mu.Hollow--
 	}
 	if en.Lookups > 0 {
 		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(id), ID: id, Name: ix.Name(id)})
 	}
 	ix.Unlink(id)
 	if !isDir {
-		e.ClassifyLocked(id, en)
+		el.ClassifyLocked(id, en)
 	}
-	e.names.ReapLocked(id, en, g)
+	el.names.ReapLocked(id, en, g)
 }
 
 // ForgetOnlyLocked is forgetRemoteLocked for an entry that remoteOnlyLocked may not report. Then it does nothing.
-func (e *elsewhere) ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	if e.remoteOnlyLocked(id, en) {
-		e.forgetRemoteLocked(id, en, g)
+func (el *elsewhere) ForgetOnlyLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	if el.remoteOnlyLocked(id, en) {
+		el.forgetRemoteLocked(id, en, g)
 	}
 }
 
 // LostDirLocked follows the loss of a directory by all other nodes. The entry stays for as long as something is in
 // the directory, and as long as it is used.
-func (e *elsewhere) LostDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
-	if e.remoteOnlyLocked(id, en) && en.Opens == 0 && !e.keptLocked(id, en) {
-		parent := e.Mu.Ix.Parent(id)
-		e.forgetRemoteLocked(id, en, g)
-		e.settleLostLocked(parent, g)
+func (el *elsewhere) LostDirLocked(id index.ID, en *index.Entry, g *state.Gone) {
+	if el.remoteOnlyLocked(id, en) && en.Opens == 0 && !el.keptLocked(id, en) {
+		parent := el.Mu.Ix.Parent(id)
+		el.forgetRemoteLocked(id, en, g)
+		el.settleLostLocked(parent, g)
 	}
 }
 
 // settleLostLocked takes away directories that no node has, from id upwards, now that something in them is gone.
-func (e *elsewhere) settleLostLocked(id index.ID, g *state.Gone) {
+func (el *elsewhere) settleLostLocked(id index.ID, g *state.Gone) {
 	for id != index.Root {
-		en := e.Mu.Ix.At(id)
-		if !e.remoteOnlyLocked(id, en) {
+		en := el.Mu.Ix.At(id)
+		if !el.remoteOnlyLocked(id, en) {
 			return
 		}
-		if _, ok := e.Locate(e.Mu.Ix.Path(id)); ok {
-			e.SettleRemoteLocked(id, en, g)
+		if _, ok := el.Locate(el.Mu.Ix.Path(id)); ok {
+			el.SettleRemoteLocked(id, en, g)
 			return
 		}
-		if e.keptLocked(id, en) {
+		if el.keptLocked(id, en) {
 			return
 		}
-		parent := e.Mu.Ix.Parent(id)
-		e.forgetRemoteLocked(id, en, g)
+		parent := el.Mu.Ix.Parent(id)
+		el.forgetRemoteLocked(id, en, g)
 		id = parent
 	}
 }
 
 // SettleParentLocked is settleLostLocked for a directory that may have gone meanwhile.
-func (e *elsewhere) SettleParentLocked(dir index.ID, g *state.Gone) {
-	if e.Remote != nil && e.Mu.Ix.Valid(dir) && e.Mu.Ix.Linked(dir) {
-		e.settleLostLocked(dir, g)
+func (el *elsewhere) SettleParentLocked(dir index.ID, g *state.Gone) {
+	if el.Remote != nil && el.Mu.Ix.Valid(dir) && el.Mu.Ix.Linked(dir) {
+		el.settleLostLocked(dir, g)
 	}
 }
 
 // OwnDirsLocked makes the directories above an entry this node's own.
-func (e *elsewhere) OwnDirsLocked(id index.ID) {
-	if e.Remote == nil {
+func (el *elsewhere) OwnDirsLocked(id index.ID) {
+	if el.Remote == nil {
 		return
 	}
-	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
-		en := e.Mu.Ix.At(p)
-		if en.Tiers&e.Remote.Bit == 0 {
+	for p := el.Mu.Ix.Parent(id); p != index.Root && p != 0; p = el.Mu.Ix.Parent(p) {
+		en := el.Mu.Ix.At(p)
+		if en.Tiers&el.Remote.Bit == 0 {
 			return // and so are the directories above
 		}
-		e.OwnDirLocked(p, en)
+		el.OwnDirLocked(p, en)
 	}
 }
 
 // OwnDirLocked makes a directory of other nodes this node's own. It gets a new version, because the version of the
 // other nodes may have been removed while this one was being filled.
-func (e *elsewhere) OwnDirLocked(id index.ID, en *index.Entry) {
-	e.ClearTiersLocked(id, en, e.Remote.Bit)
-	en.Seq = e.NextSeqLocked()
-	e.DirEventLocked(event.DirCreated, id)
+func (el *elsewhere) OwnDirLocked(id index.ID, en *index.Entry) {
+	el.ClearTiersLocked(id, en, el.Remote.Bit)
+	en.Seq = el.NextSeqLocked()
+	el.DirEventLocked(event.DirCreated, id)
 }
 
 // BuryLocked makes the versions of a name on other nodes void, if the name was unlinked or has expired. The caller
 // still holds the lock, so that no look-up finds on other nodes what is gone here.
-func (e *elsewhere) BuryLocked(id index.ID, reason fate.Reason) {
-	if e.Remote == nil {
+func (el *elsewhere) BuryLocked(id index.ID, reason fate.Reason) {
+	if el.Remote == nil {
 		return
 	}
-	path := e.Mu.Ix.Path(id)
+	path := el.Mu.Ix.Path(id)
 	switch reason {
 	case fate.ReasonUnlink:
-		e.Far.Bury([]driver.Grave{{Path: path, Seq: e.NextSeqLocked()}})
+		el.Far.Bury([]driver.Grave{{Path: path, Seq: el.NextSeqLocked()}})
 	case fate.ReasonExpired: // a version that another node stored meanwhile stays
-		e.Far.Bury([]driver.Grave{{Path: path, Seq: e.Mu.Ix.At(id).Seq + 1}})
+		el.Far.Bury([]driver.Grave{{Path: path, Seq: el.Mu.Ix.At(id).Seq + 1}})
 	}
 	// PublishedLocked decides about replaced versions. Lost versions stay on other nodes. Versions removed on
 	// another node have a grave already.
@@ -387,62 +387,62 @@ func (e *elsewhere) BuryLocked(id index.ID, reason fate.Reason) {
 // PublishedLocked follows the commit of a version. Versions of other nodes that existed when it was begun are
 // replaced; with replaces set, that holds for versions not yet known here, too. A version that came meanwhile stays:
 // two nodes that compute the same block at the same time do not remove each other's copy.
-func (e *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *state.Gone) {
-	if e.Remote == nil || !e.Mu.Ix.Linked(id) {
+func (el *elsewhere) PublishedLocked(id index.ID, en *index.Entry, begun uint64, replaces bool, g *state.Gone) {
+	if el.Remote == nil || !el.Mu.Ix.Linked(id) {
 		return
 	}
-	e.OwnDirsLocked(id)
-	path := e.Mu.Ix.Path(id)
-	l, ok := e.Locate(path)
+	el.OwnDirsLocked(id)
+	path := el.Mu.Ix.Path(id)
+	l, ok := el.Locate(path)
 	// It is not asked for: the look-up before has made an entry of what others had, and raised the numbers above its.
-	if ok && e.observeLocked(l.Seq) && en.Seq <= l.Seq {
-		en.Seq = e.NextSeqLocked()
+	if ok && el.observeLocked(l.Seq) && en.Seq <= l.Seq {
+		en.Seq = el.NextSeqLocked()
 	}
-	if replaces && !e.Mu.Room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // other nodes are not told of raw files
+	if replaces && !el.Mu.Room.Group(en.Group).Pinned() || ok && l.Seq <= begun { // other nodes are not told of raw files
 		g.Graves = append(g.Graves, driver.Grave{Path: path, Seq: min(begun, en.Seq-1) + 1})
 	}
 }
 
 // OtherElsewhereLocked reports whether other nodes or Finders have another version than the entry en, or a copy that it
 // does not have, or may have one as far as this node knows without asking.
-func (e *elsewhere) OtherElsewhereLocked(id index.ID, en *index.Entry) bool {
-	path := e.Mu.Ix.Path(id)
-	l, s := e.latestLocked(path)
+func (el *elsewhere) OtherElsewhereLocked(id index.ID, en *index.Entry) bool {
+	path := el.Mu.Ix.Path(id)
+	l, s := el.latestLocked(path)
 	if s == nil {
-		return e.Asker != nil && e.Asker.Unknown(path)
+		return el.Asker != nil && el.Asker.Unknown(path)
 	}
 	return en.Tiers&s.Bit == 0 || l.Seq != en.Seq
 }
 
 // EmptyElsewhere fails with ErrNotEmpty if other nodes have something in a directory that is to be removed. It asks
 // them, so it blocks, for removeWait at most.
-func (e *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name string) error {
-	if e.Remote == nil {
+func (el *elsewhere) EmptyElsewhere(ctx context.Context, parent index.ID, name string) error {
+	if el.Remote == nil {
 		return nil
 	}
 	var g state.Gone
 	path := ""
 	var unknown []string
-	e.Mu.Lock()
-	id := e.FindLocked(parent, name)
-	if id != 0 && e.Mu.Ix.At(id).IsDir() && e.Mu.Ix.Children(id) == 0 { // else the caller finds out
-		path, unknown = e.Mu.Ix.Path(id), e.UnknownDirsLocked(id)
+	el.Mu.Lock()
+	id := el.FindLocked(parent, name)
+	if id != 0 && el.Mu.Ix.At(id).IsDir() && el.Mu.Ix.Children(id) == 0 { // else the caller finds out
+		path, unknown = el.Mu.Ix.Path(id), el.UnknownDirsLocked(id)
 	}
-	e.TellOutdatedLocked(&g)
-	e.Mu.Unlock()
-	e.Finish(&g)
+	el.TellOutdatedLocked(&g)
+	el.Mu.Unlock()
+	el.Finish(&g)
 	if path == "" {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
-	e.Ask(asking, unknown)
-	if _, known := e.Locate(path); !known {
+	el.Ask(asking, unknown)
+	if _, known := el.Locate(path); !known {
 		return nil
 	}
 	found := false
-	err := e.Far.List(asking, path, func(name string, said *driver.Located) bool {
-		_, found = e.listed(path+"/"+name, said)
+	err := el.Far.List(asking, path, func(name string, said *driver.Located) bool {
+		_, found = el.listed(path+"/"+name, said)
 		return !found
 	})
 	switch {

@@ -17,47 +17,47 @@ import (
 // FetchAside fetches a block of other nodes into memory without a name, because another version has the name. w has
 // the key, the size and the checksum of the block. The caller carries the block on: with LandLocked and Enter, or with
 // Drop.
-func (e *loads) FetchAside(ctx context.Context, w state.Wanted) (state.Fetched, error) {
-	p := &promotion{e: e.core, seq: w.Seq, tier: e.Remote, away: make(chan struct{}), done: make(chan struct{})}
+func (ld *loads) FetchAside(ctx context.Context, w state.Wanted) (state.Fetched, error) {
+	p := &promotion{e: ld.core, seq: w.Seq, tier: ld.Remote, away: make(chan struct{}), done: make(chan struct{})}
 	p.Load = lane.Load{Size: w.Size, Sum: w.Sum, Copy: true, For: p}
 	close(p.away)
 	p.Key, _ = block.ParseKey(w.Path)
-	e.Mu.Lock()
-	if e.Mu.Closed {
-		e.Mu.Unlock()
+	ld.Mu.Lock()
+	if ld.Mu.Closed {
+		ld.Mu.Unlock()
 		return nil, block.ErrClosed
 	}
 	dir, _, below := strings.Cut(w.Path, "/")
 	if !below {
 		dir = ""
 	}
-	p.bill = e.Mu.Room.Group(e.Mu.Room.Number(block.GroupID(dir))).Bill() // its owner is not known yet
-	e.orphans[p] = struct{}{}
-	e.Mu.Unlock()
-	err := e.roomForPromotion(ctx, p)
+	p.bill = ld.Mu.Room.Group(ld.Mu.Room.Number(block.GroupID(dir))).Bill() // its owner is not known yet
+	ld.orphans[p] = struct{}{}
+	ld.Mu.Unlock()
+	err := ld.roomForPromotion(ctx, p)
 	if err == nil {
-		p.blob, p.File, err = e.space.CreateFile(ctx, nil)
+		p.blob, p.File, err = ld.space.CreateFile(ctx, nil)
 	}
 	if err != nil {
-		e.noRoom(p, err)
+		ld.noRoom(p, err)
 		return nil, err
 	}
 	done := make(chan *driver.Outcome, 1)
 	var settled atomic.Bool // by the first of two: the tier, or the caller when it stops waiting
 	p.aside = func(o *driver.Outcome) {
 		if !settled.CompareAndSwap(false, true) {
-			e.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
+			ld.failPromotion(p, block.ErrNotFound) // now that nothing writes to its file
 			return
 		}
 		done <- o
 	}
-	e.requestLoad(p)
-	t := time.NewTimer(e.Opts.PromoteTimeout)
+	ld.requestLoad(p)
+	t := time.NewTimer(ld.Opts.PromoteTimeout)
 	defer t.Stop()
 	err = block.ErrNotFound
 	select {
 	case o := <-done:
-		return e.fetchedAside(p, o)
+		return ld.fetchedAside(p, o)
 	case <-p.done: // the engine is being closed
 		return nil, p.err
 	case <-t.C:
@@ -65,17 +65,17 @@ func (e *loads) FetchAside(ctx context.Context, w state.Wanted) (state.Fetched, 
 		err = ctx.Err()
 	}
 	if !settled.CompareAndSwap(false, true) {
-		return e.fetchedAside(p, <-done)
+		return ld.fetchedAside(p, <-done)
 	}
 	return nil, err
 }
 
-func (e *loads) fetchedAside(p *promotion, o *driver.Outcome) (state.Fetched, error) {
+func (ld *loads) fetchedAside(p *promotion, o *driver.Outcome) (state.Fetched, error) {
 	if o.Status == driver.Loaded {
 		return &fetched{p, o}, nil
 	}
 	err := errors.Join(block.ErrNotFound, o.Err)
-	e.failPromotion(p, err)
+	ld.failPromotion(p, err)
 	return nil, err
 }
 
@@ -110,11 +110,11 @@ func (f *fetched) Enter() error {
 func (f *fetched) Drop(err error) { f.p.e.loads.failPromotion(f.p, err) }
 
 // PromoteTaken is promote for a block that Take copies.
-func (e *loads) PromoteTaken(ctx context.Context, id index.ID) error {
-	e.Mu.Lock()
-	p, first := e.promotionLocked(id, false)
+func (ld *loads) PromoteTaken(ctx context.Context, id index.ID) error {
+	ld.Mu.Lock()
+	p, first := ld.promotionLocked(id, false)
 	if p == nil {
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		return state.ErrStale
 	}
 	if first { // else the tier may be loading it, and another process waits for it
@@ -122,9 +122,9 @@ func (e *loads) PromoteTaken(ctx context.Context, id index.ID) error {
 	}
 	p.waiters++
 	p.tier.HastenLocked(&p.Load)
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	if first {
-		e.startPromotion(p)
+		ld.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, nil, state.NoDeadline)
+	return ld.awaitPromotion(ctx, p, nil, state.NoDeadline)
 }

@@ -10,23 +10,23 @@ import (
 )
 
 // ExpirePromotions ends the waits for promotions that took longer than PromoteTimeout, or than their deadline.
-func (e *loads) ExpirePromotions() {
+func (ld *loads) ExpirePromotions() {
 	var all []*promotion
-	e.Mu.Lock()
-	for _, p := range e.promotions {
+	ld.Mu.Lock()
+	for _, p := range ld.promotions {
 		all = append(all, p)
 	}
-	for p := range e.orphans {
+	for p := range ld.orphans {
 		all = append(all, p)
 	}
-	e.Mu.Unlock()
-	e.turnAway(all, e.Now())
+	ld.Mu.Unlock()
+	ld.turnAway(all, ld.Now())
 }
 
 // turnAway ends the waits for some promotions that are over at now (nanoseconds since the epoch). They are misses.
-func (e *loads) turnAway(list []*promotion, now int64) {
+func (ld *loads) turnAway(list []*promotion, now int64) {
 	var late []laterOpen
-	e.Mu.Lock()
+	ld.Mu.Lock()
 	for _, p := range list {
 		if p.finished {
 			continue
@@ -37,11 +37,11 @@ func (e *loads) turnAway(list []*promotion, now int64) {
 			}
 			late = append(late, l)
 			p.waiters--
-			e.waitedLocked(p, l.deadline)
+			ld.waitedLocked(p, l.deadline)
 			return true
 		})
 	}
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	for _, l := range late {
 		l.then(nil, block.ErrNotFound)
 	}
@@ -49,20 +49,20 @@ func (e *loads) turnAway(list []*promotion, now int64) {
 
 // waitedLocked counts a wait for a promotion that has come to its end. deadline: that end was an
 // open deadline, not PromoteTimeout.
-func (e *loads) waitedLocked(p *promotion, deadline bool) {
+func (ld *loads) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
-		e.Mu.Counters.DeadlineExceeded++
-		e.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Deadline, fate.ReasonExceeded)
+		ld.Mu.Counters.DeadlineExceeded++
+		ld.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Deadline, fate.ReasonExceeded)
 	} else {
 		p.tier.StatsLocked().PromoteTimeouts++
-		e.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Unreachable, fate.ReasonTimeout)
+		ld.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Unreachable, fate.ReasonTimeout)
 	}
 }
 
 // awaitPromotion waits for the end of a promotion, and at most for PromoteTimeout or deadline. It
 // fails with ErrNotFound after that, or when away is closed; or with ctx's error.
-func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
-	t := time.NewTimer(min(e.Opts.PromoteTimeout, deadline))
+func (ld *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan struct{}, deadline time.Duration) error {
+	t := time.NewTimer(min(ld.Opts.PromoteTimeout, deadline))
 	defer t.Stop()
 	late := false
 	select {
@@ -73,18 +73,18 @@ func (e *loads) awaitPromotion(ctx context.Context, p *promotion, away <-chan st
 	case <-away:
 	case <-ctx.Done():
 	}
-	e.Mu.Lock()
+	ld.Mu.Lock()
 	if p.finished {
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		<-p.done
 		return p.err
 	}
 	p.waiters--
 	err, key := ctx.Err(), p.Key
 	if err == nil && late {
-		e.waitedLocked(p, deadline < e.Opts.PromoteTimeout)
+		ld.waitedLocked(p, deadline < ld.Opts.PromoteTimeout)
 	}
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	if err != nil {
 		return err
 	}

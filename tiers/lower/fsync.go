@@ -21,66 +21,66 @@ import (
 // of pinned groups live in memory only, and Fsync does nothing for them.
 //
 // Fsync fails with the tier's error (ErrUnavailable, ErrNoSpace), with ErrPoisoned if a write has failed, or with ctx's.
-func (e *copies) Fsync(ctx context.Context, id index.ID) error {
-	e.Mu.Lock()
-	en, f := e.Mu.Ix.At(id), e.Mu.Files[id]
-	dir, kind := en.IsDir(), e.KindLocked(en)
-	e.Mu.Unlock()
+func (cp *copies) Fsync(ctx context.Context, id index.ID) error {
+	cp.Mu.Lock()
+	en, f := cp.Mu.Ix.At(id), cp.Mu.Files[id]
+	dir, kind := en.IsDir(), cp.KindLocked(en)
+	cp.Mu.Unlock()
 	if dir {
-		return e.FsyncDir(ctx, id)
+		return cp.FsyncDir(ctx, id)
 	}
 	if f != nil && kind != draft.Plain {
 		var err error
-		if kind, err = e.writing.Sync(f); err != nil {
+		if kind, err = cp.writing.Sync(f); err != nil {
 			return err
 		}
 	}
 	if kind != draft.Block {
 		return nil
 	}
-	return e.makeDurable(ctx, nil, id)
+	return cp.makeDurable(ctx, nil, id)
 }
 
 // FsyncDir waits until all blocks below a directory, and all removals and renames, are durable. It skips blocks that
 // are not committed yet or are open for writing. As with Fsync, write budgets and admission do not count, nor does a
 // cascade that is off. It fails with the first error of the tier that keeps a block from being durable (ErrNoSpace,
 // ErrUnavailable), or with ctx's error.
-func (e *copies) FsyncDir(ctx context.Context, dir index.ID) error {
-	s := e.Keeper()
+func (cp *copies) FsyncDir(ctx context.Context, dir index.ID) error {
+	s := cp.Keeper()
 	if s == nil {
 		return nil
 	}
 	var ids []index.ID
-	e.Mu.Lock()
-	e.Mu.Ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
-		if en.Tiers&s.Bit == 0 && e.cascadableLocked(id, en) && !e.OpenForWritingLocked(id) {
+	cp.Mu.Lock()
+	cp.Mu.Ix.Descend(dir, func(id index.ID, en *index.Entry) bool {
+		if en.Tiers&s.Bit == 0 && cp.cascadableLocked(id, en) && !cp.OpenForWritingLocked(id) {
 			ids = append(ids, id)
 		}
 		return true
 	})
-	e.Mu.Unlock()
+	cp.Mu.Unlock()
 	var errs error
 	for len(ids) > 0 && ctx.Err() == nil && errs == nil {
-		n, err := e.storeSome(ctx, s, ids)
+		n, err := cp.storeSome(ctx, s, ids)
 		ids, errs = ids[n:], err
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return errors.Join(errs, e.flushTier(ctx, nil, s))
+	return errors.Join(errs, cp.flushTier(ctx, nil, s))
 }
 
 // storeSome copies down the first n blocks of ids, as many as the queue may hold. It waits for them, and returns n. It
 // forces copies that the tier would otherwise refuse.
-func (e *copies) storeSome(ctx context.Context, s *state.Secondary, ids []index.ID) (n int, err error) {
+func (cp *copies) storeSome(ctx context.Context, s *state.Secondary, ids []index.ID) (n int, err error) {
 	done := make(chan error, state.RecordBatch)
-	e.Mu.Lock()
-	if e.Mu.Closed {
-		e.Mu.Unlock()
+	cp.Mu.Lock()
+	if cp.Mu.Closed {
+		cp.Mu.Unlock()
 		return 0, block.ErrClosed
 	}
-	n, waits := e.storeBatchLocked(s, ids, done)
-	e.Mu.Unlock()
+	n, waits := cp.storeBatchLocked(s, ids, done)
+	cp.Mu.Unlock()
 	for range waits {
 		if cause := waitStored(ctx, nil, done); cause != nil && (err == nil || errors.Is(err, block.ErrBudget)) {
 			err = cause
@@ -93,7 +93,7 @@ func (e *copies) storeSome(ctx context.Context, s *state.Secondary, ids []index.
 		return n, err
 	}
 	for _, id := range ids[:n] { // some were under way when they became urgent
-		if err := e.storeAgain(ctx, s, id); err != nil {
+		if err := cp.storeAgain(ctx, s, id); err != nil {
 			return n, err
 		}
 	}
@@ -102,7 +102,7 @@ func (e *copies) storeSome(ctx context.Context, s *state.Secondary, ids []index.
 
 // storeBatchLocked queues copies of the first n blocks of ids, as many as one batch may have. It returns n, and the
 // number of results that will come to done.
-func (e *copies) storeBatchLocked(s *state.Secondary, ids []index.ID, done chan error) (n, waits int) {
+func (cp *copies) storeBatchLocked(s *state.Secondary, ids []index.ID, done chan error) (n, waits int) {
 	var bytes int64
 	queued := map[index.ID]*lane.Store{}
 	for op := range s.QueuedLocked() {
@@ -114,11 +114,11 @@ func (e *copies) storeBatchLocked(s *state.Secondary, ids []index.ID, done chan 
 	for n < len(ids) && n < state.RecordBatch && (bytes < s.Opts.QueueBytes || n == 0) {
 		id := ids[n]
 		n++
-		if !e.Mu.Ix.Valid(id) {
+		if !cp.Mu.Ix.Valid(id) {
 			continue
 		}
-		en := e.Mu.Ix.At(id)
-		if en.Tiers&s.Bit != 0 || !e.cascadableLocked(id, en) || e.OpenForWritingLocked(id) {
+		en := cp.Mu.Ix.At(id)
+		if en.Tiers&s.Bit != 0 || !cp.cascadableLocked(id, en) || cp.OpenForWritingLocked(id) {
 			continue
 		}
 		bytes += en.Size
@@ -128,37 +128,37 @@ func (e *copies) storeBatchLocked(s *state.Secondary, ids []index.ID, done chan 
 			op.Force = true
 			continue
 		}
-		e.copyLocked(s, id, en, lane.Store{Force: true}, false, done)
+		cp.copyLocked(s, id, en, lane.Store{Force: true}, false, done)
 	}
 	return n, waits
 }
 
 // storeAgain is storeNow, forced, for a block that may be gone.
-func (e *copies) storeAgain(ctx context.Context, s *state.Secondary, id index.ID) error {
-	e.Mu.Lock()
-	gone := !e.Mu.Ix.Valid(id)
+func (cp *copies) storeAgain(ctx context.Context, s *state.Secondary, id index.ID) error {
+	cp.Mu.Lock()
+	gone := !cp.Mu.Ix.Valid(id)
 	if !gone {
-		e.Mu.Ix.At(id).Lookups++ // so that the entry stays
+		cp.Mu.Ix.At(id).Lookups++ // so that the entry stays
 	}
-	e.Mu.Unlock()
+	cp.Mu.Unlock()
 	if gone {
 		return nil
 	}
-	defer e.names.Forget(id, 1)
-	_, err := e.storeNow(ctx, nil, s, id, true)
+	defer cp.names.Forget(id, 1)
+	_, err := cp.storeNow(ctx, nil, s, id, true)
 	return err
 }
 
 // Drain waits until all blocks that were to be cascaded when it was called are copied, as far as the tiers take them,
 // and durable, or until ctx ends. It does not wait for blocks that are committed meanwhile, so it ends under any load.
-func (e *copies) Drain(ctx context.Context) error {
+func (cp *copies) Drain(ctx context.Context) error {
 	var errs []error
-	for _, s := range e.Tiers {
-		if err := e.drainTier(ctx, s); err != nil {
+	for _, s := range cp.Tiers {
+		if err := cp.drainTier(ctx, s); err != nil {
 			return fmt.Errorf("tier %s: %w", s.Opts.Name, err)
 		}
 		if s.Syncer != nil {
-			if err := e.flushTier(ctx, nil, s); err != nil {
+			if err := cp.flushTier(ctx, nil, s); err != nil {
 				errs = append(errs, fmt.Errorf("tier %s: %w", s.Opts.Name, err))
 			}
 		}
@@ -167,16 +167,16 @@ func (e *copies) Drain(ctx context.Context) error {
 }
 
 // drainTier waits until one tier has got the blocks that were to be cascaded to it.
-func (e *copies) drainTier(ctx context.Context, s *state.Secondary) error {
+func (cp *copies) drainTier(ctx context.Context, s *state.Secondary) error {
 	for so := (lane.Progress{}); ; {
 		done := make(chan error, 1)
-		e.Mu.Lock()
-		if e.Mu.Closed {
-			e.Mu.Unlock()
+		cp.Mu.Lock()
+		if cp.Mu.Closed {
+			cp.Mu.Unlock()
 			return block.ErrClosed
 		}
 		more := s.BarrierLocked(&so, func(err error) { done <- err })
-		e.Mu.Unlock()
+		cp.Mu.Unlock()
 		if err := waitStored(ctx, nil, done); err != nil || !more {
 			return err
 		}

@@ -242,16 +242,16 @@ func (s *owner) Loaded(b *lane.Batch) {
 }
 
 // leftLocked evicts a block after the copy that leaveLocked queued, unless the block was used meanwhile.
-func (e *copies) leftLocked(s *state.Secondary, op *lane.Store, g *state.Gone) {
-	if !op.Leaving || !e.Mu.Ix.Valid(op.ID) {
+func (cp *copies) leftLocked(s *state.Secondary, op *lane.Store, g *state.Gone) {
+	if !op.Leaving || !cp.Mu.Ix.Valid(op.ID) {
 		return
 	}
-	en := e.Mu.Ix.At(op.ID)
+	en := cp.Mu.Ix.At(op.ID)
 	if en.Seq != op.Seq || en.Tiers&s.Bit == 0 || !en.InMemory() || en.Flags&(index.FlagPolicy|index.FlagPinned) != 0 ||
-		en.Opens > 0 || e.Mu.Files[op.ID] != nil || !e.Mu.Ix.Linked(op.ID) {
+		en.Opens > 0 || cp.Mu.Files[op.ID] != nil || !cp.Mu.Ix.Linked(op.ID) {
 		return
 	}
-	e.Mu.Counters.Evicted++
-	e.Mu.Counters.EvictedBytes += uint64(en.Size)
-	e.space.EvictOneLocked(op.ID, en, fate.ReasonCapacity, g)
+	cp.Mu.Counters.Evicted++
+	cp.Mu.Counters.EvictedBytes += uint64(en.Size)
+	cp.space.EvictOneLocked(op.ID, en, fate.ReasonCapacity, g)
 }

@@ -67,8 +67,8 @@ type prefetch struct {
 // Prefetch brings blocks into memory, in order. It loads a bounded number of bytes at a time, so that callers that
 // wait for a single block are not crowded out. It returns when Done has been called for all paths. When ctx is done,
 // it begins no more loads, and the remaining paths fail with ctx's error.
-func (e *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
-	f := &prefetch{e: e.core, r: r, max: min(prefetchBytes, e.Opts.CapacityBytes/8), room: make(chan struct{}, 1)}
+func (ld *loads) Prefetch(ctx context.Context, r PrefetchRequest) {
+	f := &prefetch{e: ld.core, r: r, max: min(prefetchBytes, ld.Opts.CapacityBytes/8), room: make(chan struct{}, 1)}
 	told := make([]bool, len(r.Paths))
 	f.r.Done = func(i int, res PrefetchResult) {
 		told[i] = true
@@ -182,28 +182,28 @@ type prefetchFound struct {
 }
 
 // prefetchFindLocked finds the block of the i-th path, and makes its promotion if more loads may begin.
-func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
+func (ld *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x prefetchFound) {
 	path := r.Paths[i]
 	id := index.ID(0)
 	if block.CheckPath(state.View(path)) == nil {
-		id = e.elsewhere.WalkLocked(string(path))
+		id = ld.elsewhere.WalkLocked(string(path))
 	}
-	if id == 0 || e.ExpiredLocked(id) || !e.ShowsLocked(r.As, e.Mu.Ix.Parent(id), id) {
+	if id == 0 || ld.ExpiredLocked(id) || !ld.ShowsLocked(r.As, ld.Mu.Ix.Parent(id), id) {
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	}
-	en := e.Mu.Ix.At(id)
+	en := ld.Mu.Ix.At(id)
 	switch {
 	case en.IsDir():
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
-	case !e.HollowLocked(id, en):
-		e.names.LeaseLocked(id, en, e.Now(), r.As, r.Request)
+	case !ld.HollowLocked(id, en):
+		ld.names.LeaseLocked(id, en, ld.Now(), r.As, r.Request)
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
 	case !more:
 		return prefetchFound{full: true}
 	}
-	x.p, x.first = e.promotionLocked(id, false)
+	x.p, x.first = ld.promotionLocked(id, false)
 	if x.p == nil { // the engine closes
 		x.result = PrefetchResult{Err: block.ErrClosed}
 	}
@@ -211,26 +211,26 @@ func (e *loads) prefetchFindLocked(r *PrefetchRequest, i int, more bool) (x pref
 }
 
 // awaitPrefetchLocked makes the promotion of x call f.ended when it ends.
-func (e *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
+func (ld *loads) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p := x.p
 	if x.first {
 		p.Ahead, p.Request = true, f.r.Request
 	}
 	p.waiters++
-	p.later = append(p.later, laterOpen{until: e.Now() + int64(e.Opts.PromoteTimeout), then: func(_ *os.File, err error) {
+	p.later = append(p.later, laterOpen{until: ld.Now() + int64(ld.Opts.PromoteTimeout), then: func(_ *os.File, err error) {
 		if err == nil {
-			e.leaseFetched(p.id, &f.r)
+			ld.leaseFetched(p.id, &f.r)
 		}
 		f.ended(i, p.Size, err)
 	}})
 }
 
 // leaseFetched grants a loaded block the lease of the request, and ends the pin of the load.
-func (e *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
-	e.Mu.Lock()
-	e.names.LeaseLocked(id, e.Mu.Ix.At(id), e.Now(), r.As, r.Request)
-	e.Mu.Unlock()
-	e.writing.CloseRead(id)
+func (ld *loads) leaseFetched(id index.ID, r *PrefetchRequest) {
+	ld.Mu.Lock()
+	ld.names.LeaseLocked(id, ld.Mu.Ix.At(id), ld.Now(), r.As, r.Request)
+	ld.Mu.Unlock()
+	ld.writing.CloseRead(id)
 }
 
 // start reports the results that are known already, and starts the promotions; those of one tier become few jobs.
@@ -301,7 +301,7 @@ const MaxHintCalls = 16
 
 // Hint begins to bring blocks into memory, in order, and returns at once. While MaxHintCalls requests are under way,
 // it does nothing.
-func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
+func (ld *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 	if len(paths) == 0 {
 		return
 	}
@@ -314,13 +314,13 @@ func (e *loads) Hint(as *event.Viewer, request string, paths [][]byte) {
 		text = append(text, p...)
 		own[i] = text[len(text)-len(p):]
 	}
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	if e.Mu.Closed || !e.hints.Take(1, MaxHintCalls) {
+	ld.Mu.Lock()
+	defer ld.Mu.Unlock()
+	if ld.Mu.Closed || !ld.hints.Take(1, MaxHintCalls) {
 		return
 	}
-	e.Work.Go(func() { // ends with the engine's context
-		e.Prefetch(e.Ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
-		e.hints.Give(1)
+	ld.Work.Go(func() { // ends with the engine's context
+		ld.Prefetch(ld.Ctx, PrefetchRequest{Request: request, Paths: own, As: as, Done: func(int, PrefetchResult) {}})
+		ld.hints.Give(1)
 	})
 }

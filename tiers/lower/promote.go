@@ -75,134 +75,134 @@ type laterOpen struct {
 //
 // It fails with ErrPending (hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
 // blocks that cannot be evicted); ErrStale (the name is gone); or ctx's error.
-func (e *loads) Promote(ctx context.Context, w state.Waiter, id index.ID, hint bool) error {
-	return e.PromoteWithin(ctx, w, id, hint, state.NoDeadline)
+func (ld *loads) Promote(ctx context.Context, w state.Waiter, id index.ID, hint bool) error {
+	return ld.PromoteWithin(ctx, w, id, hint, state.NoDeadline)
 }
 
 // PromoteWithin is promote, but gives up after deadline, too.
-func (e *loads) PromoteWithin(ctx context.Context, w state.Waiter, id index.ID, hint bool, deadline time.Duration) error {
-	e.Mu.Lock()
-	p, first := e.promotionLocked(id, false)
+func (ld *loads) PromoteWithin(ctx context.Context, w state.Waiter, id index.ID, hint bool, deadline time.Duration) error {
+	ld.Mu.Lock()
+	p, first := ld.promotionLocked(id, false)
 	if p == nil {
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		return state.ErrStale
 	}
-	if hint && first && len(e.promotions) > maxHints {
-		delete(e.promotions, id)
-		e.Mu.Unlock()
+	if hint && first && len(ld.promotions) > maxHints {
+		delete(ld.promotions, id)
+		ld.Mu.Unlock()
 		return block.ErrPending
 	}
 	if !hint {
 		p.waiters++
 		p.tier.HastenLocked(&p.Load)
 	}
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	if hint {
 		if first {
-			e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
+			ld.Work.Go(func() { ld.beginPromotion(ld.Ctx, p) }) // ends with the engine's context at the latest
 		}
 		return block.ErrPending
 	}
 	state.Announce(w)
 	if first {
-		e.startPromotion(p)
+		ld.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, nil, deadline)
+	return ld.awaitPromotion(ctx, p, nil, deadline)
 }
 
 // PromoteOwn is promote on behalf of another node. It takes the block only from this node's tiers: it must not ask
 // other nodes, because they may be waiting for this one. It fails with ErrNotFound where only other nodes could give
 // the block.
-func (e *loads) PromoteOwn(ctx context.Context, id index.ID) error {
-	e.Mu.Lock()
-	p, first := e.promotionLocked(id, true)
+func (ld *loads) PromoteOwn(ctx context.Context, id index.ID) error {
+	ld.Mu.Lock()
+	p, first := ld.promotionLocked(id, true)
 	switch {
 	case p == nil:
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		return state.ErrStale
-	case p.tier == e.Remote:
+	case p.tier == ld.Remote:
 		if first {
-			delete(e.promotions, id)
+			delete(ld.promotions, id)
 		}
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		return block.ErrNotFound
 	}
 	p.waiters++
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	if first {
-		e.startPromotion(p)
+		ld.startPromotion(p)
 	}
-	return e.awaitPromotion(ctx, p, p.away, state.NoDeadline)
+	return ld.awaitPromotion(ctx, p, p.away, state.NoDeadline)
 }
 
 // promotionLocked returns the promotion of a hollow block. If there is none it makes one, and the caller sees to its
 // start. own says that the caller would not have the block from other nodes. The result is nil if the block is not
 // hollow.
-func (e *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
-	en := e.Mu.Ix.At(id)
-	if !e.HollowLocked(id, en) || e.Mu.Closed {
+func (ld *loads) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
+	en := ld.Mu.Ix.At(id)
+	if !ld.HollowLocked(id, en) || ld.Mu.Closed {
 		return nil, false
 	}
-	if p = e.promotions[id]; p != nil {
+	if p = ld.promotions[id]; p != nil {
 		p.own = p.own && own
 		return p, false
 	}
 	p = &promotion{
-		e: e.core, id: id, seq: en.Seq, own: own && e.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
-		bill: e.Mu.Room.Bill(en.Group, en.Accounts), // what is pinned of it counts already
+		e: ld.core, id: id, seq: en.Seq, own: own && ld.OwnTiers(en) != 0, away: make(chan struct{}), done: make(chan struct{}),
+		bill: ld.Mu.Room.Bill(en.Group, en.Accounts), // what is pinned of it counts already
 	}
 	p.Load = lane.Load{Size: en.Size, Sum: block.Checksum{Sum: en.Sum, Valid: en.HasSum()}, For: p}
-	e.promotions[id] = p
-	e.chooseLocked(p, en)
+	ld.promotions[id] = p
+	ld.chooseLocked(p, en)
 	return p, true
 }
 
 // PromoteLater is promote for a caller that does not wait. It calls then when the block is in memory or cannot be
 // had, from any goroutine, possibly before PromoteLater returns. then must not block. PromoteLater gives up after
 // deadline.
-func (e *loads) PromoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
-	e.Mu.Lock()
-	p, first := e.promotionLocked(id, false)
+func (ld *loads) PromoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
+	ld.Mu.Lock()
+	p, first := ld.promotionLocked(id, false)
 	if p == nil {
-		e.Mu.Unlock()
+		ld.Mu.Unlock()
 		then(nil, state.ErrStale)
 		return
 	}
 	p.waiters++
 	p.tier.HastenLocked(&p.Load)
-	until := e.Now() + int64(min(deadline, e.Opts.PromoteTimeout))
-	p.later = append(p.later, laterOpen{then, until, deadline < e.Opts.PromoteTimeout})
-	e.Mu.Unlock()
+	until := ld.Now() + int64(min(deadline, ld.Opts.PromoteTimeout))
+	p.later = append(p.later, laterOpen{then, until, deadline < ld.Opts.PromoteTimeout})
+	ld.Mu.Unlock()
 	if first {
-		e.startPromotion(p)
+		ld.startPromotion(p)
 	}
-	if deadline < e.Opts.PromoteTimeout {
-		time.AfterFunc(deadline, func() { e.turnAway([]*promotion{p}, until) }) // whatever the clock of now says
+	if deadline < ld.Opts.PromoteTimeout {
+		time.AfterFunc(deadline, func() { ld.turnAway([]*promotion{p}, until) }) // whatever the clock of now says
 	}
 }
 
 // startPromotion begins a promotion without waiting for room.
-func (e *loads) startPromotion(p *promotion) {
-	if e.tryRoomForPromotion(p) == nil {
-		e.fillPromotion(p)
+func (ld *loads) startPromotion(p *promotion) {
+	if ld.tryRoomForPromotion(p) == nil {
+		ld.fillPromotion(p)
 		return
 	}
-	e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
+	ld.Work.Go(func() { ld.beginPromotion(ld.Ctx, p) }) // ends with the engine's context at the latest
 }
 
 // startPromotions is startPromotion for several promotions at a time, so that a tier gets them in few jobs.
-func (e *loads) startPromotions(list []*promotion) {
+func (ld *loads) startPromotions(list []*promotion) {
 	ready := list[:0]
 	for _, p := range list {
-		if e.tryRoomForPromotion(p) != nil {
-			e.Work.Go(func() { e.beginPromotion(e.Ctx, p) }) // ends with the engine's context at the latest
+		if ld.tryRoomForPromotion(p) != nil {
+			ld.Work.Go(func() { ld.beginPromotion(ld.Ctx, p) }) // ends with the engine's context at the latest
 			continue
 		}
-		if e.makeFile(p) {
+		if ld.makeFile(p) {
 			ready = append(ready, p)
 		}
 	}
-	for _, s := range e.queueLoads(ready) {
+	for _, s := range ld.queueLoads(ready) {
 		s.Flush()
 	}
 }
@@ -211,65 +211,65 @@ func (e *loads) startPromotions(list []*promotion) {
 const maxHints = 256
 
 // chooseLocked picks the tier to ask next. It returns false if no tier is left.
-func (e *loads) chooseLocked(p *promotion, en *index.Entry) bool {
+func (ld *loads) chooseLocked(p *promotion, en *index.Entry) bool {
 	left := en.Tiers &^ p.tried
-	if own := left &^ e.RemoteBit(); own != 0 || p.own {
+	if own := left &^ ld.RemoteBit(); own != 0 || p.own {
 		left = own // other nodes last
 	}
 	if left == 0 {
 		return false
 	}
-	p.tier = e.Tiers[bits.TrailingZeros16(left)]
-	if p.tier == e.Remote {
+	p.tier = ld.Tiers[bits.TrailingZeros16(left)]
+	if p.tier == ld.Remote {
 		close(p.away) // once: no tier is left then
 	}
-	p.Key = e.KeyLocked(p.id)
+	p.Key = ld.KeyLocked(p.id)
 	p.asked = 0
 	return true
 }
 
 // beginPromotion makes room and a file for the block, and asks the tier for it.
-func (e *loads) beginPromotion(ctx context.Context, p *promotion) {
-	if err := e.roomForPromotion(ctx, p); err != nil {
-		e.noRoom(p, err)
+func (ld *loads) beginPromotion(ctx context.Context, p *promotion) {
+	if err := ld.roomForPromotion(ctx, p); err != nil {
+		ld.noRoom(p, err)
 		return
 	}
-	e.fillPromotion(p)
+	ld.fillPromotion(p)
 }
 
-func (e *loads) noRoom(p *promotion, err error) {
-	e.Mu.Lock()
-	e.Mu.Counters.PromoteNoRoom++
-	e.Mu.Unlock()
-	e.failPromotion(p, err)
+func (ld *loads) noRoom(p *promotion, err error) {
+	ld.Mu.Lock()
+	ld.Mu.Counters.PromoteNoRoom++
+	ld.Mu.Unlock()
+	ld.failPromotion(p, err)
 }
 
 // fillPromotion makes the file of a promotion that has room, and asks the tier for the block.
-func (e *loads) fillPromotion(p *promotion) {
-	if e.makeFile(p) {
-		e.requestLoad(p)
+func (ld *loads) fillPromotion(p *promotion) {
+	if ld.makeFile(p) {
+		ld.requestLoad(p)
 	}
 }
 
 // makeFile makes the file of a promotion that has room. It returns false if the promotion has failed.
-func (e *loads) makeFile(p *promotion) bool {
-	err := e.space.AtOnce(func() (err error) {
-		p.blob, p.File, err = e.Primary.Create()
+func (ld *loads) makeFile(p *promotion) bool {
+	err := ld.space.AtOnce(func() (err error) {
+		p.blob, p.File, err = ld.Primary.Create()
 		return err
 	})
 	if err != nil {
-		e.noRoom(p, err)
+		ld.noRoom(p, err)
 	}
 	return err == nil
 }
 
 // roomForPromotion reserves memory for the block. Like a writer it waits for pins to go, for WriteTimeout and
 // PromoteTimeout at most. It evicts no block that is leased or has no copy yet: a miss is better.
-func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
-	deadline := e.Opts.Now().Add(min(e.Opts.WriteTimeout, e.Opts.PromoteTimeout))
+func (ld *loads) roomForPromotion(ctx context.Context, p *promotion) error {
+	deadline := ld.Opts.Now().Add(min(ld.Opts.WriteTimeout, ld.Opts.PromoteTimeout))
 	for waited := false; ; waited = true {
-		left := deadline.Sub(e.Opts.Now())
-		short := e.tryRoomForPromotion(p)
+		left := deadline.Sub(ld.Opts.Now())
+		short := ld.tryRoomForPromotion(p)
 		switch {
 		case short == nil:
 			return nil
@@ -279,11 +279,11 @@ func (e *loads) roomForPromotion(ctx context.Context, p *promotion) error {
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: block.ErrNoSpace}
 		}
 		if !waited {
-			e.space.Full(state.ChargeOf(p.Size), short.until)
+			ld.space.Full(state.ChargeOf(p.Size), short.until)
 		}
 		left = min(left, short.left)
 		if short.until > 0 {
-			left = min(left, time.Duration(short.until-e.Now())+time.Millisecond)
+			left = min(left, time.Duration(short.until-ld.Now())+time.Millisecond)
 		}
 		if err := state.WaitSpace(ctx, short.space, left); err != nil {
 			return err
@@ -300,25 +300,25 @@ type shortage struct {
 }
 
 // tryRoomForPromotion reserves memory for the block if that takes no waiting, and returns nil then.
-func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
+func (ld *loads) tryRoomForPromotion(p *promotion) *shortage {
 	n := state.ChargeOf(p.Size)
 	var g state.Gone
-	e.space.Gauge(n, false)
-	e.Mu.Lock()
-	short := &shortage{space: e.Mu.Room.Space(), left: e.Mu.Room.Wait(e.Opts.WriteTimeout), hopeless: e.Mu.Room.Hopeless(p.bill, 0, n)}
+	ld.space.Gauge(n, false)
+	ld.Mu.Lock()
+	short := &shortage{space: ld.Mu.Room.Space(), left: ld.Mu.Room.Wait(ld.Opts.WriteTimeout), hopeless: ld.Mu.Room.Hopeless(p.bill, 0, n)}
 	ok := false
 	if short.hopeless == nil {
-		ok, short.until = e.space.RoomLocked(p.bill, n, false, &g)
+		ok, short.until = ld.space.RoomLocked(p.bill, n, false, &g)
 	}
 	if ok {
 		p.charge = n
-		e.chargePromotionLocked(p, n)
+		ld.chargePromotionLocked(p, n)
 	}
-	high := ok && e.Mu.Room.High(0)
-	e.Mu.Unlock()
-	e.Finish(&g)
+	high := ok && ld.Mu.Room.High(0)
+	ld.Mu.Unlock()
+	ld.Finish(&g)
 	if high {
-		e.space.WakeEvictor()
+		ld.space.WakeEvictor()
 	}
 	if ok {
 		return nil
@@ -327,33 +327,33 @@ func (e *loads) tryRoomForPromotion(p *promotion) *shortage {
 }
 
 // chargePromotionLocked accounts for the memory of a promotion under way.
-func (e *loads) chargePromotionLocked(p *promotion, n int64) {
-	e.Mu.Room.Charge(p.bill, n, true)
+func (ld *loads) chargePromotionLocked(p *promotion, n int64) {
+	ld.Mu.Room.Charge(p.bill, n, true)
 }
 
 // finishPromotion enters a loaded block in memory, unless the name means something else by now.
-func (e *loads) finishPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
+func (ld *loads) finishPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
 	later, err := []laterOpen(nil), errChanged
 	for err == errChanged {
 		// Adopt compares the file's time with the record's.
-		mtime := e.promotedMtime(p)
+		mtime := ld.promotedMtime(p)
 		ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime)}
 		if err = os.NewSyscallError("futimens", state.Futimens(int(p.File.Fd()), ts)); err == nil {
-			later, err = e.enterPromoted(s, p, o, mtime)
+			later, err = ld.enterPromoted(s, p, o, mtime)
 		}
 	}
 	if err != nil {
-		e.failPromotion(p, err)
+		ld.failPromotion(p, err)
 		return
 	}
 	close(p.done)
 	for _, l := range later {
 		l.then(p.File, nil)
 	}
-	if err := e.writing.WriteRecord(p.id, p.File); err != nil {
-		e.Log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
+	if err := ld.writing.WriteRecord(p.id, p.File); err != nil {
+		ld.Log.Warn("record of a promoted block", zap.Stringer("key", p.Key), zap.Error(err))
 	}
-	e.names.Forget(p.id, 1)
+	ld.names.Forget(p.id, 1)
 	p.File.Close()
 }
 
@@ -361,10 +361,10 @@ func (e *loads) finishPromotion(s *state.Secondary, p *promotion, o *driver.Outc
 var errChanged = errors.New("the file has changed")
 
 // promotedMtime returns the modification time that the entry of a promotion has now, in nanoseconds.
-func (e *loads) promotedMtime(p *promotion) int64 {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	if en := e.promotedEntryLocked(p); en != nil {
+func (ld *loads) promotedMtime(p *promotion) int64 {
+	ld.Mu.Lock()
+	defer ld.Mu.Unlock()
+	if en := ld.promotedEntryLocked(p); en != nil {
 		return en.Mtime
 	}
 	return 0
@@ -373,10 +373,10 @@ func (e *loads) promotedMtime(p *promotion) int64 {
 // enterPromoted enters a loaded block, whose file has the time mtime, in memory, with one reference by the caller.
 // It returns the waiters to call. It fails with errChanged if the entry has another time by now, and with ErrStale if
 // the name means something else.
-func (e *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	en := e.promotedEntryLocked(p)
+func (ld *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outcome, mtime int64) ([]laterOpen, error) {
+	ld.Mu.Lock()
+	defer ld.Mu.Unlock()
+	en := ld.promotedEntryLocked(p)
 	if en != nil && en.Mtime != mtime {
 		return nil, errChanged
 	}
@@ -385,33 +385,33 @@ func (e *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outcom
 	if en == nil {
 		return nil, state.ErrStale
 	}
-	e.chargePromotionLocked(p, -p.charge)
+	ld.chargePromotionLocked(p, -p.charge)
 	en.Blob = uint64(p.blob)
 	if o.Sum.Valid && !en.HasSum() {
 		en.Sum, en.Flags = o.Sum.Sum, en.Flags|index.FlagSum
 	}
-	en.Atime = e.Now()
-	e.Mu.Hollow--
-	e.Mu.Blocks++
-	e.AddUsedLocked(en, p.charge)
+	en.Atime = ld.Now()
+	ld.Mu.Hollow--
+	ld.Mu.Blocks++
+	ld.AddUsedLocked(en, p.charge)
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays
-	e.ClassifyLocked(p.id, en)
-	e.TierEventLocked(event.Stored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
-	e.elsewhere.OwnDirsLocked(p.id)
-	delete(e.promotions, p.id)
+	ld.ClassifyLocked(p.id, en)
+	ld.TierEventLocked(event.Stored, "memory", p.id, fate.Cause{Reason: fate.ReasonPromoted})
+	ld.elsewhere.OwnDirsLocked(p.id)
+	delete(ld.promotions, p.id)
 	p.finished = true
 	return p.later, nil
 }
 
 // promotedEntryLocked returns the entry of a promotion if it still stands for the block that the promotion was begun
 // for, else nil.
-func (e *loads) promotedEntryLocked(p *promotion) *index.Entry {
-	if !e.Mu.Ix.Valid(p.id) || e.promotions[p.id] != p {
+func (ld *loads) promotedEntryLocked(p *promotion) *index.Entry {
+	if !ld.Mu.Ix.Valid(p.id) || ld.promotions[p.id] != p {
 		return nil
 	}
-	en := e.Mu.Ix.At(p.id)
-	if en.Seq != p.seq || en.InMemory() || e.Mu.Files[p.id] != nil || !e.Mu.Ix.Linked(p.id) {
+	en := ld.Mu.Ix.At(p.id)
+	if en.Seq != p.seq || en.InMemory() || ld.Mu.Files[p.id] != nil || !ld.Mu.Ix.Linked(p.id) {
 		return nil
 	}
 	return en
@@ -455,20 +455,20 @@ func (p *promotion) Loaded(o *driver.Outcome) {
 }
 
 // requestLoad asks the tier of a promotion for its block, along with the other blocks in the tier's queue.
-func (e *loads) requestLoad(p *promotion) {
-	for _, s := range e.queueLoads([]*promotion{p}) {
+func (ld *loads) requestLoad(p *promotion) {
+	for _, s := range ld.queueLoads([]*promotion{p}) {
 		s.Ask()
 	}
 }
 
 // queueLoads puts promotions into the queues of their tiers, and returns these tiers.
-func (e *loads) queueLoads(list []*promotion) (queued []*state.Secondary) {
-	e.Mu.Lock()
-	closed := e.Mu.Closed
+func (ld *loads) queueLoads(list []*promotion) (queued []*state.Secondary) {
+	ld.Mu.Lock()
+	closed := ld.Mu.Closed
 	if !closed {
 		for _, p := range list {
 			p.asked++
-			if p.Seq = 0; p.tier == e.Remote || p.tier.Finder != nil && !p.Sum.Valid {
+			if p.Seq = 0; p.tier == ld.Remote || p.tier.Finder != nil && !p.Sum.Valid {
 				p.Seq = p.seq
 			}
 			p.tier.QueueLoadLocked(&p.Load)
@@ -477,30 +477,30 @@ func (e *loads) queueLoads(list []*promotion) (queued []*state.Secondary) {
 			}
 		}
 	}
-	e.Mu.Unlock()
+	ld.Mu.Unlock()
 	if closed {
 		for _, p := range list {
-			e.failPromotion(p, block.ErrClosed)
+			ld.failPromotion(p, block.ErrClosed)
 		}
 	}
 	return queued
 }
 
 // learnAttrs takes over the attributes that the holder of a block has sent.
-func (e *loads) learnAttrs(p *promotion, a *driver.Attrs) {
-	if a == nil || e.Remote == nil {
+func (ld *loads) learnAttrs(p *promotion, a *driver.Attrs) {
+	if a == nil || ld.Remote == nil {
 		return
 	}
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	en := e.promotedEntryLocked(p)
-	if en == nil || en.Seq != a.Seq || en.Tiers != e.Remote.Bit {
+	ld.Mu.Lock()
+	defer ld.Mu.Unlock()
+	en := ld.promotedEntryLocked(p)
+	if en == nil || en.Seq != a.Seq || en.Tiers != ld.Remote.Bit {
 		return
 	}
 	en.Mode = uint16(state.ModeRegular | a.Mode&0o7777)
-	e.ChownLocked(p.id, en, a.UID, a.GID)
+	ld.ChownLocked(p.id, en, a.UID, a.GID)
 	en.Mtime, en.Ctime = a.Mtime, max(a.Mtime, en.Ctime)
-	if a.Expires != 0 && e.Mu.Ix.Expires(p.id) != a.Expires {
-		e.Mu.Ix.SetExpires(p.id, a.Expires)
+	if a.Expires != 0 && ld.Mu.Ix.Expires(p.id) != a.Expires {
+		ld.Mu.Ix.SetExpires(p.id, a.Expires)
 	}
 }

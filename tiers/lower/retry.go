@@ -17,35 +17,35 @@ const maxAsked = 16
 
 // retryPromotion decides what follows when a tier did not give a block. If a rename was on its way it asks the same
 // tier again under the new name. Else it asks the next tier, or ends the promotion.
-func (e *loads) retryPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
+func (ld *loads) retryPromotion(s *state.Secondary, p *promotion, o *driver.Outcome) {
 	var g state.Gone
-	e.Mu.Lock()
-	en := e.promotedEntryLocked(p)
+	ld.Mu.Lock()
+	en := ld.promotedEntryLocked(p)
 	bad, later := isBad(o), isLater(o)
-	if en != nil && s != e.Remote && !e.Mu.Closed && e.sameTierLocked(s, p, o, later) {
-		e.Mu.Unlock()
+	if en != nil && s != ld.Remote && !ld.Mu.Closed && ld.sameTierLocked(s, p, o, later) {
+		ld.Mu.Unlock()
 		return
 	}
 	countFailureLocked(s, o, en != nil)
 	again, stale := false, en == nil
 	if en != nil {
-		again, stale = e.nextTierLocked(s, p, en, o, &g)
+		again, stale = ld.nextTierLocked(s, p, en, o, &g)
 	}
-	e.Mu.Unlock()
-	e.Finish(&g)
+	ld.Mu.Unlock()
+	ld.Finish(&g)
 	switch {
 	case again && (errors.Is(o.Err, block.ErrUnavailable) || errors.Is(o.Err, block.ErrClosed)):
-		e.Discard(p.blob, p.File) // its device may still write to it
+		ld.Discard(p.blob, p.File) // its device may still write to it
 		p.blob, p.File = 0, nil
-		e.fillPromotion(p)
+		ld.fillPromotion(p)
 	case again:
-		e.requestLoad(p)
+		ld.requestLoad(p)
 	case stale:
-		e.failPromotion(p, state.ErrStale)
+		ld.failPromotion(p, state.ErrStale)
 	case o.Err == nil || bad || later:
-		e.failPromotion(p, &block.Error{Op: "promote", Tier: s.Opts.Name, Key: p.Key, Err: block.ErrNotFound})
+		ld.failPromotion(p, &block.Error{Op: "promote", Tier: s.Opts.Name, Key: p.Key, Err: block.ErrNotFound})
 	default:
-		e.failPromotion(p, o.Err)
+		ld.failPromotion(p, o.Err)
 	}
 }
 
@@ -61,12 +61,12 @@ func isLater(o *driver.Outcome) bool {
 
 // sameTierLocked asks a tier of this node again for a block that it did not give, and returns true, if the name may
 // have changed on the way or there was no room for the file.
-func (e *loads) sameTierLocked(s *state.Secondary, p *promotion, o *driver.Outcome, later bool) bool {
+func (ld *loads) sameTierLocked(s *state.Secondary, p *promotion, o *driver.Outcome, later bool) bool {
 	switch {
-	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != e.KeyLocked(p.id)):
+	case later && (p.asked == 1 || p.asked < maxAsked && p.Key != ld.KeyLocked(p.id)):
 		s.AgainLocked(&p.Load)
 	case errors.Is(o.Err, block.ErrNoSpace) && p.asked < maxAsked: // for its file
-		e.Work.Go(func() { e.loadAgain(p) }) // ends with the engine's context at the latest
+		ld.Work.Go(func() { ld.loadAgain(p) }) // ends with the engine's context at the latest
 	default:
 		return false
 	}
@@ -88,13 +88,13 @@ func countFailureLocked(s *state.Secondary, o *driver.Outcome, wanted bool) {
 
 // nextTierLocked follows a tier that did not give a block. again says that another tier is left to ask. stale says that
 // the name must be looked up again, because other nodes or a Finder have another version by now.
-func (e *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *state.Gone) (again, stale bool) {
+func (ld *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome, g *state.Gone) (again, stale bool) {
 	bad := isBad(o)
 	p.tried |= s.Bit
-	again = e.chooseLocked(p, en)
-	other := !again && e.otherVersionLocked(s, p, en, o)
+	again = ld.chooseLocked(p, en)
+	other := !again && ld.otherVersionLocked(s, p, en, o)
 	if !again && (bad && en.Tiers == s.Bit || other || p.own) {
-		e.orphanLocked(p) // the next look-up begins a new promotion
+		ld.orphanLocked(p) // the next look-up begins a new promotion
 	}
 	switch {
 	case bad && en.Tiers&s.Bit != 0:
@@ -102,36 +102,36 @@ func (e *loads) nextTierLocked(s *state.Secondary, p *promotion, en *index.Entry
 		if o.Status == driver.Absent {
 			reason = fate.ReasonAbsent
 		}
-		e.copies.ForgetCopyLocked(s, p.id, en, reason, g)
+		ld.copies.ForgetCopyLocked(s, p.id, en, reason, g)
 	case other:
-		e.elsewhere.ForgetOnlyLocked(p.id, en, g) // else a look-up would find this version again
+		ld.elsewhere.ForgetOnlyLocked(p.id, en, g) // else a look-up would find this version again
 	}
-	return again, other && !(e.Mu.Ix.Valid(p.id) && e.Mu.Ix.Linked(p.id))
+	return again, other && !(ld.Mu.Ix.Valid(p.id) && ld.Mu.Ix.Linked(p.id))
 }
 
 // otherVersionLocked reports whether other nodes or Finders have another version of a block that the Remote tier or a
 // Finder did not give.
-func (e *loads) otherVersionLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
-	return (s == e.Remote || s.Finder != nil) && (isBad(o) || isLater(o)) && e.elsewhere.OtherElsewhereLocked(p.id, en)
+func (ld *loads) otherVersionLocked(s *state.Secondary, p *promotion, en *index.Entry, o *driver.Outcome) bool {
+	return (s == ld.Remote || s.Finder != nil) && (isBad(o) || isLater(o)) && ld.elsewhere.OtherElsewhereLocked(p.id, en)
 }
 
 // orphanLocked parts a promotion from its entry, which may get another one.
-func (e *loads) orphanLocked(p *promotion) {
-	delete(e.promotions, p.id)
-	e.orphans[p] = struct{}{}
+func (ld *loads) orphanLocked(p *promotion) {
+	delete(ld.promotions, p.id)
+	ld.orphans[p] = struct{}{}
 }
 
 // PartLocked parts the promotion of an entry, if there is one, from the entry.
-func (e *loads) PartLocked(id index.ID) {
-	if p := e.promotions[id]; p != nil {
-		e.orphanLocked(p)
+func (ld *loads) PartLocked(id index.ID) {
+	if p := ld.promotions[id]; p != nil {
+		ld.orphanLocked(p)
 	}
 }
 
 // PromotingLocked returns the name of the tier that is asked for the block of an entry, "" if the block is not on its
 // way into memory.
-func (e *loads) PromotingLocked(id index.ID) (tier string) {
-	if p := e.promotions[id]; p != nil {
+func (ld *loads) PromotingLocked(id index.ID) (tier string) {
+	if p := ld.promotions[id]; p != nil {
 		tier = p.tier.Opts.Name
 	}
 	return tier
@@ -139,59 +139,59 @@ func (e *loads) PromotingLocked(id index.ID) (tier string) {
 
 // RenumberedLocked follows a change of an entry's version number from was: its bytes are the same. It points the stores
 // and the load that are queued or under way to the new number.
-func (e *loads) RenumberedLocked(id index.ID, was uint64) {
-	en := e.Mu.Ix.At(id)
+func (ld *loads) RenumberedLocked(id index.ID, was uint64) {
+	en := ld.Mu.Ix.At(id)
 	if en.Storing != 0 {
-		for _, s := range e.Tiers {
+		for _, s := range ld.Tiers {
 			s.RetargetLocked(id, id, was, en.Seq)
 		}
 	}
-	if p := e.promotions[id]; p != nil && p.seq == was {
+	if p := ld.promotions[id]; p != nil && p.seq == was {
 		p.seq = en.Seq
 	}
 }
 
 // failPromotion ends a promotion that brought no block.
-func (e *loads) failPromotion(p *promotion, err error) {
+func (ld *loads) failPromotion(p *promotion, err error) {
 	var g state.Gone
 	if p.File != nil {
 		p.File.Close()
 		g.Blobs = append(g.Blobs, p.blob)
 	}
-	e.Mu.Lock()
+	ld.Mu.Lock()
 	if p.charge > 0 {
-		e.chargePromotionLocked(p, -p.charge)
-		e.Mu.Room.Signal()
+		ld.chargePromotionLocked(p, -p.charge)
+		ld.Mu.Room.Signal()
 	}
-	if e.promotions[p.id] == p {
-		delete(e.promotions, p.id)
+	if ld.promotions[p.id] == p {
+		delete(ld.promotions, p.id)
 	}
-	delete(e.orphans, p)
-	if e.Mu.Ix.Valid(p.id) {
-		e.elsewhere.SettleRemoteLocked(p.id, e.Mu.Ix.At(p.id), &g)
+	delete(ld.orphans, p)
+	if ld.Mu.Ix.Valid(p.id) {
+		ld.elsewhere.SettleRemoteLocked(p.id, ld.Mu.Ix.At(p.id), &g)
 	}
-	e.Mu.Tally.Failed()
-	e.FailedVerdictLocked(p.Key.Path(), p.tier.Opts.Name, err)
+	ld.Mu.Tally.Failed()
+	ld.FailedVerdictLocked(p.Key.Path(), p.tier.Opts.Name, err)
 	p.err, p.finished = err, true
 	later := p.later
-	e.Mu.Unlock()
-	e.Finish(&g)
+	ld.Mu.Unlock()
+	ld.Finish(&g)
 	close(p.done)
 	for _, l := range later {
 		l.then(nil, err)
 	}
 	if !errors.Is(err, state.ErrStale) {
-		e.Log.Debug("promotion", zap.Stringer("key", p.Key), zap.Error(err))
+		ld.Log.Debug("promotion", zap.Stringer("key", p.Key), zap.Error(err))
 	}
 }
 
 // loadAgain asks a tier once more for a block whose file had no room. It waits before, so long that maxAsked tries
 // take as long as a writer would wait.
-func (e *loads) loadAgain(p *promotion) {
-	e.space.Relieve(false)
-	if state.WaitSpace(e.Ctx, nil, e.Opts.WriteTimeout/maxAsked) == nil {
-		e.requestLoad(p)
+func (ld *loads) loadAgain(p *promotion) {
+	ld.space.Relieve(false)
+	if state.WaitSpace(ld.Ctx, nil, ld.Opts.WriteTimeout/maxAsked) == nil {
+		ld.requestLoad(p)
 		return
 	}
-	e.failPromotion(p, block.ErrClosed)
+	ld.failPromotion(p, block.ErrClosed)
 }

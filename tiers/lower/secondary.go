@@ -14,32 +14,32 @@ import (
 )
 
 // AddSecondaries makes the engine's side of the tiers.
-func (e *copies) AddSecondaries() {
-	for i, o := range e.Opts.Secondaries {
+func (cp *copies) AddSecondaries() {
+	for i, o := range cp.Opts.Secondaries {
 		s := &state.Secondary{Opts: o, Tier: o.Tier, N: i, Bit: 1 << i}
 		s.Lane = lane.New(lane.Options{
 			Name: o.Name, Tier: o.Tier, Bit: s.Bit, QueueBytes: o.QueueBytes, SecondHit: o.SecondHit,
-			BatchKeys: e.Opts.PromoteBatchKeys, BatchBytes: e.Opts.PromoteBatchBytes, Window: e.Opts.PromoteWindow, Predict: &s.Predict,
-			Lock: &e.Mu, Owner: &owner{s, e.core}, NextJob: e.nextJob, Now: func() time.Time { return e.Opts.Now() }, Logger: e.Log,
+			BatchKeys: cp.Opts.PromoteBatchKeys, BatchBytes: cp.Opts.PromoteBatchBytes, Window: cp.Opts.PromoteWindow, Predict: &s.Predict,
+			Lock: &cp.Mu, Owner: &owner{s, cp.core}, NextJob: cp.nextJob, Now: func() time.Time { return cp.Opts.Now() }, Logger: cp.Log,
 		})
 		s.Syncer, _ = o.Tier.(driver.Syncer)
 		s.StatsLocked().Durable = s.Syncer != nil
 		if far, ok := o.Tier.(driver.Remote); ok {
-			e.Remote, e.Far = s, far
-			e.Asker, _ = o.Tier.(driver.Asker)
+			cp.Remote, cp.Far = s, far
+			cp.Asker, _ = o.Tier.(driver.Asker)
 		} else if _, ok := o.Tier.(driver.Recorder); !ok {
-			e.Anew |= s.Bit
+			cp.Anew |= s.Bit
 		}
 		if s.Finder, _ = o.Tier.(driver.Finder); s.Finder != nil {
-			e.Finders = append(e.Finders, s)
+			cp.Finders = append(cp.Finders, s)
 		}
 		if o.Cascade == state.CascadeOnEvict {
-			e.Lazy |= s.Bit
+			cp.Lazy |= s.Bit
 		}
 		if h, ok := o.Tier.(driver.Hosted); ok {
-			h.SetHost(&host{e: e.core, s: s})
+			h.SetHost(&host{e: cp.core, s: s})
 		}
-		e.Tiers = append(e.Tiers, s)
+		cp.Tiers = append(cp.Tiers, s)
 	}
 }
 
@@ -64,39 +64,39 @@ func (h *host) MayEvict(key block.Key) bool {
 	return ok
 }
 
-func (e *core) mayEvictLocked(s *state.Secondary, key block.Key, g *state.Gone) bool {
+func (c *core) mayEvictLocked(s *state.Secondary, key block.Key, g *state.Gone) bool {
 	if s.NamingLocked(key) {
 		return false // a rename of the copy is under way: whether it was promised is not known
 	}
 	if s.StoringLocked(key) {
 		return false // when the store has ended, the engine counts on the copy
 	}
-	id := e.Mu.Ix.Walk(key.Path())
+	id := c.Mu.Ix.Walk(key.Path())
 	if id == 0 {
 		return true
 	}
-	en := e.Mu.Ix.At(id)
+	en := c.Mu.Ix.At(id)
 	if en.Tiers&s.Bit == 0 {
 		return true
 	}
-	if e.HollowLocked(id, en) && (en.Tiers == s.Bit || e.OwnTiers(en) == s.Bit) {
-		if en.Lease > e.Now() || en.Opens > 0 || en.Pinned() || e.loads.promotions[id] != nil {
+	if c.HollowLocked(id, en) && (en.Tiers == s.Bit || c.OwnTiers(en) == s.Bit) {
+		if en.Lease > c.Now() || en.Opens > 0 || en.Pinned() || c.loads.promotions[id] != nil {
 			return false
 		}
 	}
-	e.copies.ForgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
+	c.copies.ForgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
 	return true
 }
 
 // ForgetCopyLocked notes that a tier has lost its copy of a block. If no other tier has one, the name goes.
-func (e *copies) ForgetCopyLocked(s *state.Secondary, id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
-	hollow := e.HollowLocked(id, en)
-	e.ClearTiersLocked(id, en, s.Bit)
-	e.TierEventLocked(event.Evicted, s.Opts.Name, id, fate.Cause{Reason: reason})
+func (cp *copies) ForgetCopyLocked(s *state.Secondary, id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
+	hollow := cp.HollowLocked(id, en)
+	cp.ClearTiersLocked(id, en, s.Bit)
+	cp.TierEventLocked(event.Evicted, s.Opts.Name, id, fate.Cause{Reason: reason})
 	if hollow && en.Tiers == 0 {
-		e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
+		cp.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: reason}, g)
 	} else if hollow {
-		e.elsewhere.SettleRemoteLocked(id, en, g)
+		cp.elsewhere.SettleRemoteLocked(id, en, g)
 	}
 }
 
@@ -136,29 +136,29 @@ func (h *host) Lost(key block.Key, err error) {
 }
 
 // RemoveCopiesLocked tells the tiers that a block is gone for good.
-func (e *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
+func (cp *copies) RemoveCopiesLocked(id index.ID, en *index.Entry) {
 	bits := en.Tiers | en.Storing
 	if en.Synced() {
-		bits |= e.Keeper().Bit
+		bits |= cp.Keeper().Bit
 	}
-	if bits == 0 || len(e.Tiers) == 0 {
+	if bits == 0 || len(cp.Tiers) == 0 {
 		return
 	}
-	key := e.KeyLocked(id)
-	for _, s := range e.Tiers {
-		if bits&s.Bit != 0 && s != e.Remote { // the Remote gets a grave instead
+	key := cp.KeyLocked(id)
+	for _, s := range cp.Tiers {
+		if bits&s.Bit != 0 && s != cp.Remote { // the Remote gets a grave instead
 			s.RemoveLocked(key)
 		}
 	}
-	e.ClearTiersLocked(id, en, en.Tiers)
+	cp.ClearTiersLocked(id, en, en.Tiers)
 	en.Storing = 0
 	en.Flags &^= index.FlagSynced
 }
 
 // DisownLocked removes what Finders have at the path of a name that a process takes away or replaces, and of which the
 // engine did not know: else a look-up would find that again. known are the tiers that are told of the name anyway.
-func (e *copies) DisownLocked(path string, known uint16) {
-	for _, s := range e.Finders {
+func (cp *copies) DisownLocked(path string, known uint16) {
+	for _, s := range cp.Finders {
 		if known&s.Bit != 0 {
 			continue
 		}
@@ -171,45 +171,45 @@ func (e *copies) DisownLocked(path string, known uint16) {
 
 // StaleCopiesLocked removes the copies of a block that has a new version under the same name. A copy that fsync
 // promised stays until the copy of the new version takes its place.
-func (e *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
-	if len(e.Finders) > 0 && e.Mu.Ix.Linked(id) {
+func (cp *copies) StaleCopiesLocked(id index.ID, en *index.Entry) {
+	if len(cp.Finders) > 0 && cp.Mu.Ix.Linked(id) {
 		known := en.Tiers | en.Storing
 		if en.Synced() {
-			known |= e.Keeper().Bit
+			known |= cp.Keeper().Bit
 		}
-		e.DisownLocked(e.Mu.Ix.Path(id), known)
+		cp.DisownLocked(cp.Mu.Ix.Path(id), known)
 	}
 	if !en.Synced() {
-		e.RemoveCopiesLocked(id, en)
+		cp.RemoveCopiesLocked(id, en)
 		return
 	}
-	s := e.Keeper()
+	s := cp.Keeper()
 	en.Tiers &^= s.Bit
 	en.Storing &^= s.Bit
 	en.Flags &^= index.FlagSynced
-	e.RemoveCopiesLocked(id, en)
+	cp.RemoveCopiesLocked(id, en)
 	en.Flags |= index.FlagSynced
 }
 
 // UpdateCopiesLocked tells the tiers that a block was renamed from from, or has other attributes. A copy that has not
 // begun will have them anyway, and until it begins the tier may hold another block under the name. A tier that cannot
 // change a copy is told only if anew, and the block is stored there anew.
-func (e *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key, anew bool) {
+func (cp *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key, anew bool) {
 	bits := en.Tiers | en.Storing
 	if en.Storing != 0 {
-		bits = en.Tiers | e.BegunLocked(id, en)
+		bits = en.Tiers | cp.BegunLocked(id, en)
 	}
 	if !anew {
-		bits &^= e.Anew
+		bits &^= cp.Anew
 	}
 	if bits == 0 {
 		return
 	}
-	to, attrs := e.KeyLocked(id), e.AttrsLocked(id, en)
-	for _, s := range e.Tiers {
-		if s == e.Remote {
+	to, attrs := cp.KeyLocked(id), cp.AttrsLocked(id, en)
+	for _, s := range cp.Tiers {
+		if s == cp.Remote {
 			if from != to {
-				e.LeaveRemoteLocked(en, from.Path())
+				cp.LeaveRemoteLocked(en, from.Path())
 			}
 		} else if bits&s.Bit != 0 {
 			s.UpdateLocked(lane.Update{From: from, To: to, Attrs: &attrs, ID: id})
@@ -217,4 +217,4 @@ func (e *copies) UpdateCopiesLocked(id index.ID, en *index.Entry, from block.Key
 	}
 }
 
-func (e *copies) nextJob() driver.JobID { return driver.JobID(e.Jobs.Add(1)) }
+func (cp *copies) nextJob() driver.JobID { return driver.JobID(cp.Jobs.Add(1)) }

@@ -53,14 +53,14 @@ const presenceBatch = 128
 // names of this node. Neighbours in one directory are found faster. It waits only if there are names of which the Remote,
 // a driver.Asker, does not know: once for all of them, for half a second at most, or until the engine closes. len(out)
 // must be at least len(paths).
-func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
+func (lu *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 	var ask []string
 	out = out[:len(paths)]
-	e.presencesOf(paths, &o, out, &ask)
+	lu.presencesOf(paths, &o, out, &ask)
 	if len(ask) == 0 {
 		return
 	}
-	e.elsewhere.Ask(e.Ctx, ask)
+	lu.elsewhere.Ask(lu.Ctx, ask)
 	var at []int
 	var again [][]byte
 	for i := range out {
@@ -69,7 +69,7 @@ func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 		}
 	}
 	places := make([]Place, len(again))
-	e.presencesOf(again, &o, places, nil)
+	lu.presencesOf(again, &o, places, nil)
 	for i, p := range places {
 		out[at[i]] = p
 	}
@@ -77,36 +77,36 @@ func (e *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 
 // presencesOf is Presences without asking other nodes. It appends to ask, unless that is nil, the paths that they must be
 // asked about, and marks the places that depend on them.
-func (e *lookups) presencesOf(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
+func (lu *lookups) presencesOf(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
 	for len(paths) > 0 {
 		n := min(len(paths), presenceBatch)
-		e.presences(paths[:n], o, out[:n], ask)
+		lu.presences(paths[:n], o, out[:n], ask)
 		paths, out = paths[n:], out[n:]
 	}
 }
 
-func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
-	w := state.PathWalker{Ix: e.Mu.Ix}
+func (lu *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
+	w := state.PathWalker{Ix: lu.Mu.Ix}
 	var dirs [presenceBatch]index.ID
 	var names [presenceBatch]string
 	var found [presenceBatch]index.Found
 	hits, misses := uint64(0), uint64(0)
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	now := e.Now()
+	lu.Mu.Lock()
+	defer lu.Mu.Unlock()
+	now := lu.Now()
 	for i, path := range paths {
 		dirs[i], names[i] = w.Split(path)
 	}
-	e.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], found[:])
+	lu.Mu.Ix.LookupEach(dirs[:len(paths)], names[:len(paths)], found[:])
 	for i, path := range paths {
 		switch {
 		case found[i].ID == 0:
-			out[i] = e.absentLocked(dirs[i], names[i], path, o, ask)
+			out[i] = lu.absentLocked(dirs[i], names[i], path, o, ask)
 			if out[i] == (Place{}) && dirs[i] != 0 {
-				e.Mu.Reuse.MissedLocked(dirs[i], names[i], found[i].Hash, now)
+				lu.Mu.Reuse.MissedLocked(dirs[i], names[i], found[i].Hash, now)
 			}
-		case e.ShowsLocked(o.As, dirs[i], found[i].ID):
-			out[i] = e.placeLocked(found[i].ID, now, o)
+		case lu.ShowsLocked(o.As, dirs[i], found[i].ID):
+			out[i] = lu.placeLocked(found[i].ID, now, o)
 		default:
 			out[i] = Place{}
 		}
@@ -119,49 +119,49 @@ func (e *lookups) presences(paths [][]byte, o *PresenceOptions, out []Place, ask
 		}
 	}
 	if o.Lease { // else nobody is about to read them
-		e.Mu.Counters.LookupHit += hits
-		e.Mu.Misses.Add(misses)
+		lu.Mu.Counters.LookupHit += hits
+		lu.Mu.Misses.Add(misses)
 	}
 }
 
 // placeLocked returns where the block of an entry is.
-func (e *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
-	en := e.Mu.Ix.At(id)
+func (lu *lookups) placeLocked(id index.ID, now int64, o *PresenceOptions) Place {
+	en := lu.Mu.Ix.At(id)
 	switch {
 	case en.IsDir():
 		return Place{Dir: true}
-	case e.Mu.Ix.Expires(id) != 0 && e.Mu.Ix.Expires(id) <= now:
+	case lu.Mu.Ix.Expires(id) != 0 && lu.Mu.Ix.Expires(id) <= now:
 		return Place{}
 	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return Place{Presence: driver.Pending}
 	}
 	p := Place{Presence: driver.Hit}
-	if e.HollowLocked(id, en) {
-		if e.lower.PromotingLocked(id) != "" {
+	if lu.HollowLocked(id, en) {
+		if lu.lower.PromotingLocked(id) != "" {
 			p = Place{Presence: driver.Pending}
 		} else {
-			s := e.FirstTier(en)
-			if state.LateLocked(s, en.Size, e.DeadlineOfLocked(e.Mu.Room.Group(en.Group), o.Deadline)) {
+			s := lu.FirstTier(en)
+			if state.LateLocked(s, en.Size, lu.DeadlineOfLocked(lu.Mu.Room.Group(en.Group), o.Deadline)) {
 				return Place{Late: true}
 			}
 			p.Tier = uint8(s.N + 1)
 		}
 	}
 	if o.Lease {
-		e.LeaseLocked(id, en, now, o.As, o.Request)
+		lu.LeaseLocked(id, en, now, o.As, o.Request)
 	}
 	return p
 }
 
 // absentLocked returns the place of a name without an entry: other nodes or a Finder may have the block. ask is as in presencesOf.
-func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions, ask *[]string) Place {
-	if e.Remote == nil && len(e.Finders) == 0 || dir != 0 && !e.Mu.Ix.At(dir).IsDir() || block.CheckPath(state.View(path)) != nil {
+func (lu *lookups) absentLocked(dir index.ID, name string, path []byte, o *PresenceOptions, ask *[]string) Place {
+	if lu.Remote == nil && len(lu.Finders) == 0 || dir != 0 && !lu.Mu.Ix.At(dir).IsDir() || block.CheckPath(state.View(path)) != nil {
 		return Place{}
 	}
 	p := string(path)
-	l, s := e.elsewhere.SeekLocked(p)
-	if s == nil || !e.showsFarLocked(o.As, p, &l) {
-		if ask != nil && e.askLocked(ask, p, s != nil) {
+	l, s := lu.elsewhere.SeekLocked(p)
+	if s == nil || !lu.showsFarLocked(o.As, p, &l) {
+		if ask != nil && lu.askLocked(ask, p, s != nil) {
 			return Place{Presence: unknown}
 		}
 		return Place{}
@@ -169,7 +169,7 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 	if !l.IsRegular() {
 		return Place{Dir: true}
 	}
-	if state.LateLocked(s, l.Size, e.DeadlineOfLocked(e.pathGroupLocked(path), o.Deadline)) {
+	if state.LateLocked(s, l.Size, lu.DeadlineOfLocked(lu.pathGroupLocked(path), o.Deadline)) {
 		return Place{Late: true}
 	}
 	return Place{Presence: driver.Hit, Tier: uint8(s.N + 1)}
@@ -177,22 +177,22 @@ func (e *lookups) absentLocked(dir index.ID, name string, path []byte, o *Presen
 
 // askLocked appends to ask what other nodes must be asked about a path that would be a miss, and reports whether there is
 // anything. found: they have something at the path, but it is not known whether the user may read it.
-func (e *lookups) askLocked(ask *[]string, path string, found bool) bool {
-	if e.Asker == nil || !found && !e.Asker.Unknown(path) {
+func (lu *lookups) askLocked(ask *[]string, path string, found bool) bool {
+	if lu.Asker == nil || !found && !lu.Asker.Unknown(path) {
 		return false
 	}
 	before := len(*ask)
-	*ask = e.elsewhere.AppendUnknownLocked(*ask, path)
+	*ask = lu.elsewhere.AppendUnknownLocked(*ask, path)
 	return len(*ask) > before
 }
 
 // pathGroupLocked returns the group of a path, nil if the group has no account.
-func (e *lookups) pathGroupLocked(path []byte) *room.Group {
+func (lu *lookups) pathGroupLocked(path []byte) *room.Group {
 	name, _, below := bytes.Cut(path, []byte("/"))
 	if !below {
 		name = nil
 	}
-	return e.Mu.Room.Find(block.GroupID(name))
+	return lu.Mu.Room.Find(block.GroupID(name))
 }
 
 // requesterOf returns the holder of a lease for a user and a request.
@@ -204,39 +204,39 @@ func requesterOf(as *event.Viewer, request string) room.Requester {
 }
 
 // LeaseLocked grants the lease of a look-up to a block. A request that is not empty can end the lease early.
-func (e *lookups) LeaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
-	if e.Opts.LookupLease <= 0 {
+func (lu *lookups) LeaseLocked(id index.ID, en *index.Entry, now int64, as *event.Viewer, request string) {
+	if lu.Opts.LookupLease <= 0 {
 		return
 	}
 	before := en.Lease
-	en.Lease = max(before, now+int64(e.Opts.LookupLease))
+	en.Lease = max(before, now+int64(lu.Opts.LookupLease))
 	if request != "" {
 		en.Lease = max(en.Lease, before+1) // each request has another end
-		e.leases.Add(requesterOf(as, request), room.Lease{ID: id, Until: en.Lease, Before: before}, now)
+		lu.leases.Add(requesterOf(as, request), room.Lease{ID: id, Until: en.Lease, Before: before}, now)
 	}
 }
 
 // ReleaseRequest ends the leases of a request of a user, in all groups, and returns their number. If another request
 // has looked up a block since, the block keeps that lease. If another request looked it up before, the block has that
 // lease again. ReleaseRequest takes the lock once and does not wait.
-func (e *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
-	for _, x := range e.leases.Release(requesterOf(as, request)) {
-		if e.Mu.Ix.Valid(x.ID) && e.Mu.Ix.At(x.ID).Lease == x.Until {
-			e.Mu.Ix.At(x.ID).Lease = x.Before
+func (lu *lookups) ReleaseRequest(as *event.Viewer, request string) (ended int) {
+	lu.Mu.Lock()
+	defer lu.Mu.Unlock()
+	for _, x := range lu.leases.Release(requesterOf(as, request)) {
+		if lu.Mu.Ix.Valid(x.ID) && lu.Mu.Ix.At(x.ID).Lease == x.Until {
+			lu.Mu.Ix.At(x.ID).Lease = x.Before
 			ended++
 		}
 	}
 	if ended > 0 {
-		e.Mu.Room.Signal() // writers may wait for blocks that can be evicted
+		lu.Mu.Room.Signal() // writers may wait for blocks that can be evicted
 	}
 	return ended
 }
 
 // showsFarLocked reports whether v may read the file l that other nodes or a Finder have at path. Directories above it
 // may also be theirs.
-func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
+func (lu *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located) bool {
 	if v == nil {
 		return true
 	}
@@ -246,10 +246,10 @@ func (e *lookups) showsFarLocked(v *event.Viewer, path string, l *driver.Located
 			return false
 		}
 		path = path[:max(strings.LastIndexByte(path, '/'), 0)]
-		if id := e.Mu.Ix.Walk(path); id != 0 {
-			return e.ReachesLocked(v, id)
+		if id := lu.Mu.Ix.Walk(path); id != 0 {
+			return lu.ReachesLocked(v, id)
 		}
-		above, s := e.elsewhere.SeekLocked(path)
+		above, s := lu.elsewhere.SeekLocked(path)
 		l, ok, want = &above, s != nil, event.MaySearch
 	}
 }

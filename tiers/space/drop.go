@@ -48,32 +48,32 @@ const (
 // request has Force. Open and pinned blocks always stay. It waits for blocks that are on their way to another tier.
 // It fails with ErrInvalid for a tier that does not exist or a request that makes no sense, or with ctx's error: then
 // part of the work is done.
-func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
-	from, err := e.evictSource(&r)
+func (sp *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, error) {
+	from, err := sp.evictSource(&r)
 	if err != nil {
 		return EvictReply{}, err
 	}
 	if from == nil && !r.Force {
-		if err := e.lower.Drain(ctx); err != nil {
+		if err := sp.lower.Drain(ctx); err != nil {
 			return EvictReply{}, err
 		}
 	}
 	var reply EvictReply
-	ids := e.evictTargets(&r, &reply)
+	ids := sp.evictTargets(&r, &reply)
 	deadline := time.Now().Add(openGrace)
 	for {
-		open, err := e.dropAll(ctx, from, &r, ids, &reply)
+		open, err := sp.dropAll(ctx, from, &r, ids, &reply)
 		if err != nil || len(open) == 0 {
 			return reply, err
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			e.keepOpen(open, &reply)
+			sp.keepOpen(open, &reply)
 			return reply, nil
 		}
-		e.Mu.Lock()
-		space := e.Mu.Room.Space()
-		e.Mu.Unlock()
+		sp.Mu.Lock()
+		space := sp.Mu.Room.Space()
+		sp.Mu.Unlock()
 		if err := state.WaitSpace(ctx, space, min(left, 50*time.Millisecond)); err != nil {
 			return reply, err
 		}
@@ -83,38 +83,38 @@ func (e *space) EvictFrom(ctx context.Context, r EvictRequest) (EvictReply, erro
 
 // dropAll drops blocks from a tier, those that must stay excepted, and returns those that are open. It first waits for
 // copies that are under way, unless r has Force. It fails with ctx's error.
-func (e *space) dropAll(ctx context.Context, from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID, err error) {
+func (sp *space) dropAll(ctx context.Context, from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID, err error) {
 	for i := 0; i < len(ids) && ctx.Err() == nil; i += dropBatch {
 		some := ids[i:min(i+dropBatch, len(ids))]
 		if from == nil && !r.Force {
-			if err := e.lower.CleanSome(ctx, some); err != nil {
+			if err := sp.lower.CleanSome(ctx, some); err != nil {
 				return nil, err
 			}
 		}
-		open = append(open, e.dropSome(from, r, some, reply)...)
+		open = append(open, sp.dropSome(from, r, some, reply)...)
 	}
 	return open, ctx.Err()
 }
 
 // keepOpen enters blocks in the reply that stay because they are open.
-func (e *space) keepOpen(open []index.ID, reply *EvictReply) {
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+func (sp *space) keepOpen(open []index.ID, reply *EvictReply) {
+	sp.Mu.Lock()
+	defer sp.Mu.Unlock()
 	for _, id := range open {
-		if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) {
-			reply.keep(e.Mu.Ix.Path(id), fate.ReasonOpen)
+		if sp.Mu.Ix.Valid(id) && sp.Mu.Ix.Linked(id) {
+			reply.keep(sp.Mu.Ix.Path(id), fate.ReasonOpen)
 		}
 	}
 }
 
 // evictSource checks a request. It returns the secondary tier that the request names, nil for memory.
-func (e *space) evictSource(r *EvictRequest) (*state.Secondary, error) {
+func (sp *space) evictSource(r *EvictRequest) (*state.Secondary, error) {
 	if r.All == (len(r.Paths) > 0) {
 		return nil, fmt.Errorf("evict: either all or paths: %w", block.ErrInvalid)
 	}
 	names := []string{"memory"}
-	for _, s := range e.Tiers {
-		if s == e.Remote {
+	for _, s := range sp.Tiers {
+		if s == sp.Remote {
 			continue // other nodes evict their own blocks
 		}
 		if s.Opts.Name == r.Tier {
@@ -129,7 +129,7 @@ func (e *space) evictSource(r *EvictRequest) (*state.Secondary, error) {
 }
 
 // evictTargets lists the files that a request names.
-func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
+func (sp *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	var ids []index.ID
 	below := func(id index.ID, en *index.Entry) bool {
 		if en.IsRegular() {
@@ -137,22 +137,22 @@ func (e *space) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 		}
 		return true
 	}
-	e.Mu.Lock()
-	defer e.Mu.Unlock()
+	sp.Mu.Lock()
+	defer sp.Mu.Unlock()
 	if r.All {
-		e.Mu.Ix.Descend(index.Root, below)
+		sp.Mu.Ix.Descend(index.Root, below)
 		return ids
 	}
 	for _, path := range r.Paths {
-		id := e.Mu.Ix.Walk(strings.Trim(path, "/"))
+		id := sp.Mu.Ix.Walk(strings.Trim(path, "/"))
 		if id == 0 {
 			reply.keep(path, fate.ReasonNotFound)
 			continue
 		}
-		en := e.Mu.Ix.At(id)
+		en := sp.Mu.Ix.At(id)
 		below(id, en)
 		if en.IsDir() {
-			e.Mu.Ix.Descend(id, below)
+			sp.Mu.Ix.Descend(id, below)
 		}
 	}
 	return ids
@@ -166,35 +166,35 @@ func (r *EvictReply) keep(path string, reason fate.Reason) {
 }
 
 // dropSome evicts some of the blocks that a request names. It returns those that are open.
-func (e *space) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
+func (sp *space) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID, reply *EvictReply) (open []index.ID) {
 	var g state.Gone
-	e.Mu.Lock()
+	sp.Mu.Lock()
 	for _, id := range ids {
-		if !e.Mu.Ix.Valid(id) || !e.Mu.Ix.Linked(id) {
+		if !sp.Mu.Ix.Valid(id) || !sp.Mu.Ix.Linked(id) {
 			continue
 		}
-		en := e.Mu.Ix.At(id)
-		switch reason := e.whyKeptLocked(from, r, id, en); {
+		en := sp.Mu.Ix.At(id)
+		switch reason := sp.whyKeptLocked(from, r, id, en); {
 		case reason == fate.ReasonOpen:
 			open = append(open, id)
 		case reason == fate.ReasonNotHere && r.All:
 		case reason != 0:
-			reply.keep(e.Mu.Ix.Path(id), reason)
+			reply.keep(sp.Mu.Ix.Path(id), reason)
 		default:
 			reply.Blocks++
 			reply.Bytes += en.Size
-			e.dropCopyLocked(from, id, en, &g)
+			sp.dropCopyLocked(from, id, en, &g)
 		}
 	}
-	e.Mu.Unlock()
-	e.Finish(&g)
+	sp.Mu.Unlock()
+	sp.Finish(&g)
 	return open
 }
 
 // whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
-func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
-	here, elsewhere, own := e.copiesLocked(from, en)
-	pinned := en.Pinned() || e.Mu.Room.Group(en.Group).Pinned()
+func (sp *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
+	here, elsewhere, own := sp.copiesLocked(from, en)
+	pinned := en.Pinned() || sp.Mu.Room.Group(en.Group).Pinned()
 	switch {
 	case en.Flags&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return fate.ReasonBeingWritten
@@ -202,7 +202,7 @@ func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.I
 		return fate.ReasonPinned
 	case !here:
 		return fate.ReasonNotHere
-	case from == nil && (en.Opens > 0 || e.Mu.Files[id] != nil), e.lower.PromotingLocked(id) != "":
+	case from == nil && (en.Opens > 0 || sp.Mu.Files[id] != nil), sp.lower.PromotingLocked(id) != "":
 		return fate.ReasonOpen
 	case pinned && (from == nil || !own):
 		return fate.ReasonPinned
@@ -214,24 +214,24 @@ func (e *space) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.I
 
 // copiesLocked reports whether a tier, memory if it is nil, has a block, whether another tier has the block, too, and
 // whether such a tier is one of this node.
-func (e *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, elsewhere, own bool) {
+func (sp *space) copiesLocked(from *state.Secondary, en *index.Entry) (here, elsewhere, own bool) {
 	if from == nil {
-		return en.InMemory(), en.Tiers != 0, e.OwnTiers(en) != 0
+		return en.InMemory(), en.Tiers != 0, sp.OwnTiers(en) != 0
 	}
 	inMemory := en.InMemory()
-	return en.Tiers&from.Bit != 0, inMemory || en.Tiers&^from.Bit != 0, inMemory || e.OwnTiers(en)&^from.Bit != 0
+	return en.Tiers&from.Bit != 0, inMemory || en.Tiers&^from.Bit != 0, inMemory || sp.OwnTiers(en)&^from.Bit != 0
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.
-func (e *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Entry, g *state.Gone) {
+func (sp *space) dropCopyLocked(from *state.Secondary, id index.ID, en *index.Entry, g *state.Gone) {
 	if from == nil {
-		state.LeaveOrders(e.Mu.Room, id, en)
-		e.Mu.Counters.Evicted++
-		e.Mu.Counters.EvictedBytes += uint64(en.Size)
-		e.EvictOneLocked(id, en, fate.ReasonRequest, g)
+		state.LeaveOrders(sp.Mu.Room, id, en)
+		sp.Mu.Counters.Evicted++
+		sp.Mu.Counters.EvictedBytes += uint64(en.Size)
+		sp.EvictOneLocked(id, en, fate.ReasonRequest, g)
 		return
 	}
-	from.RemoveLocked(e.KeyLocked(id))
+	from.RemoveLocked(sp.KeyLocked(id))
 	en.Flags |= index.FlagRefused // the next write, not the next eviction, copies the block down again
-	e.lower.ForgetCopyLocked(from, id, en, fate.ReasonRequest, g)
+	sp.lower.ForgetCopyLocked(from, id, en, fate.ReasonRequest, g)
 }

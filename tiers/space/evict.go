@@ -30,17 +30,17 @@ type space struct {
 // evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
 // bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
 // force evicts leased blocks too.
-func (e *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
-	h := hunt{space: e, order: pol, now: e.Now(), need: need, force: force}
+func (sp *space) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
+	h := hunt{space: sp, order: pol, now: sp.Now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
 		h.idle = int64(watermarkIdle)
 	}
 	pol.Victims(h.judgeLocked)
 	for _, id := range h.victims {
-		en := e.Mu.Ix.At(id)
-		e.Mu.Counters.Evicted++
-		e.Mu.Counters.EvictedBytes += uint64(en.Size)
-		e.EvictOneLocked(id, en, reason, g)
+		en := sp.Mu.Ix.At(id)
+		sp.Mu.Counters.Evicted++
+		sp.Mu.Counters.EvictedBytes += uint64(en.Size)
+		sp.EvictOneLocked(id, en, reason, g)
 	}
 	return h.freed, h.until
 }
@@ -122,56 +122,56 @@ const (
 // leaveLocked queues a copy of a block to a tier that gets blocks only when they are evicted. leftLocked evicts the
 // block when the copy is there. need is the number of bytes that still have to go. Copies under way come to no more
 // than need or one job of a tier, whichever is more. ok is false if the block is not for such a tier.
-func (e *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
-	if e.leavingLocked() >= max(need, min(lane.StoreJobBytes, e.Opts.CapacityBytes/64)) {
+func (sp *space) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
+	if sp.leavingLocked() >= max(need, min(lane.StoreJobBytes, sp.Opts.CapacityBytes/64)) {
 		return policy.Stop, true
 	}
 	switch {
-	case !e.lower.CleanLocked(id, en, true):
+	case !sp.lower.CleanLocked(id, en, true):
 		return 0, false
 	case en.Storing == 0: // the queue is full
 		return policy.Stop, true
-	case en.Storing&e.Lazy == 0:
+	case en.Storing&sp.Lazy == 0:
 		return 0, false
 	}
 	return policy.Evict, true
 }
 
 // EvictOneLocked takes a block out of memory. If no other tier has it, the block is lost, and its name is removed.
-func (e *space) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
+func (sp *space) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
 	if en.Tiers == 0 {
-		if len(e.Tiers) > 0 {
-			e.Mu.Counters.Lost++
-			for _, s := range e.Tiers {
+		if len(sp.Tiers) > 0 {
+			sp.Mu.Counters.Lost++
+			for _, s := range sp.Tiers {
 				if s.Opts.Cascade != state.CascadeOff && en.Flags&(index.FlagRefused|index.FlagOnceSeen) == 0 {
 					s.StatsLocked().CascadeDropped++
 				}
 			}
 		}
-		e.names.DropNameLocked(id, en, event.Evicted, fate.Cause{Reason: reason}, g)
+		sp.names.DropNameLocked(id, en, event.Evicted, fate.Cause{Reason: reason}, g)
 		return
 	}
-	e.AddUsedLocked(en, -state.ChargeOf(en.Size))
+	sp.AddUsedLocked(en, -state.ChargeOf(en.Size))
 	g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 	g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
 	en.Blob = 0
-	e.Mu.Blocks--
-	e.Mu.Hollow++
-	e.EventLocked(event.Evicted, id, fate.Cause{Reason: reason})
-	e.ClassifyLocked(id, en)
-	e.elsewhere.SettleRemoteLocked(id, en, g)
+	sp.Mu.Blocks--
+	sp.Mu.Hollow++
+	sp.EventLocked(event.Evicted, id, fate.Cause{Reason: reason})
+	sp.ClassifyLocked(id, en)
+	sp.elsewhere.SettleRemoteLocked(id, en, g)
 }
 
 // victims returns the functions by which package room evicts blocks. force evicts leased blocks too.
-func (e *space) victims(force bool, g *state.Gone) room.Victims {
+func (sp *space) victims(force bool, g *state.Gone) room.Victims {
 	return room.Victims{
-		Spare: func() { e.writing.ClearLimboLocked(g) },
+		Spare: func() { sp.writing.ClearLimboLocked(g) },
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
 			reason := fate.ReasonCapacity
 			if quota {
 				reason = fate.ReasonQuota
 			}
-			return e.evictLocked(order, need, reason, force, g)
+			return sp.evictLocked(order, need, reason, force, g)
 		},
 	}
 }
@@ -179,32 +179,32 @@ func (e *space) victims(force bool, g *state.Gone) room.Victims {
 // RoomLocked evicts until those who pay may take n bytes more, and reports whether it may. until is the earliest end of a
 // lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
 // may.
-func (e *space) RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64) {
-	return e.Mu.Room.Make(b, n, force, e.victims(force, g))
+func (sp *space) RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64) {
+	return sp.Mu.Room.Make(b, n, force, sp.victims(force, g))
 }
 
 // QuotaLocked evicts blocks of those who pay until their quotas leave n bytes, and reports whether they do.
-func (e *space) QuotaLocked(b room.Bill, n int64, force bool, g *state.Gone) bool {
-	ok, _ := e.Mu.Room.MakeInQuotas(b, n, e.victims(force, g))
+func (sp *space) QuotaLocked(b room.Bill, n int64, force bool, g *state.Gone) bool {
+	ok, _ := sp.Mu.Room.MakeInQuotas(b, n, sp.victims(force, g))
 	return ok
 }
 
 // TryReserve charges n more bytes to an entry, whose write side f is, if room can be made without waiting.
-func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
+func (sp *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 	var g state.Gone
-	e.Gauge(n, false)
-	e.Mu.Lock()
-	en := e.Mu.Ix.At(id)
-	ok, _ := e.RoomLocked(state.BillOf(e.Mu.Room, en), n, false, &g)
+	sp.Gauge(n, false)
+	sp.Mu.Lock()
+	en := sp.Mu.Ix.At(id)
+	ok, _ := sp.RoomLocked(state.BillOf(sp.Mu.Room, en), n, false, &g)
 	if ok {
 		f.AddChargeLocked(n)
-		state.Resize(e.State, en, n)
+		state.Resize(sp.State, en, n)
 	}
-	high := e.Mu.Room.High(0)
-	e.Mu.Unlock()
-	e.Finish(&g)
+	high := sp.Mu.Room.High(0)
+	sp.Mu.Unlock()
+	sp.Finish(&g)
 	if high {
-		e.WakeEvictor()
+		sp.WakeEvictor()
 	}
 	return ok
 }
@@ -212,31 +212,31 @@ func (e *space) TryReserve(id index.ID, f state.WriteSide, n int64) bool {
 // Reserve charges n more bytes to an entry, whose write side f is. It evicts if it must, and waits up to WriteTimeout for pins to go.
 // started: the engine has accepted bytes of this file already, so the file may use the headroom rather than fail.
 // It fails with ErrNoSpace, ErrQuota, ErrTooLarge, or ctx's error.
-func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error {
+func (sp *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n int64, started bool) error {
 	if n <= 0 {
 		return nil
 	}
-	deadline := e.Opts.Now().Add(e.Opts.WriteTimeout)
+	deadline := sp.Opts.Now().Add(sp.Opts.WriteTimeout)
 	for waited := false; ; waited = true {
 		var g state.Gone
 		var err error
-		left := deadline.Sub(e.Opts.Now())
-		e.Gauge(n, left <= 0)
-		e.Mu.Lock()
-		b := state.BillOf(e.Mu.Room, e.Mu.Ix.At(id))
-		ok, until := e.grantLocked(b, id, f, n, started, left <= 0, &g)
+		left := deadline.Sub(sp.Opts.Now())
+		sp.Gauge(n, left <= 0)
+		sp.Mu.Lock()
+		b := state.BillOf(sp.Mu.Room, sp.Mu.Ix.At(id))
+		ok, until := sp.grantLocked(b, id, f, n, started, left <= 0, &g)
 		if !ok {
-			if err = e.Mu.Room.Refusal(b, f.ChargeLocked(), n, left); err != nil {
-				e.Mu.Counters.NoSpace++
+			if err = sp.Mu.Room.Refusal(b, f.ChargeLocked(), n, left); err != nil {
+				sp.Mu.Counters.NoSpace++
 			}
 		}
-		high, overQuota := e.Mu.Room.High(0), b.Over(n)
-		space, wait := e.Mu.Room.Space(), e.Mu.Room.Wait(left)
-		e.Mu.Unlock()
-		e.Finish(&g)
+		high, overQuota := sp.Mu.Room.High(0), b.Over(n)
+		space, wait := sp.Mu.Room.Space(), sp.Mu.Room.Wait(left)
+		sp.Mu.Unlock()
+		sp.Finish(&g)
 		switch {
 		case ok && high:
-			e.WakeEvictor()
+			sp.WakeEvictor()
 			return nil
 		case ok:
 			return nil
@@ -244,10 +244,10 @@ func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n i
 			return &block.Error{Op: "reserve", Tier: "memory", Err: err}
 		}
 		if !waited && !overQuota {
-			e.Full(n, until)
+			sp.Full(n, until)
 		}
 		if until > 0 {
-			wait = min(wait, time.Duration(until-e.Now())+time.Millisecond)
+			wait = min(wait, time.Duration(until-sp.Now())+time.Millisecond)
 		}
 		if err := state.WaitSpace(ctx, space, wait); err != nil {
 			return err
@@ -256,26 +256,26 @@ func (e *space) Reserve(ctx context.Context, id index.ID, f state.WriteSide, n i
 }
 
 // grantLocked charges n more bytes to f if there is room, or room can be made; see reserve.
-func (e *space) grantLocked(b room.Bill, id index.ID, f state.WriteSide, n int64, started, force bool, g *state.Gone) (ok bool, until int64) {
-	if e.Mu.Room.Hopeless(b, f.ChargeLocked(), n) != nil {
+func (sp *space) grantLocked(b room.Bill, id index.ID, f state.WriteSide, n int64, started, force bool, g *state.Gone) (ok bool, until int64) {
+	if sp.Mu.Room.Hopeless(b, f.ChargeLocked(), n) != nil {
 		return false, 0 // no other block need go for it
 	}
-	ok, until = e.RoomLocked(b, n, force, g)
-	if !ok && started && !b.Over(n) && e.Mu.Room.Overruns(n) {
+	ok, until = sp.RoomLocked(b, n, force, g)
+	if !ok && started && !b.Over(n) && sp.Mu.Room.Overruns(n) {
 		ok = true
-		e.Mu.Counters.Overruns++
+		sp.Mu.Counters.Overruns++
 	}
 	if ok {
 		f.AddChargeLocked(n)
-		state.Resize(e.State, e.Mu.Ix.At(id), n)
+		state.Resize(sp.State, sp.Mu.Ix.At(id), n)
 	}
 	return ok, until
 }
 
 // WakeEvictor has blocks evicted in the background, down to the low watermark.
-func (e *space) WakeEvictor() {
+func (sp *space) WakeEvictor() {
 	select {
-	case e.wake <- struct{}{}:
+	case sp.wake <- struct{}{}:
 	default:
 	}
 }
@@ -289,34 +289,34 @@ const watermarkIdle = time.Second
 
 // RunEvictor evicts down to the low watermark each time it is woken, so that
 // writers seldom evict inline. It returns when ctx ends.
-func (e *space) RunEvictor(ctx context.Context) {
+func (sp *space) RunEvictor(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.wake:
+		case <-sp.wake:
 		}
 		for freed := int64(1); freed > 0 && ctx.Err() == nil; {
 			var g state.Gone
-			e.Mu.Lock()
+			sp.Mu.Lock()
 			freed = 0
 			reason := fate.ReasonWatermark
-			excess, over := e.Mu.Room.Excess()
+			excess, over := sp.Mu.Room.Excess()
 			if over { // memory in use reaches into the headroom
 				reason = fate.ReasonCapacity
 			}
 			if excess > 0 {
-				freed, _ = e.evictLocked(e.Mu.Room.Shared(), min(excess, evictBatch), reason, false, &g)
+				freed, _ = sp.evictLocked(sp.Mu.Room.Shared(), min(excess, evictBatch), reason, false, &g)
 			}
-			e.Mu.Unlock()
-			e.Finish(&g)
+			sp.Mu.Unlock()
+			sp.Finish(&g)
 		}
 	}
 }
 
 // leavingLocked returns the bytes of blocks that are being copied because they leave memory.
-func (e *space) leavingLocked() (bytes int64) {
-	for _, s := range e.Tiers {
+func (sp *space) leavingLocked() (bytes int64) {
+	for _, s := range sp.Tiers {
 		bytes += s.LeavingLocked()
 	}
 	return bytes

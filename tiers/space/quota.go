@@ -60,7 +60,7 @@ const (
 type Accounts struct{ e *space }
 
 // Accounts returns the accounts.
-func (e *space) Accounts() Accounts { return Accounts{e} }
+func (sp *space) Accounts() Accounts { return Accounts{sp} }
 
 // SetQuota sets a quota from now on. With 0 bytes it takes the quota away that was set; a group then has that of the
 // configuration again. Files that are there count, but for those of a control group: who made them is not known. Then
@@ -86,36 +86,36 @@ func (as Accounts) SetQuota(ctx context.Context, q Quota) error {
 }
 
 // setGroupQuota is SetQuota for a group.
-func (e *space) setGroupQuota(ctx context.Context, q Quota) error {
+func (sp *space) setGroupQuota(ctx context.Context, q Quota) error {
 	if len(q.Name) > block.MaxName || strings.Contains(q.Name, "/") || !utf8.ValidString(q.Name) {
 		return fmt.Errorf("group %q: no name of a directory: %w", block.Shorten(q.Name, block.Shown), block.ErrInvalid)
 	}
-	e.Mu.Lock()
-	n, anew, err := e.groupQuotaLocked(q)
+	sp.Mu.Lock()
+	n, anew, err := sp.groupQuotaLocked(q)
 	var gr *room.Group
 	if err == nil {
-		gr = e.Mu.Room.Group(n)
+		gr = sp.Mu.Room.Group(n)
 	}
-	e.Mu.Unlock()
+	sp.Mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("group %q: %w: %w", q.Name, err, block.ErrInvalid)
 	}
 	if anew {
 		mine := func(en *index.Entry) bool { return en.Group == n && en.Ranked() }
-		e.byAge(mine, func(id index.ID, en *index.Entry) {
-			state.LeaveOrders(e.Mu.Room, id, en)
-			e.ClassifyLocked(id, en)
+		sp.byAge(mine, func(id index.ID, en *index.Entry) {
+			state.LeaveOrders(sp.Mu.Room, id, en)
+			sp.ClassifyLocked(id, en)
 		})
-		e.Mu.Lock()
-		e.Mu.Room.Ranked(n)
-		e.Mu.Unlock()
+		sp.Mu.Lock()
+		sp.Mu.Room.Ranked(n)
+		sp.Mu.Unlock()
 	}
-	return e.evictExcess(ctx, gr, nil)
+	return sp.evictExcess(ctx, gr, nil)
 }
 
-func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
-	gr, changed := e.Mu.Room.Find(block.GroupID(q.Name)), 0
-	for g := range e.Mu.Room.Groups() {
+func (sp *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
+	gr, changed := sp.Mu.Room.Find(block.GroupID(q.Name)), 0
+	for g := range sp.Mu.Room.Groups() {
 		if (g.Changed() || pinQuota(g) > 0) && g != gr {
 			changed++
 		}
@@ -127,15 +127,15 @@ func (e *space) groupQuotaLocked(q Quota) (n uint32, anew bool, err error) {
 		return 0, false, fmt.Errorf("there are %d quotas of groups already", changed)
 	}
 	if q.Pinned {
-		n = e.Mu.Room.Number(block.GroupID(q.Name))
-		e.Mu.Room.Group(n).SetPinQuota(q.Bytes)
+		n = sp.Mu.Room.Number(block.GroupID(q.Name))
+		sp.Mu.Room.Group(n).SetPinQuota(q.Bytes)
 		return n, false, nil
 	}
-	if err := e.Mu.Room.CheckQuota(q.Bytes); err != nil {
+	if err := sp.Mu.Room.CheckQuota(q.Bytes); err != nil {
 		return 0, false, err // before the group is made for it
 	}
-	n = e.Mu.Room.Number(block.GroupID(q.Name))
-	anew, err = e.Mu.Room.SetQuota(n, q.Bytes)
+	n = sp.Mu.Room.Number(block.GroupID(q.Name))
+	anew, err = sp.Mu.Room.SetQuota(n, q.Bytes)
 	return n, anew, err
 }
 
@@ -145,7 +145,7 @@ func pinQuota(g *room.Group) int64 {
 }
 
 // setHolderQuota is SetQuota for a user or a control group.
-func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
+func (sp *space) setHolderQuota(ctx context.Context, q Quota) error {
 	h, err := holderOf(q)
 	if err != nil {
 		return err
@@ -155,113 +155,113 @@ func (e *space) setHolderQuota(ctx context.Context, q Quota) error {
 		of = state.OfCgroup
 	}
 	if q.Bytes == 0 {
-		return e.endAccount(q, h, of)
+		return sp.endAccount(q, h, of)
 	}
-	e.Mu.Lock()
-	n, fresh, err := e.Mu.Room.OpenAccount(h, q.Bytes, q.Pinned)
-	a := e.Mu.Room.Account(n)
-	e.Mu.Unlock()
+	sp.Mu.Lock()
+	n, fresh, err := sp.Mu.Room.OpenAccount(h, q.Bytes, q.Pinned)
+	a := sp.Mu.Room.Account(n)
+	sp.Mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("%s %s: %w: %w", q.Kind, q.Name, err, block.ErrInvalid)
 	}
 	if of == state.OfCgroup {
-		e.cgroups.Store(true)
+		sp.cgroups.Store(true)
 	} else if fresh {
 		mine := func(en *index.Entry) bool { return en.UID == h.UID && en.Accounts[of] == 0 }
-		e.byAge(mine, func(id index.ID, en *index.Entry) { e.rebillLocked(id, en, of, n) })
+		sp.byAge(mine, func(id index.ID, en *index.Entry) { sp.rebillLocked(id, en, of, n) })
 	}
-	return e.evictExcess(ctx, nil, a)
+	return sp.evictExcess(ctx, nil, a)
 }
 
-func (e *space) endAccount(q Quota, h room.Holder, of int) error {
-	e.Mu.Lock()
-	n, had := e.Mu.Room.EndQuota(h, q.Pinned)
+func (sp *space) endAccount(q Quota, h room.Holder, of int) error {
+	sp.Mu.Lock()
+	n, had := sp.Mu.Room.EndQuota(h, q.Pinned)
 	cgroups := false
-	for a := range e.Mu.Room.Accounts() {
+	for a := range sp.Mu.Room.Accounts() {
 		cgroups = cgroups || a.Holder().Cgroup != ""
 	}
-	e.cgroups.Store(cgroups)
-	e.Mu.Unlock()
+	sp.cgroups.Store(cgroups)
+	sp.Mu.Unlock()
 	switch {
 	case !had:
 		return fmt.Errorf("%s %s: %w: %w", q.Kind, q.Name, errNoQuota, block.ErrInvalid)
 	case n == 0: // the other quota is left
 		return nil
 	}
-	e.eachFile(func(id index.ID, en *index.Entry) {
+	sp.eachFile(func(id index.ID, en *index.Entry) {
 		if en.Accounts[of] == n {
-			e.rebillLocked(id, en, of, 0)
+			sp.rebillLocked(id, en, of, 0)
 		}
 	})
-	e.Mu.Lock()
-	e.Mu.Room.DropAccount(n)
-	e.Mu.Unlock()
+	sp.Mu.Lock()
+	sp.Mu.Room.DropAccount(n)
+	sp.Mu.Unlock()
 	return nil
 }
 
 // rebillLocked accounts a file to another account of the kind of.
-func (e *space) rebillLocked(id index.ID, en *index.Entry, of int, to uint16) {
+func (sp *space) rebillLocked(id index.ID, en *index.Entry, of int, to uint16) {
 	accounts := en.Accounts
 	accounts[of] = to
-	e.RebillLocked(id, en, en.Group, accounts)
+	sp.RebillLocked(id, en, en.Group, accounts)
 }
 
 // byAge calls fn under the lock, which is let go from time to time, for the files that are mine, the least recently
 // used first.
-func (e *space) byAge(mine func(en *index.Entry) bool, fn func(id index.ID, en *index.Entry)) {
+func (sp *space) byAge(mine func(en *index.Entry) bool, fn func(id index.ID, en *index.Entry)) {
 	type file struct {
 		id   index.ID
 		used int64
 	}
 	var files []file
-	e.eachFile(func(id index.ID, en *index.Entry) {
+	sp.eachFile(func(id index.ID, en *index.Entry) {
 		if mine(en) {
 			files = append(files, file{id, max(en.Atime, en.Ctime)})
 		}
 	})
 	slices.SortStableFunc(files, func(a, b file) int { return cmp.Compare(a.used, b.used) })
 	for some := range slices.Chunk(files, quotaBatch) {
-		e.Mu.Lock()
+		sp.Mu.Lock()
 		for _, f := range some {
-			if !e.Mu.Ix.Valid(f.id) {
+			if !sp.Mu.Ix.Valid(f.id) {
 				continue
 			}
-			if en := e.Mu.Ix.At(f.id); en.IsRegular() && mine(en) {
+			if en := sp.Mu.Ix.At(f.id); en.IsRegular() && mine(en) {
 				fn(f.id, en)
 			}
 		}
-		e.Mu.Unlock()
+		sp.Mu.Unlock()
 	}
 }
 
 // eachFile calls fn for all files that are there from before the call to its end. fn is called under the lock, which is
 // let go from time to time.
-func (e *space) eachFile(fn func(id index.ID, en *index.Entry)) {
+func (sp *space) eachFile(fn func(id index.ID, en *index.Entry)) {
 	for id, end := index.ID(0), index.ID(1); id < end; {
-		e.Mu.Lock()
-		end = e.Mu.Ix.End()
+		sp.Mu.Lock()
+		end = sp.Mu.Ix.End()
 		for stop := min(uint64(id)+quotaBatch, uint64(end)); uint64(id) < stop; id++ {
-			if e.Mu.Ix.Valid(id) {
-				if en := e.Mu.Ix.At(id); en.IsRegular() {
+			if sp.Mu.Ix.Valid(id) {
+				if en := sp.Mu.Ix.At(id); en.IsRegular() {
 					fn(id, en)
 				}
 			}
 		}
-		e.Mu.Unlock()
+		sp.Mu.Unlock()
 	}
 }
 
 // evictExcess evicts what a group or an account has above its quota, as far as it may go now.
-func (e *space) evictExcess(ctx context.Context, gr *room.Group, a *room.Account) error {
+func (sp *space) evictExcess(ctx context.Context, gr *room.Group, a *room.Account) error {
 	for freed := int64(1); freed > 0 && ctx.Err() == nil; {
 		var g state.Gone
-		e.Mu.Lock()
+		sp.Mu.Lock()
 		freed = 0
-		if n, order := e.Mu.Room.ExcessOf(gr, a); n > 0 && order != nil {
-			freed, _ = e.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, false, &g)
+		if n, order := sp.Mu.Room.ExcessOf(gr, a); n > 0 && order != nil {
+			freed, _ = sp.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, false, &g)
 		}
-		e.Mu.Unlock()
-		e.Finish(&g)
+		sp.Mu.Unlock()
+		sp.Finish(&g)
 	}
 	return ctx.Err()
 }

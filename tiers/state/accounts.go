@@ -11,8 +11,8 @@ import (
 )
 
 // ChargeLocked returns the bytes of memory that an entry costs now.
-func (e *State) ChargeLocked(id index.ID, en *index.Entry) int64 {
-	if f := e.Mu.Files[id]; f != nil {
+func (st *State) ChargeLocked(id index.ID, en *index.Entry) int64 {
+	if f := st.Mu.Files[id]; f != nil {
 		return f.ChargeLocked()
 	}
 	if !en.InMemory() {
@@ -73,57 +73,57 @@ func LeaveOrders(r *room.Room, id index.ID, en *index.Entry) {
 }
 
 // AddUsedLocked changes the bytes charged to an entry by delta because it has come to memory, or has left it. See Resize.
-func (e *State) AddUsedLocked(en *index.Entry, delta int64) {
-	e.Mu.Room.Charge(BillOf(e.Mu.Room, en), delta, en.Counted())
+func (st *State) AddUsedLocked(en *index.Entry, delta int64) {
+	st.Mu.Room.Charge(BillOf(st.Mu.Room, en), delta, en.Counted())
 	if delta < 0 {
-		e.Mu.Room.Signal()
+		st.Mu.Room.Signal()
 	}
 }
 
 // ClassifyLocked brings an entry's place in the accounts and in its policy in line with its
 // flags. The entry counts as pinned while it is open, being written or pinned. It is in the
 // policy while it is a committed block that may be evicted.
-func (e *State) ClassifyLocked(id index.ID, en *index.Entry) {
-	linked := e.Mu.Ix.Linked(id)
-	resident := e.ResidentLocked(id, en)
-	hold := en.Flags&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || e.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
+func (st *State) ClassifyLocked(id index.ID, en *index.Entry) {
+	linked := st.Mu.Ix.Linked(id)
+	resident := st.ResidentLocked(id, en)
+	hold := en.Flags&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || st.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
 	if counted := resident && (hold || en.Opens > 0); counted != en.Counted() {
 		if counted {
 			en.Flags |= index.FlagCounted
-			e.Mu.Room.Pin(e.ChargeLocked(id, en))
+			st.Mu.Room.Pin(st.ChargeLocked(id, en))
 		} else {
 			en.Flags &^= index.FlagCounted
-			e.Mu.Room.Pin(-e.ChargeLocked(id, en))
-			e.Mu.Room.Signal()
+			st.Mu.Room.Pin(-st.ChargeLocked(id, en))
+			st.Mu.Room.Signal()
 		}
 	}
 	if evictable := !hold; evictable != en.Ranked() {
 		if evictable {
 			en.Flags |= index.FlagPolicy
-			e.Mu.Room.Rank(BillOf(e.Mu.Room, en), uint32(id), e.PathHashLocked(id), max(ChargeOf(en.Size), 1))
+			st.Mu.Room.Rank(BillOf(st.Mu.Room, en), uint32(id), st.PathHashLocked(id), max(ChargeOf(en.Size), 1))
 		} else {
-			LeaveOrders(e.Mu.Room, id, en)
+			LeaveOrders(st.Mu.Room, id, en)
 		}
 	}
 }
 
 // GroupOfLocked returns the group that the names in parent belong to.
-func (e *State) GroupOfLocked(parent index.ID) uint32 {
+func (st *State) GroupOfLocked(parent index.ID) uint32 {
 	if parent == index.Root {
-		return e.Mu.Room.Number("")
+		return st.Mu.Room.Number("")
 	}
-	ix := e.Mu.Ix
+	ix := st.Mu.Ix
 	top := parent
 	for ix.Parent(top) != index.Root {
 		top = ix.Parent(top)
 	}
-	return e.Mu.Room.Number(block.GroupID(ix.Name(top)))
+	return st.Mu.Room.Number(block.GroupID(ix.Name(top)))
 }
 
 // EnterGroupLocked enters a new entry, which has its owner, in group n and in the account of the owner.
-func (e *State) EnterGroupLocked(en *index.Entry, n uint32) {
-	en.Group, en.Accounts[OfUser] = n, e.Mu.Room.OfUser(en.UID)
-	e.Mu.Room.Enter(n)
+func (st *State) EnterGroupLocked(en *index.Entry, n uint32) {
+	en.Group, en.Accounts[OfUser] = n, st.Mu.Room.OfUser(en.UID)
+	st.Mu.Room.Enter(n)
 }
 
 // WaitSpace waits for space, for the time d, or for ctx. Only the end of ctx is an error.
@@ -144,12 +144,12 @@ const NoDeadline = time.Duration(math.MaxInt64)
 
 // DeadlineOfLocked returns how long the open of a block of group gr may take. gr is nil if the group has no account;
 // want is as in PresenceOptions.
-func (e *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
+func (st *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
 	if want == 0 {
-		want = e.Deadlines[gr]
+		want = st.Deadlines[gr]
 	}
 	if want == 0 {
-		want = e.Opts.OpenDeadline
+		want = st.Opts.OpenDeadline
 	}
 	if want <= 0 {
 		return NoDeadline
@@ -161,31 +161,31 @@ func (e *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Durati
 const RecordBatch = 1024
 
 // ChownLocked gives an entry an owner. A file is accounted to the owner's account from then on.
-func (e *State) ChownLocked(id index.ID, en *index.Entry, uid, gid uint32) {
+func (st *State) ChownLocked(id index.ID, en *index.Entry, uid, gid uint32) {
 	en.UID, en.GID = uid, gid
 	if !en.IsDir() {
 		to := en.Accounts
-		to[OfUser] = e.Mu.Room.OfUser(uid)
-		e.RebillLocked(id, en, en.Group, to)
+		to[OfUser] = st.Mu.Room.OfUser(uid)
+		st.RebillLocked(id, en, en.Group, to)
 	}
 }
 
 // RebillLocked accounts a file to another group, or to other accounts.
-func (e *State) RebillLocked(id index.ID, en *index.Entry, group uint32, accounts [2]uint16) {
+func (st *State) RebillLocked(id index.ID, en *index.Entry, group uint32, accounts [2]uint16) {
 	if en.Group == group && en.Accounts == accounts {
 		return
 	}
-	LeaveOrders(e.Mu.Room, id, en)
-	charge := e.ChargeLocked(id, en)
+	LeaveOrders(st.Mu.Room, id, en)
+	charge := st.ChargeLocked(id, en)
 	if en.Group != group {
-		e.Mu.Room.Move(en.Group, group, charge)
+		st.Mu.Room.Move(en.Group, group, charge)
 	}
 	for i, from := range en.Accounts {
-		e.Mu.Room.Pass(from, accounts[i], charge)
+		st.Mu.Room.Pass(from, accounts[i], charge)
 	}
-	pinned := PinnedBytes(e, id, en)
-	BillOf(e.Mu.Room, en).AddPins(-pinned)
+	pinned := PinnedBytes(st, id, en)
+	BillOf(st.Mu.Room, en).AddPins(-pinned)
 	en.Group, en.Accounts = group, accounts
-	BillOf(e.Mu.Room, en).AddPins(pinned)
-	e.ClassifyLocked(id, en)
+	BillOf(st.Mu.Room, en).AddPins(pinned)
+	st.ClassifyLocked(id, en)
 }

@@ -28,7 +28,7 @@ type Attr struct {
 }
 
 // Writing reports whether any file is being written. If none is, Lookup does not need to know the caller.
-func (e *State) Writing() bool { return e.Writers.Load() > 0 }
+func (st *State) Writing() bool { return st.Writers.Load() > 0 }
 
 // Dirent is one entry of a directory.
 type Dirent struct {

@@ -13,11 +13,11 @@ import (
 )
 
 // KindLocked returns the kind of a file's name. A directory counts as a block.
-func (e *State) KindLocked(en *index.Entry) draft.Kind {
+func (st *State) KindLocked(en *index.Entry) draft.Kind {
 	switch {
 	case en.IsDir():
 		return draft.Block
-	case en.IsPlain() || e.Mu.Room.Group(en.Group).Pinned():
+	case en.IsPlain() || st.Mu.Room.Group(en.Group).Pinned():
 		return draft.Plain
 	case en.IsTemp():
 		return draft.Temp
@@ -33,40 +33,40 @@ func CountFound(e *State, en *index.Entry) {
 }
 
 // NameFlagsLocked returns index.FlagTemp and index.FlagPlain as the name of a file demands.
-func (e *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
-	if e.Mu.Ix.At(parent).IsTemp() || e.Temp.Name(name) {
+func (st *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
+	if st.Mu.Ix.At(parent).IsTemp() || st.Temp.Name(name) {
 		flags |= index.FlagTemp
 	}
-	if e.Plain.Name(name) {
+	if st.Plain.Name(name) {
 		flags |= index.FlagPlain
 	}
 	return flags
 }
 
 // ExpiredLocked reports whether a file is past its time to live.
-func (e *State) ExpiredLocked(id index.ID) bool {
-	at := e.Mu.Ix.Expires(id)
-	return at != 0 && at <= e.Now()
+func (st *State) ExpiredLocked(id index.ID) bool {
+	at := st.Mu.Ix.Expires(id)
+	return at != 0 && at <= st.Now()
 }
 
 // ResidentLocked reports whether a file takes memory: the primary tier has a version of it, or it is being written.
-func (e *State) ResidentLocked(id index.ID, en *index.Entry) bool {
-	return en.InMemory() || e.Mu.Files[id] != nil
+func (st *State) ResidentLocked(id index.ID, en *index.Entry) bool {
+	return en.InMemory() || st.Mu.Files[id] != nil
 }
 
 // OpenForWritingLocked reports whether any process has a descriptor for writing an entry.
-func (e *State) OpenForWritingLocked(id index.ID) bool {
-	f := e.Mu.Files[id]
+func (st *State) OpenForWritingLocked(id index.ID) bool {
+	f := st.Mu.Files[id]
 	return f != nil && f.OpenLocked()
 }
 
 // ChildPathLocked returns the path of the name in the directory parent.
-func (e *State) ChildPathLocked(parent index.ID, name string) string {
+func (st *State) ChildPathLocked(parent index.ID, name string) string {
 	if parent == index.Root {
 		return name
 	}
-	e.Mu.Scratch = append(append(e.Mu.Ix.AppendPath(e.Mu.Scratch[:0], parent), '/'), name...)
-	return string(e.Mu.Scratch)
+	st.Mu.Scratch = append(append(st.Mu.Ix.AppendPath(st.Mu.Scratch[:0], parent), '/'), name...)
+	return string(st.Mu.Scratch)
 }
 
 // RecordOf returns the record of a committed entry.
@@ -87,35 +87,35 @@ func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
 }
 
 // DirLocked checks that id is a directory that still has a name.
-func (e *State) DirLocked(id index.ID) error {
+func (st *State) DirLocked(id index.ID) error {
 	switch {
-	case !e.Mu.Ix.At(id).IsDir():
+	case !st.Mu.Ix.At(id).IsDir():
 		return block.ErrNotDir
-	case id != index.Root && !e.Mu.Ix.Linked(id):
+	case id != index.Root && !st.Mu.Ix.Linked(id):
 		return block.ErrNotFound
 	}
 	return nil
 }
 
 // ChangedLocked notes that the names in a directory changed.
-func (e *State) ChangedLocked(dir index.ID) {
-	now := e.Now()
-	en := e.Mu.Ix.At(dir)
+func (st *State) ChangedLocked(dir index.ID) {
+	now := st.Now()
+	en := st.Mu.Ix.At(dir)
 	en.Mtime, en.Ctime = now, now
 }
 
 // MarkDirLocked notes whether names below a directory are temporary.
-func (e *State) MarkDirLocked(id index.ID, en *index.Entry) {
+func (st *State) MarkDirLocked(id index.ID, en *index.Entry) {
 	en.Flags &^= index.FlagTemp
-	if e.Mu.Ix.At(e.Mu.Ix.Parent(id)).IsTemp() || e.Temp.Dir(e.Mu.Ix.Name(id)) {
+	if st.Mu.Ix.At(st.Mu.Ix.Parent(id)).IsTemp() || st.Temp.Dir(st.Mu.Ix.Name(id)) {
 		en.Flags |= index.FlagTemp
 	}
 }
 
 // ReachesLocked reports whether v may search a directory and all directories above it.
-func (e *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
-	for ; dir != 0; dir = e.Mu.Ix.Parent(dir) {
-		if en := e.Mu.Ix.At(dir); !v.May(event.MaySearch, uint32(en.Mode), en.UID, en.GID) {
+func (st *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
+	for ; dir != 0; dir = st.Mu.Ix.Parent(dir) {
+		if en := st.Mu.Ix.At(dir); !v.May(event.MaySearch, uint32(en.Mode), en.UID, en.GID) {
 			return false
 		}
 	}
@@ -123,19 +123,19 @@ func (e *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
 }
 
 // ShowsLocked reports whether v may read a file in a directory.
-func (e *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
+func (st *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
 	if v == nil {
 		return true
 	}
-	en := e.Mu.Ix.At(id)
-	return v.May(event.MayRead, uint32(en.Mode), en.UID, en.GID) && e.ReachesLocked(v, dir)
+	en := st.Mu.Ix.At(id)
+	return v.May(event.MayRead, uint32(en.Mode), en.UID, en.GID) && st.ReachesLocked(v, dir)
 }
 
 // GuardLocked appends the permissions that keep users from knowing an entry by its name: of it and the directories
 // above it those that not all users may read. It appends nothing for most entries.
-func (e *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
-	for ; id != 0; id = e.Mu.Ix.Parent(id) {
-		en := e.Mu.Ix.At(id)
+func (st *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
+	for ; id != 0; id = st.Mu.Ix.Parent(id) {
+		en := st.Mu.Ix.At(id)
 		mode := uint32(en.Mode)
 		if all := event.Wanted(mode) * 0o111; mode&all != all {
 			guard = append(guard, driver.DirAttrs{Mode: mode, UID: en.UID, GID: en.GID})

@@ -33,51 +33,51 @@ type GoneName struct {
 }
 
 // NewGone returns an empty Gone that Finish takes back: it is not used after that.
-func (e *State) NewGone() *Gone {
-	if g, ok := e.gones.Get().(*Gone); ok {
+func (st *State) NewGone() *Gone {
+	if g, ok := st.gones.Get().(*Gone); ok {
 		return g
 	}
 	return &Gone{pooled: true}
 }
 
 // Finish does the work in g. The event log has the events already. The caller holds no lock.
-func (e *State) Finish(g *Gone) {
+func (st *State) Finish(g *Gone) {
 	for _, f := range g.Emptied {
 		if err := f.GiveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
-			e.Log.Warn("give up a failed write", zap.Error(err))
+			st.Log.Warn("give up a failed write", zap.Error(err))
 		}
 	}
 	for _, f := range g.Idle {
 		f.CloseIdle()
 	}
 	for _, id := range g.Records {
-		if err := e.Recorder.WriteRecord(id, nil); err != nil {
-			e.Log.Warn("record of a file", zap.Error(err))
+		if err := st.Recorder.WriteRecord(id, nil); err != nil {
+			st.Log.Warn("record of a file", zap.Error(err))
 		}
 	}
 	for _, f := range g.Files {
 		f.CloseFile()
 	}
 	for _, b := range g.Blobs {
-		e.removeBlob(b)
+		st.removeBlob(b)
 	}
 	for _, b := range g.Dropped {
-		e.Opts.Dropped(b)
+		st.Opts.Dropped(b)
 	}
 	for _, n := range g.Names {
-		e.Opts.Invalidate(n.By, n.Parent, n.ID, n.Name)
+		st.Opts.Invalidate(n.By, n.Parent, n.ID, n.Name)
 	}
 	if len(g.Graves) > 0 {
-		e.Far.Bury(g.Graves)
+		st.Far.Bury(g.Graves)
 	}
 	if g.pooled {
 		*g = Gone{pooled: true}
-		e.gones.Put(g)
+		st.gones.Put(g)
 	}
 }
 
 // Discard closes and removes a file of the primary tier that is not used.
-func (e *State) Discard(blob driver.BlobID, file *os.File) {
+func (st *State) Discard(blob driver.BlobID, file *os.File) {
 	file.Close()
-	e.Finish(&Gone{Blobs: []driver.BlobID{blob}})
+	st.Finish(&Gone{Blobs: []driver.BlobID{blob}})
 }

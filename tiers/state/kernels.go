@@ -11,16 +11,16 @@ import "github.com/kvfs/kvfs/tiers/index"
 
 // NameLeftLocked notes in g that an entry is about to lose its name because a kernel asked for that. The caller calls
 // it before the name is gone. by is as in Options.Invalidate.
-func (e *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone) {
-	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
-		g.Names = append(g.Names, GoneName{e.Mu.Ix.Parent(id), id, e.Mu.Ix.Name(id), by})
+func (st *State) NameLeftLocked(id index.ID, en *index.Entry, by Process, g *Gone) {
+	if st.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
+		g.Names = append(g.Names, GoneName{st.Mu.Ix.Parent(id), id, st.Mu.Ix.Name(id), by})
 	}
 }
 
 // InheritGroupLocked gives a new entry of a directory with the setgid bit the group of the directory, and a new directory
 // also the bit.
-func (e *State) InheritGroupLocked(dir index.ID, en *index.Entry) {
-	d := e.Mu.Ix.At(dir)
+func (st *State) InheritGroupLocked(dir index.ID, en *index.Entry) {
+	d := st.Mu.Ix.At(dir)
 	if d.Mode&setgid == 0 {
 		return
 	}
@@ -35,8 +35,8 @@ const setgid = 0o2000
 
 // AttrsChangedLocked notes in g that the attributes of an entry have changed because a kernel asked for that. No
 // kernel caches those of a file that is being written, so for such a file it does nothing.
-func (e *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {
-	if e.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
+func (st *State) AttrsChangedLocked(id index.ID, en *index.Entry, g *Gone) {
+	if st.Opts.Kernels && en.Lookups > 0 && en.Flags&(index.FlagUncommitted|index.FlagTemp) == 0 {
 		g.Names = append(g.Names, GoneName{ID: id})
 	}
 }

@@ -84,29 +84,29 @@ func (m *misses) total(now int64) uint64 {
 }
 
 // MissedLocked counts a look-up by a process that found no file.
-func (e *State) MissedLocked(parent index.ID, name string, by Process) {
-	ix := e.Mu.Ix
+func (st *State) MissedLocked(parent index.ID, name string, by Process) {
+	ix := st.Mu.Ix
 	if parent != index.Root && (!ix.Valid(parent) || !ix.Linked(parent)) {
 		return // the directory is gone
 	}
-	if e.benchLocked(parent, name) {
+	if st.benchLocked(parent, name) {
 		return
 	}
-	now, hash := e.Now(), e.Mu.Ix.HashOf(parent, name)
-	e.Mu.Misses.add(missName(parent, hash), by, now)
-	e.Mu.Reuse.MissedLocked(parent, name, hash, now)
+	now, hash := st.Now(), st.Mu.Ix.HashOf(parent, name)
+	st.Mu.Misses.add(missName(parent, hash), by, now)
+	st.Mu.Reuse.MissedLocked(parent, name, hash, now)
 }
 
 // benchLocked reports whether a name is one of kvfs bench, or below one.
-func (e *State) benchLocked(parent index.ID, name string) bool {
+func (st *State) benchLocked(parent index.ID, name string) bool {
 	if parent == index.Root {
 		return strings.HasPrefix(name, block.BenchPrefix)
 	}
-	return e.Mu.Room.Group(e.GroupOfLocked(parent)).Bench()
+	return st.Mu.Room.Group(st.GroupOfLocked(parent)).Bench()
 }
 
 // StoresLocked notes that a process makes a name, or tries to, since begin: its look-ups of the name just before and since
 // were no misses.
-func (e *State) StoresLocked(parent index.ID, name string, by Process, begin int64) {
-	e.Mu.Misses.stored(missName(parent, e.Mu.Ix.HashOf(parent, name)), by, begin)
+func (st *State) StoresLocked(parent index.ID, name string, by Process, begin int64) {
+	st.Mu.Misses.stored(missName(parent, st.Mu.Ix.HashOf(parent, name)), by, begin)
 }

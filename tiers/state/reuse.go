@@ -18,14 +18,14 @@ type usage struct {
 }
 
 // MeterReuse begins to measure how blocks are used again. The tiers are there, and no block is used yet.
-func (e *State) MeterReuse() {
+func (st *State) MeterReuse() {
 	ssd := int64(0)
-	for _, s := range e.Tiers {
-		if r, ok := s.Tier.(driver.Statser); ok && s != e.Remote {
+	for _, s := range st.Tiers {
+		if r, ok := s.Tier.(driver.Statser); ok && s != st.Remote {
 			ssd += r.Stats().CapacityBytes
 		}
 	}
-	e.Mu.Reuse = &usage{reuse.New(e.Opts.CapacityBytes, ssd, e.Now()), e}
+	st.Mu.Reuse = &usage{reuse.New(st.Opts.CapacityBytes, ssd, st.Now()), st}
 }
 
 // ReadLocked notes the read of a block that may be evicted.

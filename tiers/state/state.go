@@ -115,34 +115,34 @@ func New(opts Options) *State {
 }
 
 // Events returns the log of events about blocks.
-func (e *State) Events() *event.Log { return e.EventLog }
+func (st *State) Events() *event.Log { return st.EventLog }
 
 // Now returns the time in nanoseconds since the epoch.
-func (e *State) Now() int64 { return e.Opts.Now().UnixNano() }
+func (st *State) Now() int64 { return st.Opts.Now().UnixNano() }
 
 // NextSeqLocked returns the next commit number. It follows the clock, so a process
 // that finds no files of an earlier process still has higher numbers.
-func (e *State) NextSeqLocked() uint64 {
-	e.Mu.Seq = max(e.Mu.Seq+1, uint64(e.Now()))
-	return e.Mu.Seq
+func (st *State) NextSeqLocked() uint64 {
+	st.Mu.Seq = max(st.Mu.Seq+1, uint64(st.Now()))
+	return st.Mu.Seq
 }
 
 // SeqNowLocked returns a commit number of now. No later commit, here or elsewhere, has a lower
 // number. No earlier commit that is known here has a higher one.
-func (e *State) SeqNowLocked() uint64 { return max(e.Mu.Seq, uint64(e.Now())) }
+func (st *State) SeqNowLocked() uint64 { return max(st.Mu.Seq, uint64(st.Now())) }
 
 // ChargeOf returns the bytes that a file of size bytes costs: whole pages, as tmpfs counts.
 func ChargeOf(size int64) int64 { return (size + PageBytes - 1) &^ (PageBytes - 1) }
 
 // CheckLocked verifies the invariants of e.mu that are cheap enough for every Lock and Unlock.
-func (e *State) CheckLocked() {
-	m := &e.Mu
+func (st *State) CheckLocked() {
+	m := &st.Mu
 	m.Room.Check()
 	invariant.Check(m.Blocks >= 0, "blocks %d < 0", m.Blocks)
 }
 
 // PathHashLocked returns the hash by which policies and filters recognise a name.
-func (e *State) PathHashLocked(id index.ID) uint64 {
-	e.Mu.Scratch = e.Mu.Ix.AppendPath(e.Mu.Scratch[:0], id)
-	return maphash.Bytes(e.seed, e.Mu.Scratch)
+func (st *State) PathHashLocked(id index.ID) uint64 {
+	st.Mu.Scratch = st.Mu.Ix.AppendPath(st.Mu.Scratch[:0], id)
+	return maphash.Bytes(st.seed, st.Mu.Scratch)
 }

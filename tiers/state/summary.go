@@ -53,10 +53,10 @@ func (t *tally) add(b *lane.Batch) {
 }
 
 // SummaryLocked returns the totals.
-func (e *State) SummaryLocked() Summary {
-	t := &e.Mu.Tally
+func (st *State) SummaryLocked() Summary {
+	t := &st.Mu.Tally
 	s := t.sum
-	s.UnknownKeys = e.Mu.Misses.total(e.Now())
+	s.UnknownKeys = st.Mu.Misses.total(st.Now())
 	s.BytesByTier = map[string]uint64{"memory": t.memoryBytes}
 	maps.Copy(s.BytesByTier, t.sum.BytesByTier)
 	return s
@@ -84,16 +84,16 @@ func (t *tally) line(b *lane.Batch, now Summary) *summaryLine {
 
 // SummarizeLocked adds a batch to the totals and returns the line to log, nil if the tier log is off or nothing has
 // changed. A batch of no keys gives a line about memory.
-func (e *State) SummarizeLocked(b *lane.Batch) *summaryLine {
-	e.Mu.Tally.add(b)
-	if !e.Opts.TierSummary {
+func (st *State) SummarizeLocked(b *lane.Batch) *summaryLine {
+	st.Mu.Tally.add(b)
+	if !st.Opts.TierSummary {
 		return nil
 	}
-	return e.Mu.Tally.line(b, e.SummaryLocked())
+	return st.Mu.Tally.line(b, st.SummaryLocked())
 }
 
 // LogSummary writes one line of the tier log. Source: the tier log of vLLM's Mooncake store connector.
-func (e *State) LogSummary(l *summaryLine) {
+func (st *State) LogSummary(l *summaryLine) {
 	if l == nil {
 		return
 	}
@@ -108,7 +108,7 @@ func (e *State) LogSummary(l *summaryLine) {
 	if l.request != "" {
 		fields = append(fields, zap.String("request", l.request))
 	}
-	e.Log.Info("tier summary", fields...)
+	st.Log.Info("tier summary", fields...)
 }
 
 // Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store

@@ -23,25 +23,25 @@ type Secondary struct {
 }
 
 // HollowLocked reports whether a file is committed and only in secondary tiers.
-func (e *State) HollowLocked(id index.ID, en *index.Entry) bool {
+func (st *State) HollowLocked(id index.ID, en *index.Entry) bool {
 	return !en.InMemory() && en.Tiers != 0 && !en.IsDir() && en.Committed() &&
-		e.Mu.Ix.Linked(id) && e.Mu.Files[id] == nil
+		st.Mu.Ix.Linked(id) && st.Mu.Files[id] == nil
 }
 
 // RemoteBit is the bit of the Remote tier in Entry.Tiers, 0 without one.
-func (e *State) RemoteBit() uint16 {
-	if e.Remote == nil {
+func (st *State) RemoteBit() uint16 {
+	if st.Remote == nil {
 		return 0
 	}
-	return e.Remote.Bit
+	return st.Remote.Bit
 }
 
 // OwnTiers are the tiers of this node that have a block. Other nodes may give up their copies at any time.
-func (e *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers &^ e.RemoteBit() }
+func (st *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers &^ st.RemoteBit() }
 
 // FarLocked reports whether only other nodes have the bytes of a file.
-func (e *State) FarLocked(id index.ID, en *index.Entry) bool {
-	return e.HollowLocked(id, en) && e.OwnTiers(en) == 0
+func (st *State) FarLocked(id index.ID, en *index.Entry) bool {
+	return st.HollowLocked(id, en) && st.OwnTiers(en) == 0
 }
 
 // FileAttrs is AttrsLocked without the directories above.
@@ -53,24 +53,24 @@ func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
 }
 
 // AttrsLocked is what a tier is to keep with a block.
-func (e *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
-	a := FileAttrs(e.Mu.Ix, id, en)
+func (st *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
+	a := FileAttrs(st.Mu.Ix, id, en)
 	depth := 0
-	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
+	for p := st.Mu.Ix.Parent(id); p != index.Root && p != 0; p = st.Mu.Ix.Parent(p) {
 		depth++
 	}
 	a.Dirs = make([]driver.DirAttrs, depth)
-	for p := e.Mu.Ix.Parent(id); p != index.Root && p != 0; p = e.Mu.Ix.Parent(p) {
+	for p := st.Mu.Ix.Parent(id); p != index.Root && p != 0; p = st.Mu.Ix.Parent(p) {
 		depth--
-		de := e.Mu.Ix.At(p)
+		de := st.Mu.Ix.At(p)
 		a.Dirs[depth] = driver.DirAttrs{Mode: uint32(de.Mode & 0o7777), UID: de.UID, GID: de.GID}
 	}
 	return a
 }
 
 // KeyLocked is the key of a file that has a name.
-func (e *State) KeyLocked(id index.ID) block.Key {
-	key, _ := block.ParseKey(e.Mu.Ix.Path(id))
+func (st *State) KeyLocked(id index.ID) block.Key {
+	key, _ := block.ParseKey(st.Mu.Ix.Path(id))
 	return key
 }
 
@@ -80,16 +80,16 @@ func LateLocked(s *Secondary, size int64, deadline time.Duration) bool {
 }
 
 // FirstTier returns the tier that is asked first for a hollow block.
-func (e *State) FirstTier(en *index.Entry) *Secondary {
-	if own := e.OwnTiers(en); own != 0 {
-		return e.Tiers[bits.TrailingZeros16(own)]
+func (st *State) FirstTier(en *index.Entry) *Secondary {
+	if own := st.OwnTiers(en); own != 0 {
+		return st.Tiers[bits.TrailingZeros16(own)]
 	}
-	return e.Tiers[bits.TrailingZeros16(en.Tiers)]
+	return st.Tiers[bits.TrailingZeros16(en.Tiers)]
 }
 
 // Keeper returns the first tier that can make blocks durable, nil if there is none.
-func (e *State) Keeper() *Secondary {
-	for _, s := range e.Tiers {
+func (st *State) Keeper() *Secondary {
+	for _, s := range st.Tiers {
 		if s.Syncer != nil {
 			return s
 		}
@@ -98,8 +98,8 @@ func (e *State) Keeper() *Secondary {
 }
 
 // BegunLocked returns the tiers to which a copy of a block is under way.
-func (e *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
-	for _, s := range e.Tiers {
+func (st *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
+	for _, s := range st.Tiers {
 		for op := range s.BegunLocked() {
 			if op.ID == id && op.Seq == en.Seq {
 				bits |= s.Bit & en.Storing
@@ -110,35 +110,35 @@ func (e *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
 }
 
 // ClearTiersLocked notes that some tiers do not have a block any more.
-func (e *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
-	if e.Remote != nil && en.Tiers&bits&e.Remote.Bit != 0 {
-		e.Far.Unwatch(e.KeyLocked(id))
+func (st *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
+	if st.Remote != nil && en.Tiers&bits&st.Remote.Bit != 0 {
+		st.Far.Unwatch(st.KeyLocked(id))
 		if en.Used() {
 			en.Flags &^= index.FlagUsed
-			e.Mu.UsedDirs--
+			st.Mu.UsedDirs--
 		}
 	}
 	en.Tiers &^= bits
 }
 
 // LeaveRemoteLocked follows the rename of a block: its copy on other nodes keeps the path from.
-func (e *State) LeaveRemoteLocked(en *index.Entry, from string) {
-	if en.Tiers&e.Remote.Bit != 0 {
+func (st *State) LeaveRemoteLocked(en *index.Entry, from string) {
+	if en.Tiers&st.Remote.Bit != 0 {
 		key, _ := block.ParseKey(from)
-		e.Far.Unwatch(key)
-		en.Tiers &^= e.Remote.Bit
+		st.Far.Unwatch(key)
+		en.Tiers &^= st.Remote.Bit
 	}
 }
 
 // TierNamesLocked returns the tiers that hold a file, fastest first, without those that have yet to store it anew.
-func (e *State) TierNamesLocked(id index.ID) []string {
-	en := e.Mu.Ix.At(id)
+func (st *State) TierNamesLocked(id index.ID) []string {
+	en := st.Mu.Ix.At(id)
 	var names []string
-	if e.ResidentLocked(id, en) {
+	if st.ResidentLocked(id, en) {
 		names = append(names, "memory")
 	}
-	for _, s := range e.Tiers {
-		if en.Tiers&s.Bit != 0 && (e.Anew&s.Bit == 0 || !s.NamingLocked(e.KeyLocked(id))) {
+	for _, s := range st.Tiers {
+		if en.Tiers&s.Bit != 0 && (st.Anew&s.Bit == 0 || !s.NamingLocked(st.KeyLocked(id))) {
 			names = append(names, s.Opts.Name)
 		}
 	}

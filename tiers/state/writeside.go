@@ -39,13 +39,13 @@ type Recorder interface {
 }
 
 // AddFileLocked gives an entry a write side.
-func (e *State) AddFileLocked(id index.ID, f WriteSide) {
-	e.Mu.Files[id] = f
-	e.Writers.Store(int64(len(e.Mu.Files)))
+func (st *State) AddFileLocked(id index.ID, f WriteSide) {
+	st.Mu.Files[id] = f
+	st.Writers.Store(int64(len(st.Mu.Files)))
 }
 
 // DropFileLocked ends the write side of an entry.
-func (e *State) DropFileLocked(id index.ID) {
-	delete(e.Mu.Files, id)
-	e.Writers.Store(int64(len(e.Mu.Files)))
+func (st *State) DropFileLocked(id index.ID) {
+	delete(st.Mu.Files, id)
+	st.Writers.Store(int64(len(st.Mu.Files)))
 }
