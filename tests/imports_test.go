@@ -119,7 +119,7 @@ var table = map[string]row{
 	"cmd/kvfs/secrets":       {9, []string{"cluster/gossip", "cluster/pki", "fs/query", "cmd/kvfs/exit", "cmd/kvfs/result"}},
 	"cmd/kvfs/plan":          {6, []string{"tiers/hybrid", "directio"}},
 	"cmd/kvfs/launch":        {6, nil},
-	"cmd/kvfs/handoff":       {6, nil},
+	"cmd/kvfs/handoff":       {6, []string{"fs/device"}},
 	"cmd/kvfs/rails":         {8, []string{"rdma", "rdma/fabric", "rdma/nic", "cmd/kvfs/config", "cmd/kvfs/config/scalar", "cmd/kvfs/exit", "cmd/kvfs/show"}},
 	"cmd/kvfs/mounts":        {7, []string{"fs/device", "cmd/kvfs/exit", "cmd/kvfs/handoff"}},
 	"cmd/kvfs/status":        {9, []string{"tiers", "tiers/disk", "tiers/mem", "tiers/publish", "cluster", "rdma/tcp", "fs", "cmd/kvfs/config", "cmd/kvfs/rails", "cmd/kvfs/show", "fs/control"}},

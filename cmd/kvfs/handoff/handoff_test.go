@@ -17,6 +17,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // limit is how long a test waits for what ought to happen.
@@ -429,7 +431,7 @@ func TestRefusals(t *testing.T) {
 		{"long path", func(r *Request) { r.Dir = "/" + strings.Repeat("x", maxPath) }, nil, "dir is no absolute path"},
 		{"long name", func(r *Request) { r.FSName = strings.Repeat("x", maxName+1) }, nil, "fs_name is longer than 255"},
 		{"no epoch", func(r *Request) { r.Epoch = 0 }, nil, "epoch 0 is out of range"},
-		{"large epoch", func(r *Request) { r.Epoch = MaxEpoch + 1 }, nil, "epoch 4194304 is out of range"},
+		{"large epoch", func(r *Request) { r.Epoch = device.MaxEpoch + 1 }, nil, "epoch 1048576 is out of range"},
 		{"long init", func(r *Request) { r.Init = make([]byte, maxInit+1) }, nil, "init is longer than 4096"},
 		{"negative time", func(r *Request) { r.EntryTimeout = -1 }, nil, "a time or size is out of range"},
 		{"large write", func(r *Request) { r.MaxWrite = 1<<30 + 1 }, nil, "a time or size is out of range"},

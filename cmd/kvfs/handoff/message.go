@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // version is the version of the protocol that this package speaks.
@@ -38,9 +40,6 @@ const (
 	doFailed    = "failed"
 	doTakenBack = "taken back"
 )
-
-// MaxEpoch is the largest owner number of a mount.
-const MaxEpoch = 1<<22 - 1
 
 // Greeting is the first message of an owner.
 type Greeting struct {
@@ -192,7 +191,7 @@ func (r *Request) check() error {
 		bad = errors.New("dir is no absolute path")
 	case len(r.FSName) > maxName:
 		bad = fmt.Errorf("fs_name is longer than %d", maxName)
-	case r.Epoch == 0 || r.Epoch > MaxEpoch:
+	case r.Epoch == 0 || r.Epoch > device.MaxEpoch:
 		bad = fmt.Errorf("epoch %d is out of range", r.Epoch)
 	case len(r.Init) > maxInit:
 		bad = fmt.Errorf("init is longer than %d", maxInit)

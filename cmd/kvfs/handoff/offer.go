@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // Offer is the socket at which a daemon offers its mount to the next one.
@@ -39,10 +41,14 @@ const maxOffers = 16
 
 // NewOffer makes the socket. It makes the directory if it is absent; the directory must be ours
 // alone. It replaces an existing socket: the path belongs to this mount alone. Connecting
-// processes are answered until Close.
+// processes are answered until Close. It fails if owner numbers run out: the next process needs
+// one and, if that fails, this one another.
 func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, error) {
 	if log == nil {
 		log = zap.NewNop()
+	}
+	if mount.Epoch+2 > device.MaxEpoch {
+		return nil, fmt.Errorf("owner %d of the mount: there are no more than %d", mount.Epoch, device.MaxEpoch)
 	}
 	p, err := openSocketDir(path)
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/fs/device"
 )
 
 // Offered describes the mount that a daemon offers: the settings that the next daemon cannot change.
@@ -83,7 +85,7 @@ func (h *Handed) take(fds []int, names []string) error {
 	if err := r.take(fds, names); err != nil {
 		return err
 	}
-	if r.Proc != nil || h.Epoch == 0 || h.Epoch > MaxEpoch || len(h.Init) == 0 || len(h.Init) > maxInit {
+	if r.Proc != nil || h.Epoch == 0 || h.Epoch > device.MaxEpoch || len(h.Init) == 0 || len(h.Init) > maxInit {
 		r.Close()
 		return fmt.Errorf("%w: what was handed over", ErrMalformed)
 	}
