@@ -112,12 +112,12 @@ func (e *Engine) Observe(seq uint64, from string) { e.core.elsewhere.Observe(seq
 // OpenBlob opens the primary file of a blob.
 func (e *Engine) OpenBlob(blob driver.BlobID) (*os.File, error) { return e.core.writing.OpenBlob(blob) }
 
-// OpenHot is OpenRead for a block in memory.
+// OpenHot opens a block in memory for reading. It fails with ErrHollow for another, and does not wait.
 func (e *Engine) OpenHot(id index.ID, by Caller) (Opened, error) {
 	return e.core.writing.OpenHot(id, by)
 }
 
-// OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow.
+// OpenLater brings a block for which OpenHot failed with ErrHollow to memory, and opens it for reading.
 func (e *Engine) OpenLater(id index.ID, by Caller, then func(o Opened, file *os.File, err error)) {
 	e.core.writing.OpenLater(id, by, then)
 }
@@ -252,7 +252,7 @@ func (e *Engine) Unlink(parent index.ID, name string, by Caller) error {
 // Why returns why the block at a path below the mount is not there, or that it is.
 func (e *Engine) Why(path string) fate.Verdict { return e.core.verdicts.WhyAsked(path) }
 
-// WhyOf is Why for an entry that the kernel holds a reference to.
+// WhyOf returns why the block of an entry is not there, or that it is. The kernel holds a reference to the entry.
 func (e *Engine) WhyOf(id index.ID) fate.Verdict { return e.core.verdicts.WhyOf(id) }
 
 // Writing reports whether any file is being written.

@@ -31,7 +31,7 @@ func (vd *verdicts) WhyAsked(path string) fate.Verdict {
 	return vd.Why(path)
 }
 
-// WhyOf is Why for an entry that the kernel holds a reference to.
+// WhyOf returns why the block of an entry is not there, or that it is. The kernel holds a reference to the entry.
 func (vd *verdicts) WhyOf(id index.ID) fate.Verdict {
 	vd.Mu.Lock()
 	defer vd.Mu.Unlock()

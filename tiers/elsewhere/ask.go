@@ -27,8 +27,8 @@ func (el *elsewhere) UnknownLocked(parent index.ID, name string) (path string) {
 	return path
 }
 
-// AppendUnknownLocked is UnknownLocked for a path of several names. It appends to ask the path and the directories above
-// it, as far as other nodes must be asked about them.
+// AppendUnknownLocked walks a path of several names. It appends to ask the path and the directories above it, as far as
+// other nodes must be asked about them.
 func (el *elsewhere) AppendUnknownLocked(ask []string, path string) []string {
 	if el.Asker == nil || block.CheckPath(path) != nil {
 		return ask

@@ -66,7 +66,7 @@ func (el *elsewhere) Elsewhere(ctx context.Context, dir index.ID) []state.Dirent
 	}
 	l, first := el.listings.get(path, el.Opts.Now())
 	if first {
-		el.Work.Go(func() { el.listElsewhere(path, l) }) // ends with e.ctx
+		el.Work.Go(func() { el.listElsewhere(path, l) }) // ends when State.Ctx does
 	}
 	el.Mu.Unlock()
 	select {

@@ -53,8 +53,8 @@ func (el *elsewhere) latestLocked(path string) (l driver.Located, s *state.Secon
 	return l, s
 }
 
-// foundIn is Finder.Find without the answers that cannot be right, that a grave voids, or that a change under way will
-// make wrong.
+// foundIn asks a Finder for a path. It ignores an answer that cannot be right, that a grave voids, or that a change under
+// way will make wrong.
 func (el *elsewhere) foundIn(f *state.Secondary, path string) (driver.Located, bool) {
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	if el.Temp.Name(name) || el.Plain.Name(name) {

@@ -86,7 +86,7 @@ func (el *elsewhere) TellOutdatedLocked(g *state.Gone) {
 	el.outdated = nil
 }
 
-// WalkLocked is FindLocked for a path.
+// WalkLocked returns the entry at a path, 0 if there is none. It enters those that FindLocked finds on the way.
 func (el *elsewhere) WalkLocked(path string) index.ID {
 	if el.Remote == nil && len(el.Finders) == 0 {
 		return el.Mu.Ix.Walk(path)
@@ -135,7 +135,7 @@ func (el *elsewhere) observeOfLocked(seq uint64, from string) bool {
 	return true
 }
 
-// Locate is Remote.Locate without the answers that cannot be right.
+// Locate asks the Remote for a path, and ignores an answer that cannot be right.
 func (el *elsewhere) Locate(path string) (driver.Located, bool) { return el.right(el.Far.Locate(path)) }
 
 // right returns what the Remote has said unless it cannot be right.

@@ -106,7 +106,7 @@ func (x *Index) Lookup(parent ID, name string) ID {
 	return x.find(x.hash(parent, name), parent, name)
 }
 
-// find is Lookup with the hash of parent and name given.
+// find returns the child of parent called name, or 0. h is the hash of both.
 func (x *Index) find(h uint32, parent ID, name string) ID {
 	id := *x.table.bucket(h)
 	for id != 0 {

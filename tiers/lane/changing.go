@@ -46,8 +46,8 @@ func above(path string) string { return path[:max(strings.LastIndexByte(path, '/
 // or updates are queued or being done.
 func (c *changing) NamingLocked(key block.Key) bool { return c.naming[key] > 0 || len(c.moving) > 0 }
 
-// UnsettledLocked is NamingLocked for a path and all that is below it, of a tier that is a driver.Finder. Only Trees from
-// or to there count.
+// UnsettledLocked reports whether queued removals or updates concern a path or anything below it, for a tier that is a
+// driver.Finder. Of the Trees, only those from or to there count.
 func (c *changing) UnsettledLocked(path string) bool {
 	if len(c.naming) > 0 {
 		if key, _ := block.ParseKey(path); c.naming[key] > 0 || c.above[path] > 0 {

@@ -56,8 +56,8 @@ func (l *Lane) expandKeyedLocked() bool {
 	return l.keyed.len() > 0
 }
 
-// nextKeyedLocked is nextLocked for what expandKeyedLocked has found: an update, or removals up to one whose
-// key is being stored.
+// nextKeyedLocked takes what expandKeyedLocked has found from the queue and returns what begins it: an update, or removals
+// up to one whose key is being stored.
 func (l *Lane) nextKeyedLocked() (begin func()) {
 	if barrier := l.keyed.front().barrier; barrier != nil {
 		l.keyed.pop()

@@ -103,7 +103,7 @@ func (cp *copies) CleanLocked(id index.ID, en *index.Entry, leaving bool) bool {
 	return false
 }
 
-// CleanSome is CleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
+// CleanSome queues copies of blocks that are about to be evicted, and waits until the tiers have those that they take.
 // A block that is being written gets no copy.
 func (cp *copies) CleanSome(ctx context.Context, ids []index.ID) error {
 	for len(ids) > 0 && cp.Lazy != 0 {

@@ -92,7 +92,7 @@ type Names interface {
 
 // Space is what this room needs of package space.
 type Space interface {
-	// AtOnce is WithRoom for a caller that must not wait: it tries twice.
+	// AtOnce runs op for a caller that must not wait. If there is no room it evicts, and tries op once more.
 	AtOnce(op func() error) error
 	// CreateFile calls Primary.Create with WithRoom.
 	CreateFile(ctx context.Context, w state.Waiter) (blob driver.BlobID, file *os.File, err error)

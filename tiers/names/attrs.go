@@ -287,7 +287,7 @@ func (atr *attrs) isDir(id index.ID) bool {
 	return atr.Mu.Ix.At(id).IsDir()
 }
 
-// tellAttrs is AttrsChangedLocked for a caller that does not hold the lock.
+// tellAttrs tells the kernels that the attributes of an entry have changed. It takes the lock.
 func (atr *attrs) tellAttrs(id index.ID) {
 	if !atr.Opts.Kernels {
 		return

@@ -75,7 +75,7 @@ func (lu *lookups) Presences(paths [][]byte, o PresenceOptions, out []Place) {
 	}
 }
 
-// presencesOf is Presences without asking other nodes. It appends to ask, unless that is nil, the paths that they must be
+// presencesOf looks paths up on this node alone. It appends to ask, unless that is nil, the paths that other nodes must be
 // asked about, and marks the places that depend on them.
 func (lu *lookups) presencesOf(paths [][]byte, o *PresenceOptions, out []Place, ask *[]string) {
 	for len(paths) > 0 {

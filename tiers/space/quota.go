@@ -85,7 +85,7 @@ func (as Accounts) SetQuota(ctx context.Context, q Quota) error {
 	return err
 }
 
-// setGroupQuota is SetQuota for a group.
+// setGroupQuota sets the quota of a group.
 func (sp *space) setGroupQuota(ctx context.Context, q Quota) error {
 	if len(q.Name) > block.MaxName || strings.Contains(q.Name, "/") || !utf8.ValidString(q.Name) {
 		return fmt.Errorf("group %q: no name of a directory: %w", block.Shorten(q.Name, block.Shown), block.ErrInvalid)
@@ -144,7 +144,7 @@ func pinQuota(g *room.Group) int64 {
 	return quota
 }
 
-// setHolderQuota is SetQuota for a user or a control group.
+// setHolderQuota sets the quota of a user or a control group.
 func (sp *space) setHolderQuota(ctx context.Context, q Quota) error {
 	h, err := holderOf(q)
 	if err != nil {

@@ -105,7 +105,7 @@ func (sp *space) CreateFile(ctx context.Context, w state.Waiter) (blob driver.Bl
 	return blob, file, err
 }
 
-// AtOnce is WithRoom for a caller that must not wait: it tries twice.
+// AtOnce runs op for a caller that must not wait. If there is no room it evicts, and tries op once more.
 func (sp *space) AtOnce(op func() error) error {
 	err := op()
 	if errors.Is(err, block.ErrNoSpace) {

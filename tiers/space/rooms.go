@@ -55,7 +55,7 @@ type Lower interface {
 	// is under way or its turn will come. If other nodes have copies, the copy goes to a device of this
 	// node, if there is one, because the others may evict theirs at any time. leaving: the block leaves memory when the copy is there.
 	CleanLocked(id index.ID, en *index.Entry, leaving bool) bool
-	// CleanSome is CleanLocked for some blocks. It waits until they are copied down, as far as the tiers take them.
+	// CleanSome queues copies of blocks that are about to be evicted, and waits until the tiers have those that they take.
 	// A block that is being written gets no copy.
 	CleanSome(ctx context.Context, ids []index.ID) error
 	// ForgetCopyLocked notes that a tier has lost its copy of a block. If no other tier has one, the name goes.

@@ -18,7 +18,8 @@ var ErrStale = errors.New("name must be looked up again")
 // ErrHollow says that the block is not in memory, so that an open has to wait.
 var ErrHollow = errors.New("block is not in memory")
 
-// BringError is MissError for a caller that asked for more than a read. It tells that caller that there is no room.
+// BringError returns what a caller hears if a block cannot be brought to memory and the caller asked for more than a read.
+// Unlike MissError it says that there is no room.
 func BringError(op string, err error) error {
 	if errors.Is(err, block.ErrNoSpace) || errors.Is(err, block.ErrTooLarge) {
 		return &block.Error{Op: op, Tier: "memory", Err: block.ErrNoSpace}

@@ -45,7 +45,7 @@ type State struct {
 	Deadlines map[*room.Group]time.Duration // GroupOptions.OpenDeadline of the groups that have one
 	Jobs      atomic.Uint64
 
-	Writers atomic.Int64 // len(mu.files)
+	Writers atomic.Int64 // len(Mu.Files)
 	gones   sync.Pool    // of *Gone
 
 	Mu struct {
@@ -134,7 +134,7 @@ func (st *State) SeqNowLocked() uint64 { return max(st.Mu.Seq, uint64(st.Now()))
 // ChargeOf returns the bytes that a file of size bytes costs: whole pages, as tmpfs counts.
 func ChargeOf(size int64) int64 { return (size + PageBytes - 1) &^ (PageBytes - 1) }
 
-// CheckLocked verifies the invariants of e.mu that are cheap enough for every Lock and Unlock.
+// CheckLocked verifies the invariants of State.Mu that are cheap enough for every Lock and Unlock.
 func (st *State) CheckLocked() {
 	m := &st.Mu
 	m.Room.Check()

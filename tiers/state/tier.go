@@ -44,7 +44,7 @@ func (st *State) FarLocked(id index.ID, en *index.Entry) bool {
 	return st.HollowLocked(id, en) && st.OwnTiers(en) == 0
 }
 
-// FileAttrs is AttrsLocked without the directories above.
+// FileAttrs returns the attributes that a tier keeps with a file, without those of the directories above.
 func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
 	return driver.Attrs{
 		Seq: en.Seq, Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
