@@ -173,7 +173,7 @@ func (ad *adoption) fillFile(f *leftFile) {
 	case draft.Temp:
 		ad.writing.NewFileLocked(f.id, en) // it waits for its rename
 	}
-	ad.Mu.Blocks++
+	ad.RecountLocked(state.Uncounted, state.Resident)
 	ad.Mu.Counters.Adopted++
 	ad.Mu.Counters.AdoptedBytes += uint64(en.Size)
 }
@@ -319,7 +319,7 @@ func (n *enumeration) add(h *driver.Held) {
 	state.Pin(e.State, id, en, a.Pinned)
 	e.Mu.Ix.Link(id, n.parent, name)
 	e.Mu.Room.Group(en.Group).Learn(h.Size)
-	e.Mu.Hollow++
+	e.RecountLocked(state.Uncounted, state.Hollow)
 	e.Mu.Seq = max(e.Mu.Seq, a.Seq)
 	n.blocks++
 	n.bytes += uint64(h.Size)

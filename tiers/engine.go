@@ -60,6 +60,7 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 	if _, err := e.core.space.Look(); err != nil {
 		return nil, err
 	}
+	e.core.CheckCountsLocked()
 	e.core.Mu.SetCheck(e.core.CheckLocked)
 	ctx, e.core.Cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.core.Ctx = ctx
@@ -97,6 +98,7 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 		return nil
 	}
 	e.core.Mu.Closed = true
+	e.core.CheckCountsLocked()
 	for _, s := range e.core.Tiers {
 		s.StopLocked()
 	}

@@ -162,7 +162,7 @@ func (el *elsewhere) enterLocked(parent index.ID, name string, l *driver.Located
 	if !l.IsDir() {
 		en.Size = l.Size
 		el.EnterGroupLocked(en, el.GroupOfLocked(parent))
-		el.Mu.Hollow++
+		el.RecountLocked(state.Uncounted, state.Hollow)
 	}
 	ix.Link(id, parent, name)
 	if l.IsDir() {
@@ -289,7 +289,7 @@ func (el *elsewhere) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.G
 	el.ClearTiersLocked(id, en, en.Tiers)
 	isDir := en.IsDir()
 	if !isDir {
-		el.Mu.Hollow--
+		el.RecountLocked(state.Hollow, state.Uncounted)
 	}
 	if en.Lookups > 0 {
 		g.Names = append(g.Names, state.GoneName{Parent: ix.Parent(id), ID: id, Name: ix.Name(id)})

@@ -391,8 +391,7 @@ func (ld *loads) enterPromoted(s *state.Secondary, p *promotion, o *driver.Outco
 		en.Sum, en.Flags = o.Sum.Sum, en.Flags|index.FlagSum
 	}
 	en.Atime = ld.Now()
-	ld.Mu.Hollow--
-	ld.Mu.Blocks++
+	ld.RecountLocked(state.Hollow, state.Resident)
 	ld.AddUsedLocked(en, p.charge)
 	en.Opens += uint32(p.waiters)
 	en.Lookups++ // until the record is written, so that the entry stays

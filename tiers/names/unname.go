@@ -90,11 +90,7 @@ func (nm *names) tellDroppedLocked(id index.ID, en *index.Entry, kind event.Kind
 		}
 		return
 	}
-	if nm.ResidentLocked(id, en) {
-		nm.Mu.Blocks--
-	} else {
-		nm.Mu.Hollow--
-	}
+	nm.RecountLocked(nm.StandingLocked(id, en), state.Uncounted)
 	if nm.KindLocked(en) == draft.Block {
 		nm.EventLocked(kind, id, why)
 		if kind == event.Removed {

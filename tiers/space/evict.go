@@ -155,8 +155,7 @@ func (sp *space) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason
 	g.Blobs = append(g.Blobs, driver.BlobID(en.Blob))
 	g.Dropped = append(g.Dropped, driver.BlobID(en.Blob))
 	en.Blob = 0
-	sp.Mu.Blocks--
-	sp.Mu.Hollow++
+	sp.RecountLocked(state.Resident, state.Hollow)
 	sp.EventLocked(event.Evicted, id, fate.Cause{Reason: reason})
 	sp.ClassifyLocked(id, en)
 	sp.elsewhere.SettleRemoteLocked(id, en, g)
