@@ -313,7 +313,7 @@ func (e *drafts) publishLocked(f *File, en *index.Entry, size, mtime int64, g *s
 	}
 	gr := e.Mu.Room.Group(en.Group)
 	if en.Flags&state.FlagUncommitted != 0 {
-		e.Mu.Blocks++
+		e.RecountLocked(state.Uncounted, state.Resident)
 	} else {
 		e.AttrsChangedLocked(f.id, en, g) // in place
 	}

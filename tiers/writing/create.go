@@ -164,7 +164,7 @@ func (e *opens) seatLocked(en *index.Entry) bool {
 	}
 	en.Flags &^= state.FlagUncommitted
 	en.Seq = e.NextSeqLocked()
-	e.Mu.Blocks++
+	e.RecountLocked(state.Uncounted, state.Resident)
 	return true
 }
 

@@ -432,14 +432,14 @@ func (e *renames) convertLocked(r *renaming, en *index.Entry, to draft.Kind, g *
 	if to == draft.Block {
 		if !hidden { // the file begins to be a block
 			en.Flags |= state.FlagUncommitted
-			e.Mu.Blocks--
+			e.RecountLocked(state.Resident, state.Uncounted)
 		}
 		e.drafts.publishLocked(f, en, r.size, r.mtime, g)
 		return
 	}
 	if hidden {
 		en.Flags &^= state.FlagUncommitted
-		e.Mu.Blocks++
+		e.RecountLocked(state.Uncounted, state.Resident)
 	}
 	en.Size, en.Mtime = r.size, r.mtime // the record says so, too: it may be a block again before a write
 }
@@ -474,7 +474,7 @@ func (e *renames) postponeLocked(r *renaming, en *index.Entry, g *state.Gone) {
 	f.owner = f.busyLocked(r.By.Proc()).by.Proc()
 	e.drafts.LeaveLimboNamedLocked(r.to(), g) // f has no record until the commit
 	if en.Flags&state.FlagUncommitted == 0 {
-		e.Mu.Blocks--
+		e.RecountLocked(state.Resident, state.Uncounted)
 		en.Flags |= state.FlagUncommitted
 		f.recorded = true // a crash must not bring it back
 	}
