@@ -259,7 +259,7 @@ func (ad *adoption) enumerate() error {
 		ad.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
 			zap.Uint64("bytes", en.bytes), zap.Int("stale", len(en.stale)))
 	}
-	if len(ad.Tiers) > 0 && ad.Mu.Blocks > 0 {
+	if blocks, _ := ad.BlocksLocked(); len(ad.Tiers) > 0 && blocks > 0 {
 		ad.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 			ad.lower.CascadeLocked(id, en)
 			return true

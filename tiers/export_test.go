@@ -209,8 +209,9 @@ func (e *Engine) Audit() error {
 	check("pinnedBytes", e.core.Mu.Room.Pinned(), a.pinned)
 	check("limboBytes", inside(e.core.writing, "drafts", "limbo", "bytes").Int(), a.limbo)
 	check("guessedBytes", inside(e.core.writing, "opens", "guessed").Addr().Interface().(*state.Allowance).Taken(), a.guessed)
-	check("blocks", e.core.Mu.Blocks, a.blocks)
-	check("hollow", e.core.Mu.Hollow, a.hollow)
+	blocks, hollow := e.core.BlocksLocked()
+	check("blocks", blocks, a.blocks)
+	check("hollow", hollow, a.hollow)
 	check("dirFiles", inside(e.core.names, "names", "dirFiles").Int(), a.dirs)
 	for g := range e.core.Mu.Room.Groups() {
 		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])

@@ -51,16 +51,17 @@ func (rp *report) Stats() Stats {
 func (rp *report) stats() Stats {
 	rp.Mu.Lock()
 	defer rp.Mu.Unlock()
+	resident, hollow := rp.BlocksLocked()
 	st := Stats{
 		CapacityBytes: rp.Opts.CapacityBytes,
 		UsedBytes:     rp.Mu.Room.Used(),
 		PinnedBytes:   rp.Mu.Room.Pinned(),
-		Blocks:        rp.Mu.Blocks,
+		Blocks:        resident,
 		Names:         int64(rp.Mu.Ix.Len()),
 		Writing:       int64(len(rp.Mu.Files)),
 		IndexBytes:    rp.Mu.Ix.Bytes(),
 		Counters:      rp.Mu.Counters,
-		Hollow:        rp.Mu.Hollow,
+		Hollow:        hollow,
 		Summary:       rp.SummaryLocked(),
 		Reuse:         rp.Mu.Reuse.Stats(),
 	}

@@ -5,14 +5,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
 
-// Standing is how a file counts in Mu.Blocks and Mu.Hollow.
+// Standing is how a file counts: see BlocksLocked.
 type Standing uint8
 
 // The standings of a file.
 const (
 	Uncounted Standing = iota // it is not committed, or has no name
-	Resident                  // it counts in Mu.Blocks: in memory
-	Hollow                    // it counts in Mu.Hollow: in secondary tiers only
+	Resident                  // in memory
+	Hollow                    // in secondary tiers only
 )
 
 // StandingLocked returns how a file that has a name counts.
@@ -26,6 +26,9 @@ func (st *State) StandingLocked(id index.ID, en *index.Entry) Standing {
 	return Hollow
 }
 
+// BlocksLocked returns how many committed files are in memory, and how many are in secondary tiers only.
+func (st *State) BlocksLocked() (resident, hollow int64) { return st.Mu.blocks, st.Mu.hollow }
+
 // RecountLocked notes that a file counted as was and counts as is from now on. Nothing else changes the two counters.
 func (st *State) RecountLocked(was, is Standing) {
 	st.countLocked(was, -1)
@@ -35,9 +38,9 @@ func (st *State) RecountLocked(was, is Standing) {
 func (st *State) countLocked(s Standing, n int64) {
 	switch s {
 	case Resident:
-		st.Mu.Blocks += n
+		st.Mu.blocks += n
 	case Hollow:
-		st.Mu.Hollow += n
+		st.Mu.hollow += n
 	}
 }
 
@@ -45,8 +48,8 @@ func (st *State) countLocked(s Standing, n int64) {
 func (st *State) CheckCountsLocked() {
 	if invariant.Enabled {
 		resident, hollow := st.censusLocked()
-		invariant.Check(st.Mu.Blocks == resident && st.Mu.Hollow == hollow,
-			"blocks %d and hollow %d, entries say %d and %d", st.Mu.Blocks, st.Mu.Hollow, resident, hollow)
+		invariant.Check(st.Mu.blocks == resident && st.Mu.hollow == hollow,
+			"blocks %d and hollow %d, entries say %d and %d", st.Mu.blocks, st.Mu.hollow, resident, hollow)
 	}
 }
 

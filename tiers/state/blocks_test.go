@@ -51,8 +51,8 @@ func TestRecount(t *testing.T) {
 		st.RecountLocked(was, st.StandingLocked(id, en))
 	}
 	resident, hollow := st.censusLocked()
-	if resident != st.Mu.Blocks || hollow != st.Mu.Hollow || resident == 0 || hollow == 0 {
-		t.Errorf("counters say %d and %d, entries say %d and %d", st.Mu.Blocks, st.Mu.Hollow, resident, hollow)
+	if resident != st.Mu.blocks || hollow != st.Mu.hollow || resident == 0 || hollow == 0 {
+		t.Errorf("counters say %d and %d, entries say %d and %d", st.Mu.blocks, st.Mu.hollow, resident, hollow)
 	}
 	st.CheckCountsLocked()
 	st.RecountLocked(Resident, Hollow)

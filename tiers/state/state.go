@@ -56,8 +56,8 @@ type State struct {
 
 		Files map[index.ID]WriteSide
 
-		Blocks   int64 // committed files in memory
-		Hollow   int64 // committed files in secondary tiers only
+		blocks   int64 // committed files in memory; see RecountLocked
+		hollow   int64 // committed files in secondary tiers only; likewise
 		Seq      uint64
 		SeqFrom  string // the node whose version raised Seq above the clock; "" if this node did
 		UsedDirs int    // entries with index.FlagUsed
@@ -138,7 +138,7 @@ func ChargeOf(size int64) int64 { return (size + PageBytes - 1) &^ (PageBytes - 
 func (st *State) CheckLocked() {
 	m := &st.Mu
 	m.Room.Check()
-	invariant.Check(m.Blocks >= 0, "blocks %d < 0", m.Blocks)
+	invariant.Check(m.blocks >= 0, "blocks %d < 0", m.blocks)
 }
 
 // PathHashLocked returns the hash by which policies and filters recognise a name.
