@@ -119,6 +119,23 @@ func TestFsyncWritten(t *testing.T) {
 	}
 }
 
+// TestFsyncRenamedByAnother: a rename by another process than the writer, after an fsync, commits nothing yet. The tier
+// keeps no copy of the block that lost the name, and gets the new one at the writer's close.
+func TestFsyncRenamedByAnother(t *testing.T) {
+	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	must(t, w.put(10, "a", []byte("old")))
+	w.quiesce()
+	w.wantHeld(disk, "a=old")
+	f := w.write(10, "t.tmp", "new")
+	must(t, w.e.Fsync(until(t), f.id), w.rename(20, "t.tmp", "a", false))
+	w.quiesce()
+	w.wantHeld(disk, "")
+	must(t, f.close())
+	w.quiesce()
+	w.wantHeld(disk, "a=new")
+	w.end()
+}
+
 // TestFsyncPoisoned: of a file whose write failed, fsync stores nothing and says so.
 func TestFsyncPoisoned(t *testing.T) {
 	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: time.Nanosecond}, tiertest.ReferenceOptions{})

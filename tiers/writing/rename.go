@@ -341,7 +341,7 @@ func (e *renames) renameLocked(r *renaming, g *state.Gone) error {
 		return e.renameFileLocked(r, g)
 	}
 	old := e.ChildPathLocked(r.Parent, r.Name)
-	e.moveNameLocked(r, target, g)
+	e.moveNameLocked(r, target, false, g)
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	e.RenamedDirLocked(id, en)
 	e.renamedLocked(event.DirRenamed, r, old, g)
@@ -404,7 +404,8 @@ func (e *renames) renameFileLocked(r *renaming, g *state.Gone) error {
 	if move == draft.Withdraw {
 		e.leaveBlocksLocked(id, en, r.By.Actor())
 	}
-	e.moveNameLocked(r, target, g)
+	synced := r.f != nil && r.f.sync && to != draft.Temp && move != draft.Postpone // what is not committed replaces no copy
+	e.moveNameLocked(r, target, synced, g)
 	en.Ctime, en.Seq = e.Now(), e.NextSeqLocked()
 	en.Flags = en.Flags&^(state.FlagTemp|state.FlagPlain) | e.NameFlagsLocked(k.Parent, k.Name)
 	switch move {
@@ -537,8 +538,9 @@ func (e *renames) renumberOneLocked(id index.ID, en *index.Entry) {
 	}
 }
 
-// moveNameLocked gives r.id the new name, and takes the name from target, 0 if it is free.
-func (e *renames) moveNameLocked(r *renaming, target index.ID, g *state.Gone) {
+// moveNameLocked gives r.id the new name, and takes the name from target, 0 if it is free. synced: a process has called
+// fsync on r.id, and it is a block from now on.
+func (e *renames) moveNameLocked(r *renaming, target index.ID, synced bool, g *state.Gone) {
 	ix, id, to := e.Mu.Ix, r.id, r.to()
 	en := ix.At(id)
 	e.NameLeftLocked(id, en, r.By.Proc(), g)
@@ -546,7 +548,7 @@ func (e *renames) moveNameLocked(r *renaming, target index.ID, g *state.Gone) {
 		e.lower.RemoveCopiesLocked(id, en) // under the old name
 	}
 	e.drafts.LeaveLimboNamedLocked(r.from(), g)
-	if r.f != nil && r.f.sync && e.NameFlagsLocked(to.Parent, to.Name)&state.FlagTemp == 0 {
+	if synced {
 		e.drafts.keepSyncedLocked(en)
 	}
 	switch {
