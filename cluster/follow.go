@@ -19,6 +19,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/owner"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // The states of a feed, for Member.Feed.
@@ -329,10 +330,10 @@ func (f *following) blocks() int64 {
 	return int64(float64(most) / f.p.n.scopes.Share())
 }
 
-// buried is called for each new grave from the feed.
+// buried takes a new grave of the feed.
 func (f *following) buried(r *feed.Record) { f.p.n.taken(r.Path, dirMode(r.Mode), r.Seq, f.p.name) }
 
-// taken is called for each new grave from another node, of which the name may be unknown.
+// taken counts a new grave of another node and passes it to the backend. from is the name of that node, "" if it is not known.
 func (n *Node) taken(path string, dir bool, seq uint64, from string) {
 	n.counters.gravesTaken.Add(1)
 	n.observe(seq, from)
@@ -359,7 +360,7 @@ func (f *following) tooFar() {
 
 // observe passes a version number of a node to the backend, unless it is not believed.
 func (n *Node) observe(seq uint64, from string) {
-	if seq > location.LatestVersion {
+	if seq > block.MaxSeq {
 		n.counters.farVersion.Add(1)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestRemoval shows that a removal reaches everybody, makes them drop older copies, and
@@ -134,7 +135,7 @@ func TestExchangeOnReturn(t *testing.T) {
 func TestObserve(t *testing.T) {
 	a := start(t, "a", nil)
 	a.graves.Taken("g/near", false, 5)
-	a.observe(location.LatestVersion+1, "b")
+	a.observe(block.MaxSeq+1, "b")
 	if a.observedSeq() != 5 || a.Stats().FarVersion != 1 {
 		t.Errorf("observed %d, %d too far", a.observedSeq(), a.Stats().FarVersion)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestFarVersions shows that a node whose versions are beyond those that any clock gives is not believed
@@ -25,7 +26,7 @@ import (
 func TestFarVersions(t *testing.T) {
 	nodes := cluster(t, "a", "b")
 	a, b := nodes[0], nodes[1]
-	const far = location.LatestVersion + 1
+	const far = block.MaxSeq + 1
 	a.put("g/far", far, nil)
 	a.remove("g/gone", far)
 	a.put("g/x", 5, nil)

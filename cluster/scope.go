@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/owner"
 	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // openScopes makes what decides which part of the peers' feeds this node follows.
@@ -100,7 +101,7 @@ func (n *Node) find(ctx context.Context, name string, paths []string) (found []o
 		unsure = reply.GetUnsure()
 		found, err = owner.Found(reply, paths, func(name string, e location.Entry) (Location, bool) {
 			p := n.peer(name)
-			if p == nil || e.Seq > location.LatestVersion {
+			if p == nil || e.Seq > block.MaxSeq {
 				return Location{}, false
 			}
 			return Location{Peer: p, Entry: e, rank: n.rank(p, &location.Holder{Entry: e})}, true

@@ -61,7 +61,7 @@ var table = map[string]row{
 	"cluster/control":  {1, []string{"tiers/block", "rdma", "cluster/pki", "cluster/wire"}},
 	"cluster/breaker":  {0, nil},
 	"cluster/location": {0, []string{}},
-	"cluster/feed":     {1, []string{"cluster/location"}},
+	"cluster/feed":     {1, []string{"cluster/location", "tiers/block"}},
 	"cluster/gossip":   {1, nil},
 	"cluster/simnet":   {0, nil},
 	"cluster/pki":      {0, nil},

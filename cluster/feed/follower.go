@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // maxEntries bounds what a Follower believes.
@@ -42,7 +43,7 @@ type Follower struct {
 	buried  Graveyard
 	observe func(seq uint64)
 	wants   func(hash uint64) bool
-	far     func()                 // called for each version above location.LatestVersion
+	far     func()                 // called for each version above block.MaxSeq
 	ours    func(told int64) int64 // a time of the node's clock by this node's
 
 	most     int64 // entries of the node
@@ -103,7 +104,7 @@ func NewFollower(index *location.Index, slots Slots, buried Graveyard, observe f
 	}
 }
 
-// OnFar makes far be called for each record that is skipped because its version is above location.LatestVersion. It must
+// OnFar makes far be called for each record that is skipped because its version is above block.MaxSeq. It must
 // be called before the first Apply.
 func (f *Follower) OnFar(far func()) { f.far = far }
 
@@ -285,7 +286,7 @@ func (f *Follower) enter(b *Batch, into location.Slot, a *asked) error {
 
 // enterRecord puts one record into the index, and reports whether it was valid.
 func (f *Follower) enterRecord(r *Record, into location.Slot) bool {
-	tooFar := r.Op != Release && r.Seq > location.LatestVersion
+	tooFar := r.Op != Release && r.Seq > block.MaxSeq
 	if tooFar {
 		f.far()
 	}

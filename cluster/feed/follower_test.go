@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // slotPool gives out slots, and requires that they come back empty.
@@ -286,7 +287,7 @@ func TestFollowerSkips(t *testing.T) {
 	long := Record{Op: Bury, Seq: 5, Mode: typeFile, Path: string(make([]byte, location.MaxPath+1))}
 	change := func(f func(r *Record)) Record { r := good; f(&r); return r }
 	for i, r := range []Record{
-		change(func(r *Record) { r.Seq = location.LatestVersion + 1 }),
+		change(func(r *Record) { r.Seq = block.MaxSeq + 1 }),
 		change(func(r *Record) { r.Seq = 1<<64 - 1 }),
 		change(func(r *Record) { r.Size = -1 }),
 		change(func(r *Record) { r.Size = location.MaxSize + 1 }),
@@ -295,7 +296,7 @@ func TestFollowerSkips(t *testing.T) {
 		change(func(r *Record) { r.Mode = 1<<31 | 0o100644 }),
 		long,
 		{Op: Bury, Seq: 5, Mode: typeFile},
-		{Op: Bury, Seq: location.LatestVersion + 1, Mode: typeFile, Path: "g/x"},
+		{Op: Bury, Seq: block.MaxSeq + 1, Mode: typeFile, Path: "g/x"},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			x := newFixture(t, 1)
@@ -325,15 +326,15 @@ func TestFollowerSkips(t *testing.T) {
 func TestFollowerFar(t *testing.T) {
 	x, far := newFixture(t, 1), 0
 	x.OnFar(func() { far++ })
-	hold := Record{Op: Hold, Hash: 2, Seq: location.LatestVersion + 1, Size: 1, Mode: 0o100644}
-	bury := Record{Op: Bury, Seq: location.LatestVersion + 1, Mode: typeFile, Path: "g/x"}
+	hold := Record{Op: Hold, Hash: 2, Seq: block.MaxSeq + 1, Size: 1, Mode: 0o100644}
+	bury := Record{Op: Bury, Seq: block.MaxSeq + 1, Mode: typeFile, Path: "g/x"}
 	x.must(batch(7, 1, true, true, numbered(1, 1)...))
 	x.must(batch(7, 3, false, false, hold, bury))
 	x.sees(3, 1)
 	if s := x.Stats(); far != 2 || s.Skipped != 2 || len(x.graves) != 0 {
 		t.Errorf("%d too far, %d graves, %+v", far, len(x.graves), s)
 	}
-	hold.Seq, bury.Seq = location.LatestVersion, location.LatestVersion
+	hold.Seq, bury.Seq = block.MaxSeq, block.MaxSeq
 	x.must(batch(7, 5, false, false, hold, bury))
 	x.sees(5, 1, 2)
 	if far != 2 || len(x.graves) != 1 {

@@ -199,7 +199,7 @@ func (x *Exchange) take(msg *wire.Graves) {
 			x.Bad(false)
 			continue
 		}
-		if g.GetSeq() > location.LatestVersion {
+		if g.GetSeq() > block.MaxSeq {
 			x.Bad(true)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestTake shows that graves without sense change nothing.
@@ -25,7 +26,7 @@ func TestTake(t *testing.T) {
 	}
 	x.take(&wire.Graves{Graves: []*wire.Grave{
 		{Path: []byte("../x"), Seq: 5}, {Path: nil, Seq: 5}, {Path: []byte(".kvfs/x"), Seq: 5}, nil,
-		{Path: []byte("g/far"), Seq: location.LatestVersion + 1},
+		{Path: []byte("g/far"), Seq: block.MaxSeq + 1},
 		{Path: []byte("g/near"), Seq: 5},
 	}})
 	if malformed != 4 || far != 1 || len(taken) != 1 || taken[0] != 5 || x.Index.Stats().Graves != 1 {

@@ -126,7 +126,7 @@ func (g *File) read(r io.Reader) (whole int64, err error) {
 
 func (g *File) enter(w *wire.Grave) {
 	path := string(w.GetPath())
-	if _, err := block.ParseKey(path); err == nil && w.GetSeq() <= location.LatestVersion {
+	if _, err := block.ParseKey(path); err == nil && w.GetSeq() <= block.MaxSeq {
 		g.index.Bury(location.HashPath(path), w.GetSeq(), w.GetDir(), path, w.GetAt())
 	}
 }

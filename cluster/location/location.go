@@ -10,11 +10,6 @@ import (
 // and in every version.
 func HashPath(path string) uint64 { return xxhash.Sum64String(path) }
 
-// LatestVersion is the highest version number that is believed: the year 2116. A number above it is damage, after which no
-// higher one might be left. Nothing that a clock says is above it, right or wrong. If nodes did not believe what a wrong
-// clock has numbered, they would ignore what its node writes and removes, and go on to do so when it is mended.
-const LatestVersion = 1 << 62
-
 // Slot is the number of a holder in this process: a node's feed, as long as it is followed.
 type Slot uint16
 

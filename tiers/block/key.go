@@ -103,3 +103,8 @@ func GroupOf(path string) GroupID {
 	}
 	return ""
 }
+
+// MaxSeq is the highest version number that is believed: the year 2116. A number above it is damage, after which no
+// higher one might be left. Nothing that a clock says is above it, right or wrong. If nodes did not believe what a wrong
+// clock has numbered, they would ignore what its node writes and removes, and go on to do so when it is mended.
+const MaxSeq = 1 << 62

@@ -100,14 +100,10 @@ func (el *elsewhere) WalkLocked(path string) index.ID {
 	return id
 }
 
-// latest is the highest version number that is believed of another node: the year 2116. A number above it is damage, after
-// which no higher one might be left. Package cluster has the same bound.
-const latest = 1 << 62
-
 // plausible reports whether a version number of another node can be right. A number that cannot is counted and
 // ignored.
 func (el *elsewhere) plausible(seq uint64) bool {
-	if seq <= latest {
+	if seq <= block.MaxSeq {
 		return true
 	}
 	if el.implausible.Add(1) == 1 {
@@ -123,7 +119,7 @@ func (el *elsewhere) RefusedSeqs() uint64 { return el.implausible.Load() }
 // if seq cannot be right.
 func (el *elsewhere) observeLocked(seq uint64) bool { return el.observeOfLocked(seq, "another node") }
 
-// observeOfLocked is observeLocked for a number of the node of that name.
+// observeOfLocked is observeLocked with the name of the node that told seq, which the status shows while the number is ahead of the clock.
 func (el *elsewhere) observeOfLocked(seq uint64, from string) bool {
 	if !el.plausible(seq) {
 		return false

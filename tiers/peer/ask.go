@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kvfs/kvfs/cluster/location"
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -53,7 +54,7 @@ func (t *Tier) ask(ctx context.Context, paths []string) (answered map[string]boo
 // credible reports whether what another node says about a path can be right.
 func credible(e *location.Entry) bool {
 	kind := e.Mode & modeType
-	return e.Seq != 0 && e.Seq <= location.LatestVersion && (kind == modeDir || kind == modeRegular) &&
+	return e.Seq != 0 && e.Seq <= block.MaxSeq && (kind == modeDir || kind == modeRegular) &&
 		e.Size >= 0 && e.Size <= location.MaxSize
 }
 

@@ -96,7 +96,7 @@ func TestAskDoubtful(t *testing.T) {
 		tier.Ask(context.Background(), []string{"x"})
 		return names(tier.locate("x", 0, nil))
 	}
-	const future = location.LatestVersion + 1
+	const future = block.MaxSeq + 1
 	odd := func(change func(e *location.Entry)) holder {
 		h := far(a, "x", 3)
 		change(&h.Entry)

@@ -184,7 +184,7 @@ func (t *Tier) take(ctx context.Context, from member, offers []cluster.BlockInfo
 func (t *Tier) takeOne(ctx context.Context, from member, info *cluster.BlockInfo) cluster.StoreOutcome {
 	err := block.CheckPath(info.Path)
 	if err != nil || info.Size < 0 || info.Size > location.MaxSize || info.Seq == 0 || info.Mode&modeType != modeRegular ||
-		info.Seq > location.LatestVersion {
+		info.Seq > block.MaxSeq {
 		return cluster.StoreOutcome{Err: block.ErrInvalid}
 	}
 	hash := location.HashPath(info.Path)

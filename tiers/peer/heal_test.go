@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster"
-	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -45,7 +44,7 @@ func (m *movable) move(d time.Duration) {
 func TestTakeFar(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
-	for _, seq := range []uint64{1<<63 + 5, location.LatestVersion + 1} {
+	for _, seq := range []uint64{1<<63 + 5, block.MaxSeq + 1} {
 		p.add(cluster.BlockInfo{Path: "g/x", Seq: seq}, payload(10, 1))
 		out := c.take(t.Context(), p, []cluster.BlockInfo{offerOf(p, "g/x")})
 		if out[0].Status != cluster.StoreFailed || !errors.Is(out[0].Err, block.ErrInvalid) || len(c.engine.took) != 0 {

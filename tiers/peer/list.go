@@ -129,7 +129,7 @@ func (t *Tier) tellName(dir string, from *told, n *cluster.Name, fn func(name st
 		path = dir + "/" + n.Name
 	}
 	now, hash := t.now(), location.HashPath(path)
-	if n.Seq == 0 || n.Seq > location.LatestVersion || n.Seq < t.node.buried(hash) {
+	if n.Seq == 0 || n.Seq > block.MaxSeq || n.Seq < t.node.buried(hash) {
 		return true
 	}
 	e := location.Entry{Hash: hash, Seq: n.Seq, Size: n.Size, Mode: n.Mode, UID: n.UID, GID: n.GID}
