@@ -61,7 +61,7 @@ var faults = []struct {
 	undo func(w *world, n *harness.Node)
 }{
 	{"kill", func(_ *world, n *harness.Node) { n.Kill() }, func(_ *world, n *harness.Node) { n.Restart() }},
-	{"stop", func(_ *world, n *harness.Node) { unix.Kill(n.Pid, unix.SIGSTOP) },
+	{"stop", func(w *world, n *harness.Node) { harness.Freeze(w.t, n.Pid) },
 		func(_ *world, n *harness.Node) { unix.Kill(n.Pid, unix.SIGCONT) }},
 	{"partition", func(w *world, n *harness.Node) { w.Net.Isolate(n.Index) },
 		func(w *world, _ *harness.Node) { w.Net.Heal() }},
@@ -159,7 +159,7 @@ func holderStopped(t *testing.T, opts harness.ClusterOptions) {
 		names = append(names, name)
 	}
 	w.wantVersion(b, names[0], versions[names[0]]) // To have it, however long a is taken for dead.
-	unix.Kill(a.Pid, unix.SIGSTOP)
+	harness.Freeze(t, a.Pid)
 	reads := w.readAll(c, names...)
 	for i := range 20 {
 		name := block("meanwhile-%d", i)

@@ -28,7 +28,7 @@ func TestStalls(t *testing.T) {
 		name         string
 		break_, mend func(lost *harness.Node)
 	}{
-		{"frozen", func(n *harness.Node) { unix.Kill(n.Pid, unix.SIGSTOP) }, func(n *harness.Node) { unix.Kill(n.Pid, unix.SIGCONT) }},
+		{"frozen", func(n *harness.Node) { harness.Freeze(t, n.Pid) }, func(n *harness.Node) { unix.Kill(n.Pid, unix.SIGCONT) }},
 		{"cut off", func(n *harness.Node) { w.Net.Isolate(n.Index) }, func(*harness.Node) { w.Net.Heal() }},
 		{"cut off one way", func(n *harness.Node) { w.Net.PartitionOneWay(n.Index, 0) }, func(*harness.Node) { w.Net.Heal() }},
 		{"killed", func(n *harness.Node) { n.Kill() }, func(n *harness.Node) { n.Restart() }},

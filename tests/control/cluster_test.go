@@ -203,7 +203,7 @@ func TestPeerDeadline(t *testing.T) {
 	store(t, a.Path(key), pattern(key, 100_000))
 	c := talk(t, b.Daemon, "query")
 	waitStates(t, c, "p", key)
-	freeze(t, a.Pid)
+	harness.Freeze(t, a.Pid)
 	within(t, "the open gives up", func() { wantMiss(t, b.Path(key)) })
 	if got := counter(t, b.Daemon, "deadline_exceeded_misses") + counter(t, b.Daemon, "deadline_predicted_misses"); got == 0 {
 		t.Error("no deadline is counted")

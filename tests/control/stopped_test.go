@@ -21,10 +21,7 @@ func TestStoppedDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(busy)
-	if err := unix.Kill(d.Pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Kill(d.Pid, unix.SIGCONT)
+	harness.Freeze(t, d.Pid)
 	var wg sync.WaitGroup
 	for _, args := range [][]string{
 		{"status", d.Dir}, {"members", d.Dir}, {"lookup", d.Path("x")}, {"prefetch", d.Path("x")}, {"pin", d.Path("x")},

@@ -310,23 +310,3 @@ func noneLeft(t testing.TB, d *harness.Daemon) {
 	t.Helper()
 	harness.Poll(t, "nothing is pinned any more", func() bool { return d.Status().Tier(t, "memory").PinnedBytes == 0 })
 }
-
-// freeze stops a process, and returns when none of its threads runs any more: the signal comes
-// to each when it is its turn.
-func freeze(t *testing.T, pid int) {
-	t.Helper()
-	must(t, "SIGSTOP", unix.Kill(pid, unix.SIGSTOP))
-	t.Cleanup(func() { unix.Kill(pid, unix.SIGCONT) })
-	harness.Poll(t, "all threads stand still", func() bool {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		must(t, "threads", err)
-		for _, task := range tasks {
-			text, err := os.ReadFile(task)
-			_, state, _ := strings.Cut(string(text), ") ")
-			if err == nil && !strings.HasPrefix(state, "T") {
-				return false
-			}
-		}
-		return len(tasks) > 0
-	})
-}

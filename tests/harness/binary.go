@@ -8,10 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Root returns the root directory of kvfs's module.
@@ -172,4 +175,25 @@ func Poll(tb testing.TB, what string, cond func() bool) {
 			tb.Fatalf("after %v still not: %s", Deadline, what)
 		}
 	}
+}
+
+// Freeze stops a process by SIGSTOP and returns when none of its threads runs any more: kill returns before. The
+// process goes on by SIGCONT, at the end of the test at the latest.
+func Freeze(tb testing.TB, pid int) {
+	tb.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		tb.Fatalf("stop process %d: %v", pid, err)
+	}
+	tb.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) }) // it may have ended
+	Poll(tb, "all threads stand still", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, name := range threads {
+			stat, err := os.ReadFile(name)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			if err == nil && !strings.ContainsRune("TDZX", rune(state[0])) { // D: stopped when it comes out of the kernel
+				return false
+			}
+		}
+		return true
+	})
 }

@@ -96,7 +96,7 @@ func TestKilledFreesClients(t *testing.T) {
 			release := holdConnection(t, d)
 			defer release() // which frees the client of a test that fails
 			c.before(t, d)
-			must(t, "stop the daemon", unix.Kill(d.Pid, unix.SIGSTOP))
+			harness.Freeze(t, d.Pid)
 			done := make(chan error, 1)
 			go func() { done <- client.Rename(d.Path("group.tmp"), d.Path("block")) }() // ends with the connection
 			d.Kill()

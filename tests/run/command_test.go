@@ -219,7 +219,7 @@ func TestAttach(t *testing.T) {
 // an error.
 func TestAttachNot(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
-	must(t, unix.Kill(d.Pid, unix.SIGSTOP))
+	harness.Freeze(t, d.Pid)
 	l := start(t, options{flags: []string{"--mount", d.Dir, "--ready-timeout", "300ms"}}, "true")
 	l.wantCode(4)
 	if !strings.Contains(l.stderr.String(), "has not answered for 300ms") {

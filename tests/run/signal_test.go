@@ -159,7 +159,7 @@ func TestUnmounted(t *testing.T) {
 func TestHurry(t *testing.T) {
 	l := start(t, options{helper: targetHelper}, self(t))
 	pid, mount := l.ready()
-	must(t, unix.Kill(daemonOf(t, mount), unix.SIGSTOP))
+	harness.Freeze(t, daemonOf(t, mount))
 	l.say("q7")
 	harness.Poll(t, "the command has ended", func() bool { return unix.Kill(pid, 0) != nil })
 	harness.Poll(t, "the end", func() bool {

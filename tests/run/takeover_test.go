@@ -162,7 +162,7 @@ func TestTakenOverHurry(t *testing.T) {
 	pid, mount := l.ready()
 	h := takeOver(t, mount)
 	harness.Poll(t, "kvfs run knows it", func() bool { return strings.Contains(l.stderr.String(), "has taken the mount over") })
-	must(t, unix.Kill(h.pid, unix.SIGSTOP))
+	harness.Freeze(t, h.pid)
 	l.say("q7")
 	harness.Poll(t, "the command has ended", func() bool { return unix.Kill(pid, 0) != nil })
 	harness.Poll(t, "the end", func() bool {

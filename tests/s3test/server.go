@@ -178,9 +178,13 @@ func (s *Server) Run(readOnly bool) {
 	}
 }
 
-// Signal sends a signal to the server.
+// Signal sends a signal to the server. After SIGSTOP it returns when the server does nothing any more.
 func (s *Server) Signal(sig syscall.Signal) {
 	s.tb.Helper()
+	if sig == syscall.SIGSTOP {
+		harness.Freeze(s.tb, s.cmd.Process.Pid)
+		return
+	}
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		s.tb.Fatal(err)
 	}

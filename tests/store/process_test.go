@@ -34,9 +34,7 @@ func TestPollNeedsNobody(t *testing.T) {
 			}
 			defer unix.Close(fd)
 			for _, p := range []*harness.Daemon{owner, d} {
-				if err := unix.Kill(p.Pid, unix.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				harness.Freeze(t, p.Pid)
 				defer unix.Kill(p.Pid, unix.SIGCONT)
 			}
 			done := make(chan error, 1)

@@ -219,24 +219,6 @@ func (d *daemon) kill() {
 	<-d.exited
 }
 
-// freeze returns when no thread of the daemon runs any more, until SIGCONT. One that waits in the
-// kernel without being stopped there is stopped when it comes back.
-func (d *daemon) freeze() {
-	d.tb.Helper()
-	unix.Kill(d.pid, unix.SIGSTOP)
-	harness.Poll(d.tb, "stopped", func() bool {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.pid))
-		for _, name := range threads {
-			stat, err := os.ReadFile(name)
-			_, state, _ := strings.Cut(string(stat), ") ")
-			if err == nil && !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "D") {
-				return !d.running()
-			}
-		}
-		return len(threads) > 0 || !d.running()
-	})
-}
-
 func (d *daemon) text() string {
 	text, _ := os.ReadFile(d.log)
 	return string(text)

@@ -62,7 +62,7 @@ func haltedAt(s *site, line string, flags ...string) (old, heir *daemon) {
 		for !strings.Contains(heir.text(), line) && heir.running() && time.Now().Before(deadline) {
 			// There is no event: it is to be met in the middle.
 		}
-		heir.freeze()
+		harness.Freeze(heir.tb, heir.pid)
 		if heir.running() && !strings.Contains(heir.text(), "mounted") && strings.Count(old.text(), "taking the mount back") == back {
 			return old, heir
 		}
@@ -285,7 +285,7 @@ func TestOldStopped(t *testing.T) {
 	s := newSite(t)
 	first := s.mount()
 	s.write(0, 10)
-	first.freeze()
+	harness.Freeze(first.tb, first.pid)
 	code, said := s.refused()
 	if code != 4 || !strings.Contains(said, "does not answer") {
 		t.Errorf("exit code %d\n%s", code, said)

@@ -94,7 +94,7 @@ func TestPathInside(t *testing.T) {
 	}
 	defer unix.Unmount(elsewhere, unix.MNT_DETACH)
 	paths["a bind mount"] = filepath.Join(elsewhere, "x")
-	first.freeze() // a look-up in the mount would wait
+	harness.Freeze(first.tb, first.pid) // a look-up in the mount would wait
 	for way, path := range paths {
 		for what, flags := range inside(path) {
 			if way == "plain" || strings.HasPrefix(what, "disk") {

@@ -109,7 +109,7 @@ func midway(t *testing.T, dir string, old, e *Engine) *Process {
 		p, err := e.Start(t.Context(), "save", path)
 		must(t, err)
 		written()
-		freeze(t, p.Pid)
+		harness.Freeze(t, p.Pid)
 		if at, open := position(p.Pid, path); open {
 			t.Logf("stopped at byte %d", at)
 			return p

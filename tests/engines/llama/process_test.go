@@ -46,25 +46,7 @@ func position(pid int, path string) (off int64, open bool) {
 	return 0, false
 }
 
-// freeze stops a process in its tracks, and returns when it has.
-func freeze(t *testing.T, pid int) {
-	t.Helper()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	harness.Poll(t, "the process is stopped", func() bool {
-		names, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		for _, name := range names {
-			text, err := os.ReadFile(name)
-			if err == nil && !strings.Contains(string(text), ") T ") && !strings.Contains(string(text), ") Z ") {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// thaw undoes freeze.
+// thaw lets a process go on that stands still.
 func thaw(t *testing.T, pid int) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGCONT); err != nil {

@@ -215,9 +215,7 @@ func TestHolderStopped(t *testing.T) {
 	p, o := startHolder(t, 3, 2*mib)
 	peer := dial(t, reader, o.Addr)
 	holds(t, peer, o, 3, 1)
-	if err := unix.Kill(p.Pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	harness.Freeze(t, p.Pid)
 	b, err := read(t, peer, o.Region, 2*mib)
 	switch {
 	case err == nil && !bytes.Equal(b, pattern(3, 2*mib)):
