@@ -93,7 +93,8 @@ func (o *Offer) Close() error {
 	close(o.done)
 	o.mu.conns.wakeLocked()
 	o.mu.Unlock()
-	err := errors.Join(o.l.Close(), o.dir.remove())
+	// In this order, because a closed socket frees its inode number, by which remove knows it.
+	err := errors.Join(o.dir.remove(), o.l.Close())
 	o.wg.Wait()
 	select {
 	case h := <-o.heirs:
