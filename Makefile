@@ -63,9 +63,9 @@ deadcode: ## list functions of the product that only tests call
 fuzz: test-all-deps ## run each fuzz target with FUZZTIME (20000x) inputs
 	@.ci/fuzz $(LINK)
 
-# Without ARGS a run measures everything, and replaces the tables and plots of docs/performance.md.
-bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/performance.md -plots docs
-bench: bench-deps rivals-deps ## measure kvfs next to tmpfs, a disk and others into docs/performance.md; ARGS='-only ttft' only prints a part
+# Without ARGS a run measures everything, and replaces the tables and plots of docs/benchmarks.md.
+bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/benchmarks.md -plots docs
+bench: bench-deps rivals-deps ## measure kvfs next to tmpfs, a disk and others into docs/benchmarks.md; ARGS='-only ttft' only prints a part
 	go run $(LINK) ./tests/bench $(ARGS)
 
 bench-quick: bench-deps ## the same in a minute, to see that it works

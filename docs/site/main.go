@@ -35,7 +35,7 @@ type section struct {
 // nav has every page, in the order in which one reads them.
 func nav() []section {
 	return []section{
-		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/performance.md"}},
+		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/performance.md", "docs/benchmarks.md"}},
 		{"Engines", []string{"docs/engines/README.md", "docs/engines/vllm.md", "docs/engines/sglang.md", "docs/engines/lmcache.md",
 			"docs/engines/llm-d.md", "docs/engines/llama.cpp.md", "docs/engines/nixl.md", "docs/engines/dynamo.md",
 			"docs/engines/mooncake.md", "docs/engines/gpu.md"}},

@@ -77,7 +77,7 @@ func TestPageFaults(t *testing.T) {
 
 // The page of the tree has a block for each topic.
 func TestPerformancePage(t *testing.T) {
-	if err := performance("../../docs/performance.md").Check(topics()); err != nil {
+	if err := performance("../../docs/benchmarks.md").Check(topics()); err != nil {
 		t.Error(err)
 	}
 }

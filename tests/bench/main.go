@@ -11,7 +11,7 @@
 //	go run ./tests/bench            # everything, some minutes, about 8 GiB of memory
 //	go run ./tests/bench -quick     # smoke test, seconds
 //	go run ./tests/bench -only read,ops -sizes 64KiB
-//	go run ./tests/bench -only cold -docs docs/performance.md
+//	go run ./tests/bench -only cold -docs docs/benchmarks.md
 //
 // With -docs a run that went well puts its tables into a page, between the lines <!-- bench: TOPIC --> and <!-- end --> of
 // each topic that it measured. The rest of the page stays as it is.
