@@ -146,45 +146,45 @@ type StoreOutcome = message.StoreOutcome
 
 // Member describes a node, as this node knows it.
 type Member struct {
-	Name        string    `json:"name"`
-	State       string    `json:"state"` // "alive", "left", "failed", "refused"
-	Reason      string    `json:"reason,omitempty"`
-	Self        bool      `json:"self,omitempty"`
-	GossipAddr  string    `json:"gossip_addr"`
-	ControlAddr string    `json:"control_addr"`
-	BulkAddr    string    `json:"bulk_addr"`
-	Zone        string    `json:"zone,omitempty"`
-	Version     string    `json:"version"`
-	Protocol    int       `json:"protocol"`
-	Features    []string  `json:"features"`          // what it can do
-	Missing     []string  `json:"missing,omitempty"` // features that this node has and that one lacks
-	TotalBytes  int64     `json:"total_bytes"`
-	FreeBytes   int64     `json:"free_bytes"`
-	Since       time.Time `json:"since"` // of State
+	Name        string    `json:"name" help:"'node_name'"`
+	State       string    `json:"state" help:"'alive', 'left', 'failed' or 'refused'"`
+	Reason      string    `json:"reason,omitempty" help:"why the node is refused"`
+	Self        bool      `json:"self,omitempty" help:"this node"`
+	GossipAddr  string    `json:"gossip_addr" help:"address of its gossip"`
+	ControlAddr string    `json:"control_addr" help:"address of its control channel"`
+	BulkAddr    string    `json:"bulk_addr" help:"address from which blocks are fetched"`
+	Zone        string    `json:"zone,omitempty" help:"setting 'zone'"`
+	Version     string    `json:"version" help:"version of its kvfs"`
+	Protocol    int       `json:"protocol" help:"version of its protocol" kind:"number"`
+	Features    []string  `json:"features" help:"what the node can do"`
+	Missing     []string  `json:"missing,omitempty" help:"features that this node has and the other one lacks"`
+	TotalBytes  int64     `json:"total_bytes" help:"capacity of its memory and SSD"`
+	FreeBytes   int64     `json:"free_bytes" help:"free part of 'total_bytes'"`
+	Since       time.Time `json:"since" help:"when 'state' began"`
 
 	// SettingsDiffer says that the settings which all nodes should share are not those of this node.
-	SettingsDiffer bool `json:"settings_differ,omitempty"`
+	SettingsDiffer bool `json:"settings_differ,omitempty" help:"its groups, specs, 'mount.temp_patterns', 'mount.plain_patterns' or 'replicas' are not those of this node"`
 	// ClockAhead is by how much its clock is ahead of this node's, as the last exchange of removals found it. It is
 	// within ClockError. Both are 0 for a node that has not told its time.
-	ClockAhead float64 `json:"clock_ahead_seconds,omitempty"`
-	ClockError float64 `json:"clock_error_seconds,omitempty"`
+	ClockAhead float64 `json:"clock_ahead_seconds,omitempty" help:"by how much its clock is ahead of this node's, give or take the next field. The last exchange of removals found it. 0 if the node has not told its time"`
+	ClockError float64 `json:"clock_error_seconds,omitempty" help:"half of the time that this measurement took"`
 
-	Path       string `json:"path"`                  // how this node fetches from it: "rdma" or "tcp"; "" for none at present, and for this node itself
-	PathReason string `json:"path_reason,omitempty"` // why it is not read by RDMA, if this node has or should have RDMA; for "rdma": which devices do not reach it
+	Path       string `json:"path" help:"how this node fetches from it: 'rdma', 'tcp', or empty for none"`
+	PathReason string `json:"path_reason,omitempty" help:"why it is not read by RDMA, or which cards do not reach it"`
 
-	Blocks        int64  `json:"blocks"`                   // that it holds, according to the index
-	Feed          string `json:"feed"`                     // "following", "snapshot", "waiting", ""
-	FeedRecords   uint64 `json:"feed_records"`             // received
-	FeedBytes     uint64 `json:"feed_bytes"`               // received
-	Snapshots     uint64 `json:"snapshots"`                // how often its feed began anew
-	Compared      uint64 `json:"compared"`                 // how often digests of all that it holds were compared
-	SnapshotBytes uint64 `json:"snapshot_bytes"`           // of FeedBytes: in snapshots, and in the parts of one that digests had found to differ
-	DigestBytes   uint64 `json:"digest_bytes"`             // of digests, sent and received
-	Breaker       string `json:"breaker"`                  // "closed", "open" or "half-open": the worse of the breakers of calls and of fetches
-	Failures      uint64 `json:"failures"`                 // of calls and fetches
-	LastError     string `json:"last_error,omitempty"`     // the last of Failures
-	FetchedKeys   uint64 `json:"fetched_blocks,omitempty"` // blocks that this node fetched from it
-	FetchedSize   uint64 `json:"fetched_bytes,omitempty"`
+	Blocks        int64  `json:"blocks" help:"blocks that it holds, without directories"`
+	Feed          string `json:"feed" help:"'following', 'snapshot', 'waiting', or empty"`
+	FeedRecords   uint64 `json:"feed_records" help:"records received from its feed"`
+	FeedBytes     uint64 `json:"feed_bytes" help:"bytes received from its feed"`
+	Snapshots     uint64 `json:"snapshots" help:"times that its feed began anew"`
+	Compared      uint64 `json:"compared" help:"times that this node compared digests of all that it knows of the node with the node"`
+	SnapshotBytes uint64 `json:"snapshot_bytes" help:"part of 'feed_bytes': in snapshots, and in the parts of one that digests had found to differ"`
+	DigestBytes   uint64 `json:"digest_bytes" help:"bytes of digests, sent and received"`
+	Breaker       string `json:"breaker" help:"'closed', 'open' or 'half-open'"`
+	Failures      uint64 `json:"failures" help:"calls and fetches that failed"`
+	LastError     string `json:"last_error,omitempty" help:"the last failure"`
+	FetchedKeys   uint64 `json:"fetched_blocks,omitempty" help:"blocks that this node fetched from it"`
+	FetchedSize   uint64 `json:"fetched_bytes,omitempty" help:"bytes of these blocks"`
 }
 
 // Fetch is one block to fetch from a peer.

@@ -14,38 +14,38 @@ type Stats struct {
 	Index  location.Stats `json:"index"`
 
 	// Share is the part of all keys that this node follows in the feeds of its peers, from 0 to 1. It asks peers about the rest.
-	Share float64 `json:"followed_share"`
-	Found uint64  `json:"found_names"` // names about which peers asked this node, and that it could answer
+	Share float64 `json:"followed_share" help:"part of all keys of which this node knows where they are: 1, or less with [owned locations](cluster.md#large-clusters)"`
+	Found uint64  `json:"found_names" help:"names about which peers asked this node, and that it could answer"`
 
-	Live    int    `json:"live"`             // peers that this node talks to
-	Known   int    `json:"known"`            // peers seen lately
-	Serving int    `json:"serving"`          // feeds of this node that peers follow
-	FeedLag uint64 `json:"feed_lag_records"` // records that the slowest of them has not been sent
-	Leases  int    `json:"leases"`           // held now
-	Conns   int    `json:"connections"`      // of the control channel, from peers
+	Live    int    `json:"live" help:"peers that this node talks to"`
+	Known   int    `json:"known" help:"peers seen lately"`
+	Serving int    `json:"serving" help:"feeds of this node that peers follow"`
+	FeedLag uint64 `json:"feed_lag_records" help:"records that the slowest of them has not been sent" kind:"gauge"`
+	Leases  int    `json:"leases" help:"leases of blocks that peers read"`
+	Conns   int    `json:"connections" help:"control connections from peers"`
 
 	// Caused by strangers or by broken peers.
-	Strangers  uint64 `json:"strangers"`   // connections that ended without a call of a peer: no TLS, foreign certificate, garbage
-	TooMany    uint64 `json:"too_many"`    // connections, nodes and calls beyond the limits
-	Unknown    uint64 `json:"unknown"`     // calls of unknown methods
-	Malformed  uint64 `json:"malformed"`   // messages and names that were too large or made no sense
-	Denied     uint64 `json:"denied"`      // calls by callers that are not peers, or not yet
-	BadMeta    uint64 `json:"bad_meta"`    // metas that made no sense
-	Refused    uint64 `json:"refused"`     // times a node was refused as peer
-	FarVersion uint64 `json:"far_version"` // version numbers that no clock gives, not believed
+	Strangers  uint64 `json:"strangers" help:"connections that ended without a call of a peer: no TLS, foreign certificate, garbage"`
+	TooMany    uint64 `json:"too_many" help:"connections, nodes and calls beyond the limits"`
+	Unknown    uint64 `json:"unknown" help:"calls of unknown methods"`
+	Malformed  uint64 `json:"malformed" help:"messages and names that were too large or made no sense"`
+	Denied     uint64 `json:"denied" help:"calls by callers that are no peers, or not yet"`
+	BadMeta    uint64 `json:"bad_meta" help:"descriptions of nodes that made no sense"`
+	Refused    uint64 `json:"refused" help:"times that a node was refused as a peer"`
+	FarVersion uint64 `json:"far_version" help:"version numbers that no clock gives, which were not believed"`
 
-	GravesSent   uint64 `json:"graves_sent"`   // in exchanges
-	GravesTaken  uint64 `json:"graves_taken"`  // new graves, from feeds and exchanges
-	Exchanges    uint64 `json:"exchanges"`     // that succeeded
-	LeaseGrants  uint64 `json:"lease_grants"`  // to peers
-	LeaseExpired uint64 `json:"lease_expired"` // not released in time
-	Lent         uint64 `json:"lent_blocks"`   // blocks lent by name
-	Stored       uint64 `json:"stored_blocks"` // blocks taken from peers that offered them
+	GravesSent   uint64 `json:"graves_sent" help:"removals sent in exchanges"`
+	GravesTaken  uint64 `json:"graves_taken" help:"new removals from feeds and exchanges"`
+	Exchanges    uint64 `json:"exchanges" help:"exchanges of removals that succeeded"`
+	LeaseGrants  uint64 `json:"lease_grants" help:"leases given to peers"`
+	LeaseExpired uint64 `json:"lease_expired" help:"leases that were not released in time"`
+	Lent         uint64 `json:"lent_blocks" help:"blocks lent by name"`
+	Stored       uint64 `json:"stored_blocks" help:"blocks taken from peers that offered them"`
 
-	FabricPeers     int    `json:"fabric_peers"`           // live, and read by RDMA now
-	FabricFetches   uint64 `json:"fabric_fetched_blocks"`  // blocks
-	FabricBytes     uint64 `json:"fabric_fetched_bytes"`   // their bytes
-	FabricFallbacks uint64 `json:"fabric_fallback_blocks"` // blocks that RDMA did not bring and that TCP was asked for
+	FabricPeers     int    `json:"fabric_peers" help:"peers that are read by RDMA now"`
+	FabricFetches   uint64 `json:"fabric_fetched_blocks" help:"blocks read by RDMA"`
+	FabricBytes     uint64 `json:"fabric_fetched_bytes" help:"bytes of these blocks"`
+	FabricFallbacks uint64 `json:"fabric_fallback_blocks" help:"blocks that RDMA did not bring and TCP was asked for"`
 }
 
 // counters are the totals of Stats.

@@ -71,16 +71,16 @@ type Starter interface {
 
 // Stats are totals of an Engine.
 type Stats struct {
-	Reads        uint64 `json:"reads"` // ops that succeeded
-	Writes       uint64 `json:"writes"`
-	Syncs        uint64 `json:"syncs"`
-	ReadBytes    uint64 `json:"read_bytes"` // moved, also by ops that failed later
-	WriteBytes   uint64 `json:"written_bytes"`
-	Continued    uint64 `json:"continued_ops"` // short results that were continued
-	Retried      uint64 `json:"retried_ops"`   // EINTR, EAGAIN, EBUSY
-	Failed       uint64 `json:"failed_ops"`    // ops with an Err
-	InFlight     int64  `json:"in_flight"`     // pieces with the kernel: see Options.ChunkBytes
-	InFlightPeak int64  `json:"in_flight_peak"`
+	Reads        uint64 `json:"reads" help:"reads that succeeded"`
+	Writes       uint64 `json:"writes" help:"writes that succeeded"`
+	Syncs        uint64 `json:"syncs" help:"syncs that succeeded"`
+	ReadBytes    uint64 `json:"read_bytes" help:"bytes read, also by reads that failed later"`
+	WriteBytes   uint64 `json:"written_bytes" help:"bytes written, likewise"`
+	Continued    uint64 `json:"continued_ops" help:"short results that were continued"`
+	Retried      uint64 `json:"retried_ops" help:"operations tried again"`
+	Failed       uint64 `json:"failed_ops" help:"operations that failed"`
+	InFlight     int64  `json:"in_flight" help:"pieces that the kernel works on"`
+	InFlightPeak int64  `json:"in_flight_peak" help:"most pieces so far"`
 }
 
 // Options configures an Engine. The zero value works.

@@ -84,11 +84,11 @@ type Node struct {
 
 // Stats are totals.
 type Stats struct {
-	Nodes     int    `json:"nodes"`     // alive, this one included
-	Rejected  uint64 `json:"rejected"`  // refused packets and streams: no or wrong key, malformed, replayed
-	Conflicts uint64 `json:"conflicts"` // other nodes that used a taken name
-	Health    int    `json:"health"`    // memberlist's score of itself; 0 is best
-	Joined    bool   `json:"joined"`    // an address of Options.Join has been a member or this node, or there is none
+	Nodes     int    `json:"nodes" help:"nodes alive, this one included"`
+	Rejected  uint64 `json:"rejected" help:"packets and streams refused: no or wrong key, malformed, replayed"`
+	Conflicts uint64 `json:"conflicts" help:"other nodes that used a taken name"`
+	Health    int    `json:"health" help:"score of the gossip of itself; 0 is best"`
+	Joined    bool   `json:"joined" help:"an address of 'join' has been a member or this node, or there is none"`
 }
 
 // Gossip is one node's part in the gossip. Its methods may be called in parallel.

@@ -432,13 +432,13 @@ func (x *Index) holder(s *shard, e *packed, hash uint64) Holder {
 
 // Stats describes an index.
 type Stats struct {
-	Entries int64  `json:"entries"`
-	Graves  int64  `json:"graves"`
-	Watched int64  `json:"watched"`
-	Bytes   int64  `json:"memory_bytes"`    // all included
-	Limit   int64  `json:"memory_limit"`    // of the entries; 0: none
-	Refused uint64 `json:"refused_entries"` // a grave forbade them
-	Omitted uint64 `json:"omitted_entries"` // there was no room for them
+	Entries int64  `json:"entries" help:"copies of blocks of other nodes that this node knows"`
+	Graves  int64  `json:"graves" help:"removals remembered"`
+	Watched int64  `json:"watched" help:"blocks of which this node wants to know when no node has them any more"`
+	Bytes   int64  `json:"memory_bytes" help:"memory of the index"`
+	Limit   int64  `json:"memory_limit" help:"most memory of the entries: 'peer.location_memory'"`
+	Refused uint64 `json:"refused_entries" help:"entries that a remembered removal forbade"`
+	Omitted uint64 `json:"omitted_entries" help:"entries for which there was no room"`
 }
 
 // Stats returns the present counts, and removes graves past the horizon.

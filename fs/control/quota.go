@@ -28,13 +28,13 @@ type QuotaAnswer struct {
 
 // Quota is what a group, a user or a control group may have, and has.
 type Quota struct {
-	Kind          string `json:"kind"`
-	Name          string `json:"name"`
-	Bytes         int64  `json:"quota_bytes"` // 0: none
-	UsedBytes     int64  `json:"used_bytes"`
-	PinQuotaBytes int64  `json:"pin_quota_bytes"` // 0: none
-	PinnedBytes   int64  `json:"pinned_bytes"`    // by users, in memory or in lower tiers
-	Origin        string `json:"origin"`          // of Bytes: "configuration", or "command": it ends with the daemon
+	Kind          string `json:"kind" help:"'group', 'user' or 'cgroup'"`
+	Name          string `json:"name" help:"name of the group, number of the user, or path of the cgroup"`
+	Bytes         int64  `json:"quota_bytes" help:"most bytes in memory; 0: no quota"`
+	UsedBytes     int64  `json:"used_bytes" help:"bytes in memory that count"`
+	PinQuotaBytes int64  `json:"pin_quota_bytes" help:"most bytes that users may pin; 0: no [pin quota](quotas.md#pin-quotas)"`
+	PinnedBytes   int64  `json:"pinned_bytes" help:"bytes that users have pinned, in memory or in lower tiers"`
+	Origin        string `json:"origin" help:"of 'quota_bytes': 'configuration', or 'command'"`
 }
 
 // Quotas returns the quotas of an engine in the form of answers.

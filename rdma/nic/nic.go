@@ -7,19 +7,19 @@ import (
 
 // Device is a port of an RDMA device.
 type Device struct {
-	Name      string `json:"name"`   // as in /sys/class/infiniband
-	Port      int    `json:"port"`   // from 1
-	Driver    string `json:"driver"` // "mlx5_core", "efa", "rdma_rxe"
-	State     string `json:"state"`  // of the port: "ACTIVE", "DOWN"
-	LinkLayer string `json:"link_layer"`
-	Rate      string `json:"rate,omitempty"`   // in the kernel's words: "400 Gb/sec (4X NDR)"
-	PCI       string `json:"pci,omitempty"`    // "0000:18:00.0"; empty: virtual
-	NUMA      int    `json:"numa"`             // node; -1: unknown
-	Netdev    string `json:"netdev,omitempty"` // its network interface
-	GIDIndex  int    `json:"gid_index"`        // of the RoCE v2 GID to use; -1: none, or not Ethernet
-	GID       string `json:"gid,omitempty"`
+	Name      string `json:"name" help:"name of the card"`
+	Port      int    `json:"port" help:"port, from 1" kind:"number"`
+	Driver    string `json:"driver" help:"driver"`
+	State     string `json:"state" help:"state of the port: 'ACTIVE', 'DOWN'"`
+	LinkLayer string `json:"link_layer" help:"link layer"`
+	Rate      string `json:"rate,omitempty" help:"rate in the words of the kernel"`
+	PCI       string `json:"pci,omitempty" help:"PCI address; absent for a virtual card"`
+	NUMA      int    `json:"numa" help:"NUMA node; -1: unknown" kind:"number"`
+	Netdev    string `json:"netdev,omitempty" help:"network interface"`
+	GIDIndex  int    `json:"gid_index" help:"index of the RoCE v2 GID; -1: none" kind:"number"`
+	GID       string `json:"gid,omitempty" help:"the GID"`
 
-	Addrs []netip.Addr `json:"addrs,omitempty"` // of Netdev; IPv4 first, link-local last
+	Addrs []netip.Addr `json:"addrs,omitempty" help:"addresses of the interface"`
 
 	path  string // from the host bridge to the PCI device, as below /sys/devices; empty: not on PCI
 	iwarp bool   // reaches peers by IP addresses; needs no GID
@@ -104,16 +104,16 @@ const MaxRails = 32
 
 // Plan is the result of a policy.
 type Plan struct {
-	Policy  Policy   `json:"policy"`
+	Policy  Policy   `json:"policy" help:"setting 'rdma.policy'"`
 	Rails   []Rail   `json:"rails"`
-	Striped bool     `json:"striped"`         // each read goes by all rails, not by one
-	Notes   []string `json:"notes,omitempty"` // for an operator: ports that are down, GPUs far from any device
+	Striped bool     `json:"striped" help:"each read goes by all rails"`
+	Notes   []string `json:"notes,omitempty" help:"for an operator: ports that are down, GPUs far from any card"`
 }
 
 // Rail is one network card of a plan. An entry of a list may join several devices by "+"; each is a
 // rail of its own.
 type Rail struct {
 	Device Device `json:"device"`
-	GPUs   []int  `json:"gpus,omitempty"` // physical indexes of the GPUs for which it was chosen
-	Path   string `json:"path,omitempty"` // how near to the farthest of GPUs, in the words of nvidia-smi topo: "PIX", "PXB", "PHB", "NODE", "SYS"; empty: unknown
+	GPUs   []int  `json:"gpus,omitempty" help:"GPUs for which the card was chosen" kind:"number"`
+	Path   string `json:"path,omitempty" help:"how near the card is to the farthest of these GPUs: 'PIX', 'PXB', 'PHB', 'NODE', 'SYS'"`
 }

@@ -4,23 +4,23 @@ import "sync/atomic"
 
 // Stats counts what a Transport has done since Open; the gauges show the present state.
 type Stats struct {
-	Accepted  int64 `json:"accepted"`  // connections that were accepted and greeted correctly
-	Refused   int64 `json:"refused"`   // connections beyond a limit
-	Strangers int64 `json:"strangers"` // connections of clients that do not speak the protocol, or may not
-	Dialled   int64 `json:"dialled"`   // connections that were opened
-	Broken    int64 `json:"broken"`    // connections that ended without being closed
+	Accepted  int64 `json:"accepted" help:"connections accepted and greeted correctly" kind:"counter"`
+	Refused   int64 `json:"refused" help:"connections beyond a limit" kind:"counter"`
+	Strangers int64 `json:"strangers" help:"connections of clients that do not speak the protocol, or may not" kind:"counter"`
+	Dialled   int64 `json:"dialled" help:"connections opened" kind:"counter"`
+	Broken    int64 `json:"broken" help:"connections that ended without being closed" kind:"counter"`
 
-	ProtocolErrors int64 `json:"protocol_errors"` // frames without sense, both sides
+	ProtocolErrors int64 `json:"protocol_errors" help:"frames that made no sense" kind:"counter"`
 
-	ItemsOut int64 `json:"sent_blocks"`     // blocks sent
-	BytesOut int64 `json:"sent_bytes"`      // their bytes
-	ItemsIn  int64 `json:"received_blocks"` // blocks received
-	BytesIn  int64 `json:"received_bytes"`  // bytes of blocks received, also of incomplete ones
+	ItemsOut int64 `json:"sent_blocks" help:"blocks sent" kind:"counter"`
+	BytesOut int64 `json:"sent_bytes" help:"bytes of these blocks" kind:"counter"`
+	ItemsIn  int64 `json:"received_blocks" help:"blocks received" kind:"counter"`
+	BytesIn  int64 `json:"received_bytes" help:"bytes of blocks received, incomplete ones included" kind:"counter"`
 
-	OpenIn  int64 `json:"open_in"`  // gauge: accepted connections
-	OpenOut int64 `json:"open_out"` // gauge: dialled connections
-	Regions int64 `json:"regions"`  // gauge: registered files
-	Loans   int64 `json:"loans"`    // gauge: blocks and regions held for a reader
+	OpenIn  int64 `json:"open_in" help:"accepted connections"`
+	OpenOut int64 `json:"open_out" help:"dialled connections"`
+	Regions int64 `json:"regions" help:"registered files"`
+	Loans   int64 `json:"loans" help:"blocks and regions held for a reader"`
 }
 
 // counters is the atomic form of Stats.

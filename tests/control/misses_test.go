@@ -12,7 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// storeSoon is how long after a look-up of a name its store may begin, so that the look-up is no miss: docs/status.md.
+// storeSoon is how long after a look-up of a name its store may begin, so that the look-up is no miss: docs/metrics.md.
 const storeSoon = 100 * time.Millisecond
 
 // misses follows reads.misses of a mount. late counts the stores of this test that began too late on a busy machine, so

@@ -10,47 +10,47 @@ import (
 
 // Detail is driver.Stats.Detail of this tier.
 type Detail struct {
-	BudgetBytes       int64 `json:"budget_bytes,omitempty"` // per day; 0: no limit
-	WrittenTodayBytes int64 `json:"written_today_bytes"`
+	BudgetBytes       int64 `json:"budget_bytes,omitempty" help:"'disk.daily_write_budget'; 0: no limit"`
+	WrittenTodayBytes int64 `json:"written_today_bytes" help:"bytes written since the begin of the day (UTC), restarts included"`
 
-	ScrubbedBlocks uint64 `json:"scrubbed_blocks"`
-	ScrubbedBytes  uint64 `json:"scrubbed_bytes"`
-	ScrubbedBad    uint64 `json:"scrubbed_bad_blocks"`
+	ScrubbedBlocks uint64 `json:"scrubbed_blocks" help:"blocks that the scrubber has read"`
+	ScrubbedBytes  uint64 `json:"scrubbed_bytes" help:"bytes of these blocks"`
+	ScrubbedBad    uint64 `json:"scrubbed_bad_blocks" help:"bad copies that the scrubber has found"`
 	// LastScrubPass is when the scrubber last finished a pass over a device, RFC 3339.
-	LastScrubPass string `json:"last_scrub_pass,omitempty"`
-	Syncs         uint64 `json:"syncs"` // group syncs
+	LastScrubPass string `json:"last_scrub_pass,omitempty" help:"when the scrubber last finished a directory" kind:"time"`
+	Syncs         uint64 `json:"syncs" help:"group syncs"`
 	// MovedBlocks were moved to another slot, so that their slab could go to another block size.
-	MovedBlocks uint64 `json:"moved_blocks"`
+	MovedBlocks uint64 `json:"moved_blocks" help:"blocks moved within the SSD to make [room for another block size](sizing.md#several-block-sizes-on-one-ssd)"`
 
 	Devices []DeviceDetail `json:"devices"`
 }
 
 // DeviceDetail is the status of one device.
 type DeviceDetail struct {
-	Dir               string         `json:"dir"`
-	State             string         `json:"state"` // "online" or "offline"
-	Reason            string         `json:"reason,omitempty"`
-	CapacityBytes     int64          `json:"capacity_bytes"`
-	UsedBytes         int64          `json:"used_bytes"` // of slots that hold blocks
-	SlabFileBytes     int64          `json:"slab_file_bytes"`
-	Blocks            int64          `json:"blocks"`
-	Engine            string         `json:"engine"`
-	FileSystem        string         `json:"filesystem"`
-	DirectIO          bool           `json:"direct_io"` // false: direct I/O is only a hint
-	Slabs             int            `json:"slabs"`
-	SetAside          int            `json:"slabs_set_aside,omitempty"` // damaged
-	QuarantinedSlots  int64          `json:"quarantined_slots,omitempty"`
-	WrittenTodayBytes int64          `json:"written_today_bytes"`
-	RecoverySeconds   float64        `json:"recovery_seconds"`
+	Dir               string         `json:"dir" help:"the directory"`
+	State             string         `json:"state" help:"'online' or 'offline'"`
+	Reason            string         `json:"reason,omitempty" help:"why it is offline, or full"`
+	CapacityBytes     int64          `json:"capacity_bytes" help:"bytes for blocks"`
+	UsedBytes         int64          `json:"used_bytes" help:"bytes of slots that hold blocks"`
+	SlabFileBytes     int64          `json:"slab_file_bytes" help:"size of the slab files"`
+	Blocks            int64          `json:"blocks" help:"blocks in the directory"`
+	Engine            string         `json:"engine" help:"'io_uring' or 'pread'"`
+	FileSystem        string         `json:"filesystem" help:"type of the file system"`
+	DirectIO          bool           `json:"direct_io" help:"reads and writes bypass the page cache; false: direct I/O is only a hint"`
+	Slabs             int            `json:"slabs" help:"slabs in use"`
+	SetAside          int            `json:"slabs_set_aside,omitempty" help:"damaged slabs"`
+	QuarantinedSlots  int64          `json:"quarantined_slots,omitempty" help:"slots not used any more because their medium is bad"`
+	WrittenTodayBytes int64          `json:"written_today_bytes" help:"as in the tier"`
+	RecoverySeconds   float64        `json:"recovery_seconds" help:"how long the start read and checked the directory"`
 	Classes           []ClassDetail  `json:"classes"`
 	IO                directio.Stats `json:"io"`
 }
 
 // ClassDetail is one size class of a device.
 type ClassDetail struct {
-	SlotBytes int64 `json:"slot_bytes"`
-	Slots     int   `json:"slots"`
-	Used      int   `json:"used_slots"`
+	SlotBytes int64 `json:"slot_bytes" help:"size of the slots of a size class"`
+	Slots     int   `json:"slots" help:"slots of the class"`
+	Used      int   `json:"used_slots" help:"slots that hold blocks"`
 }
 
 // Stats returns totals, with a Detail as Detail.

@@ -181,22 +181,22 @@ type Result struct {
 // Stats is what a tier says about itself for status and metrics. The counters
 // are totals since it was opened.
 type Stats struct {
-	CapacityBytes int64  `json:"capacity_bytes"`
-	UsedBytes     int64  `json:"used_bytes"`
-	PinnedBytes   int64  `json:"pinned_bytes"`
-	Blocks        int64  `json:"blocks"`
-	State         string `json:"state"`            // "online", "degraded", "offline"
-	Reason        string `json:"reason,omitempty"` // why, if not online
+	CapacityBytes int64  `json:"capacity_bytes" help:"as in 'tiers[]'"`
+	UsedBytes     int64  `json:"used_bytes" help:"as in 'tiers[]'"`
+	PinnedBytes   int64  `json:"pinned_bytes" help:"as in 'tiers[]'"`
+	Blocks        int64  `json:"blocks" help:"as in 'tiers[]'"`
+	State         string `json:"state" help:"as in 'tiers[]'"`
+	Reason        string `json:"reason,omitempty" help:"as in 'tiers[]'"`
 
-	StoredBytes    uint64 `json:"stored_bytes"`
-	LoadedBytes    uint64 `json:"loaded_bytes"`
-	Stored         uint64 `json:"stored_blocks"`
-	Loaded         uint64 `json:"loaded_blocks"`
-	Evicted        uint64 `json:"evicted_blocks"`
-	Corrupt        uint64 `json:"corrupt_blocks"` // copies that failed their checksum, by whomever found
-	IOErrors       uint64 `json:"io_errors"`
-	SkippedNoSpace uint64 `json:"skipped_no_space_blocks"` // stores not done
-	SkippedBudget  uint64 `json:"skipped_budget_blocks"`   // likewise
+	StoredBytes    uint64 `json:"stored_bytes" help:"bytes of these blocks"`
+	LoadedBytes    uint64 `json:"loaded_bytes" help:"bytes of these blocks"`
+	Stored         uint64 `json:"stored_blocks" help:"blocks that the tier stored"`
+	Loaded         uint64 `json:"loaded_blocks" help:"blocks that the tier gave"`
+	Evicted        uint64 `json:"evicted_blocks" help:"evictions from the tier"`
+	Corrupt        uint64 `json:"corrupt_blocks" help:"copies that failed their checksum"`
+	IOErrors       uint64 `json:"io_errors" help:"reads and writes that failed"`
+	SkippedNoSpace uint64 `json:"skipped_no_space_blocks" help:"blocks not stored for lack of room"`
+	SkippedBudget  uint64 `json:"skipped_budget_blocks" help:"blocks not stored because the write budget of the day was used up"`
 
 	Detail any `json:"detail,omitempty"` // what else the tier has to say, ready for encoding/json; nil if nothing
 }

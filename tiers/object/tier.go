@@ -222,14 +222,14 @@ func (t *Tier) finish() error {
 
 // Detail is what Stats adds about a bucket.
 type Detail struct {
-	Learned    bool   `json:"listed"` // the whole bucket was listed once
-	ReadOnly   bool   `json:"read_only"`
-	Packs      int64  `json:"packs"`
-	LiveBytes  int64  `json:"live_bytes"`
-	IndexBytes int64  `json:"index_bytes"` // of memory
-	Tombstones int64  `json:"tombstones"`
-	Rewritten  uint64 `json:"rewritten_bytes"` // written anew to free space
-	Client     any    `json:"client"`          // Bucket.Stats
+	Learned    bool   `json:"listed" help:"the whole bucket was listed once"`
+	ReadOnly   bool   `json:"read_only" help:"this node stores nothing, as configured or because the credentials do not allow it"`
+	Packs      int64  `json:"packs" help:"objects with blocks below the prefix"`
+	LiveBytes  int64  `json:"live_bytes" help:"bytes of blocks that count; the rest are removed and replaced ones, and what is around blocks"`
+	IndexBytes int64  `json:"index_bytes" help:"memory of the index of all blocks"`
+	Tombstones int64  `json:"tombstones" help:"removals that are remembered"`
+	Rewritten  uint64 `json:"rewritten_bytes" help:"bytes written anew to free the space of dead blocks"`
+	Client     any    `json:"client"` // Bucket.Stats
 }
 
 // Stats implements driver.Statser.

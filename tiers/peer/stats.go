@@ -10,36 +10,36 @@ import (
 
 // Detail is driver.Stats.Detail of this tier. The counters are totals since it was opened.
 type Detail struct {
-	Members int `json:"members"`        // alive, without this one
-	Failed  int `json:"failed_members"` // gone without a goodbye, or not answering
+	Members int `json:"members" help:"nodes alive, without this one"`
+	Failed  int `json:"failed_members" help:"nodes that went without a goodbye, or do not answer"`
 
-	Requests     uint64 `json:"requests"`       // to holders; each for one or more blocks
-	Fetches      uint64 `json:"fetches"`        // of blocks
-	FetchedBytes uint64 `json:"fetched_bytes"`  // bytes that came, with hedges
-	Gone         uint64 `json:"gone_blocks"`    // the holder no longer had the block
-	Corrupt      uint64 `json:"corrupt_blocks"` // the bytes were wrong
-	Timeouts     uint64 `json:"timeouts"`
-	Failures     uint64 `json:"failures"` // of other kinds, of fetches and of stores
-	Hedges       uint64 `json:"hedges"`   // fetches begun at a second holder
-	HedgeWins    uint64 `json:"hedge_wins"`
+	Requests     uint64 `json:"requests" help:"requests to holders, each for one or more blocks"`
+	Fetches      uint64 `json:"fetches" help:"fetches of blocks"`
+	FetchedBytes uint64 `json:"fetched_bytes" help:"bytes that came, hedges included"`
+	Gone         uint64 `json:"gone_blocks" help:"blocks that the holder had no longer"`
+	Corrupt      uint64 `json:"corrupt_blocks" help:"blocks that came with wrong bytes"`
+	Timeouts     uint64 `json:"timeouts" help:"fetches that took too long"`
+	Failures     uint64 `json:"failures" help:"fetches and stores that failed in other ways"`
+	Hedges       uint64 `json:"hedges" help:"fetches begun at a second holder"`
+	HedgeWins    uint64 `json:"hedge_wins" help:"hedges that were faster"`
 
-	Taken      uint64 `json:"taken_blocks"` // copies of blocks of other nodes
-	TakenBytes uint64 `json:"taken_bytes"`
-	Refused    uint64 `json:"refused_offers"` // offers not taken
-	Lent       uint64 `json:"lent_blocks"`    // blocks served to peers
-	LentBytes  uint64 `json:"lent_bytes"`
-	Later      uint64 `json:"later_answers"` // readers that were told to come back for a block that others were getting
-	Rests      uint64 `json:"later_waits"`   // times that this node came back
+	Taken      uint64 `json:"taken_blocks" help:"copies of blocks of other nodes that this node took"`
+	TakenBytes uint64 `json:"taken_bytes" help:"bytes of these copies"`
+	Refused    uint64 `json:"refused_offers" help:"copies that this node did not take"`
+	Lent       uint64 `json:"lent_blocks" help:"blocks that this node served to peers"`
+	LentBytes  uint64 `json:"lent_bytes" help:"bytes of these blocks"`
+	Later      uint64 `json:"later_answers" help:"readers that were told to come back, because others were getting the block"`
+	Rests      uint64 `json:"later_waits" help:"times that this node was told to, and came back"`
 
-	Published uint64 `json:"published_records"` // records
-	Resyncs   uint64 `json:"resyncs"`           // times that all blocks were announced again
-	Hints     int64  `json:"hints"`
+	Published uint64 `json:"published_records" help:"records that this node sent about its blocks"`
+	Resyncs   uint64 `json:"resyncs" help:"times that this node announced all its blocks again"`
+	Hints     int64  `json:"hints" help:"copies on other nodes that the index does not have yet, and answers of other nodes"`
 
-	Asked      uint64 `json:"asked_names"` // names that this node did not know, and asked other nodes about
-	AskedFound uint64 `json:"asked_found"` // of these: names of which another node told a holder
+	Asked      uint64 `json:"asked_names" help:"names that this node did not know, and [asked other nodes](cluster.md#large-clusters) about"`
+	AskedFound uint64 `json:"asked_found" help:"of these, names of which another node told a holder"`
 
 	// PeerFailures has the failures of each peer that had any.
-	PeerFailures map[string]uint64 `json:"peer_failures,omitempty"`
+	PeerFailures map[string]uint64 `json:"peer_failures,omitempty" help:"failures of each node that had any"`
 }
 
 // Stats implements driver.Statser. Blocks counts a block once for each holder. The capacity belongs

@@ -99,17 +99,17 @@ func Open(ctx context.Context, o Options) (*Publisher, error) {
 
 // Stats are totals since Open.
 type Stats struct {
-	Endpoint       string `json:"endpoint"` // its address, with the port chosen for port 0; empty if it is not bound
-	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	Subscribers    int    `json:"subscribers"` // now, with those to which kvfs connected
-	Refused        uint64 `json:"refused"`     // connections beyond the limits, on both sockets
-	Messages       uint64 `json:"messages"`
-	Events         uint64 `json:"events"`    // hashes in these messages
-	Unmatched      uint64 `json:"unmatched"` // names that fit no template, or whose hash is not hexadecimal
-	Dropped        uint64 `json:"dropped"`   // messages for which a subscriber was too slow
-	Gaps           uint64 `json:"gaps"`      // times that the log overtook the publisher, and a snapshot was sent
-	Snapshots      uint64 `json:"snapshots"` // in all: at the start, for the first subscriber, after gaps and renamed directories
-	Replays        uint64 `json:"replays"`
+	Endpoint       string `json:"endpoint" help:"address of the publisher; empty if it is not bound"`
+	ReplayEndpoint string `json:"replay_endpoint,omitempty" help:"address for replays"`
+	Subscribers    int    `json:"subscribers" help:"subscribers, and those to which kvfs connected"`
+	Refused        uint64 `json:"refused" help:"connections beyond the limits"`
+	Messages       uint64 `json:"messages" help:"messages"`
+	Events         uint64 `json:"events" help:"hashes in these messages"`
+	Unmatched      uint64 `json:"unmatched" help:"names that fit no template, or whose hash is not hexadecimal"`
+	Dropped        uint64 `json:"dropped" help:"messages for which a subscriber was too slow"`
+	Gaps           uint64 `json:"gaps" help:"times that the log overtook the publisher, and a snapshot was sent"`
+	Snapshots      uint64 `json:"snapshots" help:"snapshots sent"`
+	Replays        uint64 `json:"replays" help:"replays"`
 }
 
 // Stats returns the counts.

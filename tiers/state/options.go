@@ -112,31 +112,31 @@ type GroupOptions struct {
 
 // Counters are totals since Open.
 type Counters struct {
-	Stored            uint64 `json:"stored_blocks"` // commits
-	StoredBytes       uint64 `json:"stored_bytes"`
-	Opened            uint64 `json:"opens"` // for reading
-	Evicted           uint64 `json:"evicted_blocks"`
-	EvictedBytes      uint64 `json:"evicted_bytes"`
-	Expired           uint64 `json:"expired_files"`  // removed at the end of their time to live; abandoned temporary files count too
-	Removed           uint64 `json:"removed_blocks"` // by unlink, or replaced
-	Adopted           uint64 `json:"adopted_blocks"`
-	AdoptedBytes      uint64 `json:"adopted_bytes"`
-	AdoptDropped      uint64 `json:"not_adopted_files"`     // files found at start, but modified after their commit, or superseded
-	NoSpace           uint64 `json:"no_space_writes"`       // writes refused
-	Overruns          uint64 `json:"overruns"`              // files that grew past their reservation
-	Poisoned          uint64 `json:"poisoned_commits"`      // commits refused because a write had failed
-	KilledWriters     uint64 `json:"killed_writer_commits"` // commits refused because the writer died of a signal
-	LookupMisses      uint64 `json:"lookup_misses"`
-	LookupHit         uint64 `json:"lookup_hits"`
-	Superseded        uint64 `json:"superseded_blocks"`         // removed because another node removed or replaced them
-	Implausible       uint64 `json:"implausible_versions"`      // version numbers of other nodes that no clock gives, and that were ignored
-	PromoteNoRoom     uint64 `json:"promotion_no_room_blocks"`  // promotions given up because memory was full of blocks that cannot be evicted
-	FullOfOpen        uint64 `json:"full_of_open_waits"`        // opens and writes that waited: memory was full of open, pinned and temporary files
-	FullOfLeased      uint64 `json:"full_of_leased_waits"`      // likewise, but full of leased blocks that are in memory only
-	FileSystemFull    uint64 `json:"file_system_full"`          // times that the file system behind memory had no room although the accounts had
-	Lost              uint64 `json:"lost_blocks"`               // blocks evicted from memory although no other tier had them
-	DeadlinePredicted uint64 `json:"deadline_predicted_misses"` // opens that were a miss at once: the block was predicted to miss the deadline
-	DeadlineExceeded  uint64 `json:"deadline_exceeded_misses"`  // opens that were a miss because the block missed the deadline
+	Stored            uint64 `json:"stored_blocks" help:"commits"`
+	StoredBytes       uint64 `json:"stored_bytes" help:"bytes of these blocks"`
+	Opened            uint64 `json:"opens" help:"opens of blocks for reading"`
+	Evicted           uint64 `json:"evicted_blocks" help:"evictions from memory"`
+	EvictedBytes      uint64 `json:"evicted_bytes" help:"bytes of these blocks"`
+	Expired           uint64 `json:"expired_files" help:"blocks removed at the end of their time to live, and abandoned temporary files"`
+	Removed           uint64 `json:"removed_blocks" help:"blocks removed by unlink, or replaced"`
+	Adopted           uint64 `json:"adopted_blocks" help:"blocks in memory taken over from an earlier daemon"`
+	AdoptedBytes      uint64 `json:"adopted_bytes" help:"bytes of these blocks"`
+	AdoptDropped      uint64 `json:"not_adopted_files" help:"files found at the start that were changed after their commit, or superseded"`
+	NoSpace           uint64 `json:"no_space_writes" help:"writes refused for lack of room"`
+	Overruns          uint64 `json:"overruns" help:"files that grew past their reservation"`
+	Poisoned          uint64 `json:"poisoned_commits" help:"commits refused because a write had failed"`
+	KilledWriters     uint64 `json:"killed_writer_commits" help:"commits refused because a signal killed the writer"`
+	LookupMisses      uint64 `json:"lookup_misses" help:"the same number as 'misses' of ['reads'](#hits-and-misses)"`
+	LookupHit         uint64 `json:"lookup_hits" help:"look-ups of names that exist in some tier"`
+	Superseded        uint64 `json:"superseded_blocks" help:"blocks removed here because another node removed or replaced them"`
+	Implausible       uint64 `json:"implausible_versions" help:"version numbers of other nodes that no clock gives, and that were ignored"`
+	PromoteNoRoom     uint64 `json:"promotion_no_room_blocks" help:"promotions given up because nothing in memory could be evicted"`
+	FullOfOpen        uint64 `json:"full_of_open_waits" help:"opens and writes that waited because memory was full of open, pinned and temporary files"`
+	FullOfLeased      uint64 `json:"full_of_leased_waits" help:"opens and writes that waited because memory was full of leased blocks that no other tier has"`
+	FileSystemFull    uint64 `json:"file_system_full" help:"times that the file system below memory had no room although the accounts had"`
+	Lost              uint64 `json:"lost_blocks" help:"evictions of blocks that no other tier had"`
+	DeadlinePredicted uint64 `json:"deadline_predicted_misses" help:"opens that missed at once because the block was predicted to miss the [deadline](semantics.md)"`
+	DeadlineExceeded  uint64 `json:"deadline_exceeded_misses" help:"opens that missed because the block came too late"`
 }
 
 // Fill sets defaults, then reports every violation.

@@ -114,11 +114,11 @@ func (st *State) LogSummary(l *summaryLine) {
 // Summary counts keys by where a reader found them, over all batches. Source: the tier log of vLLM's Mooncake store
 // connector.
 type Summary struct {
-	MemoryKeys  uint64            `json:"memory_hits"` // opened in memory
-	DiskKeys    uint64            `json:"disk_hits"`   // promoted from the tier "disk"
-	PeerKeys    uint64            `json:"peer_hits"`   // from another node
-	UnknownKeys uint64            `json:"misses"`      // looked up to be read, and in no tier
-	SuccessKeys uint64            `json:"served_blocks"`
-	FailedKeys  uint64            `json:"failed_blocks"`
-	BytesByTier map[string]uint64 `json:"served_bytes_by_tier"`
+	MemoryKeys  uint64            `json:"memory_hits" help:"blocks opened in memory"`
+	DiskKeys    uint64            `json:"disk_hits" help:"blocks asked of the SSD, or of a tier of a further type"`
+	PeerKeys    uint64            `json:"peer_hits" help:"blocks asked of other nodes"`
+	UnknownKeys uint64            `json:"misses" help:"[misses](#hits-and-misses)"`
+	SuccessKeys uint64            `json:"served_blocks" help:"blocks that a tier gave"`
+	FailedKeys  uint64            `json:"failed_blocks" help:"blocks that no tier could give although one has them"`
+	BytesByTier map[string]uint64 `json:"served_bytes_by_tier" help:"bytes of the served blocks, by tier"`
 }

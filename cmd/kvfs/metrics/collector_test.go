@@ -27,7 +27,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/reuse"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+var update = flag.Bool("update", false, "write the metrics of docs/metrics.md anew")
 
 // full returns a snapshot of which every metric has a value.
 func full() *Snapshot {
@@ -144,10 +144,10 @@ func TestNames(t *testing.T) {
 
 // TestDocs shows that docs/metrics.md has exactly the metrics that there are.
 func TestDocs(t *testing.T) {
-	const path, head = "../../../docs/metrics.md", "| metric | type | labels | |\n|---|---|---|---|\n"
-	var want bytes.Buffer
+	const path, begin, end = "../../../docs/metrics.md", "<!-- generated: metrics -->\n", "<!-- end -->\n"
+	want := bytes.NewBufferString("\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
 	row := func(name string, kind any, labels, help string) {
-		fmt.Fprintf(&want, "| `%s` | %v | %s | %s |\n", name, kind, strings.ReplaceAll(labels, ",", ", "), help)
+		fmt.Fprintf(want, "| `%s` | %v | %s | %s |\n", name, kind, strings.ReplaceAll(labels, ",", ", "), help)
 	}
 	for _, f := range families {
 		row(f.name, f.kind, f.labels, f.help)
@@ -165,15 +165,17 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, table, ok := strings.Cut(string(page), head)
-	if !ok {
-		t.Fatalf("%s has no table", path)
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(before+head+want.String()), 0o644); err != nil {
+	want.WriteString("\n")
+	before, rest, ok := strings.Cut(string(page), begin)
+	table, after, ended := strings.Cut(rest, end)
+	switch {
+	case !ok || !ended:
+		t.Fatalf("%s has no place for metrics", path)
+	case *update:
+		if err := os.WriteFile(path, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	} else if table != want.String() {
+	case table != want.String():
 		t.Errorf("docs/metrics.md is stale: go test ./cmd/kvfs/metrics -run TestDocs -update")
 	}
 }

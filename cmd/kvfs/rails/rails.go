@@ -336,11 +336,11 @@ func (f *Remote) Close() error {
 
 // State is the RDMA part of the status document.
 type State struct {
-	Transport string        `json:"transport"`          // peer.transport
-	Provider  string        `json:"provider,omitempty"` // with the version of the library; empty: none
+	Transport string        `json:"transport" help:"setting 'peer.transport'"`
+	Provider  string        `json:"provider,omitempty" help:"provider of libfabric, with its version; absent if there is none"`
 	Plan      *nic.Plan     `json:"plan,omitempty"`
 	Stats     *fabric.Stats `json:"stats,omitempty"` // absent if RDMA is not used
-	Error     string        `json:"error,omitempty"` // why it is not used
+	Error     string        `json:"error,omitempty" help:"why RDMA is not used"`
 }
 
 // Status returns the RDMA part of the status document.

@@ -2,7 +2,7 @@
 // and /status of HTTP return. It has the types, collects them in a daemon (Source), reads the
 // document of a daemon of any version (Parse), and writes it for people (Print).
 //
-// docs/status.md describes each field. When a field vanishes, or changes its name, type or meaning, Schema rises.
+// docs/metrics.md describes each field. When a field vanishes, or changes its name, type or meaning, Schema rises.
 package status
 
 import (
@@ -29,10 +29,10 @@ const Schema = 2
 
 // Document is the content of .kvfs/status. Fields may be added.
 type Document struct {
-	Schema        int             `json:"schema"`
-	Version       string          `json:"version"`
-	PID           int             `json:"pid"`
-	UptimeSeconds float64         `json:"uptime_seconds"`
+	Schema        int             `json:"schema" help:"the form of this document: 2" kind:"number"`
+	Version       string          `json:"version" help:"version of the daemon"`
+	PID           int             `json:"pid" help:"process id of the daemon" kind:"number"`
+	UptimeSeconds float64         `json:"uptime_seconds" help:"time since the start of the daemon"`
 	Mount         Mount           `json:"mount"`           // the mount of this file; empty if the status came over a socket
 	Store         *Store          `json:"store,omitempty"` // of an owner of many mounts
 	Tiers         []Tier          `json:"tiers"`
@@ -43,8 +43,8 @@ type Document struct {
 
 	// VersionsAhead is by how much the numbers of versions are ahead of the clock. VersionsFrom is the node whose version has
 	// brought that, empty if it was one of this node. Both are absent below ClockLimit.
-	VersionsAhead float64 `json:"versions_ahead_seconds,omitempty"`
-	VersionsFrom  string  `json:"versions_ahead_from,omitempty"`
+	VersionsAhead float64 `json:"versions_ahead_seconds,omitempty" help:"by how much the numbers of versions are ahead of the clock, from 1 s on: a [clock](cluster.md#clocks) is wrong, or was"`
+	VersionsFrom  string  `json:"versions_ahead_from,omitempty" help:"the node whose version has brought that, as far as it is known; absent: this node"`
 
 	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
 	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
@@ -56,46 +56,46 @@ type Document struct {
 
 // Mount is the part about one mount.
 type Mount struct {
-	Dir          string            `json:"dir"`
-	Mode         string            `json:"mode"`            // as in the configuration
-	State        string            `json:"state"`           // "attaching", then "serving"
-	PID          int               `json:"pid"`             // of the process that mounted
-	OwnerPID     int               `json:"owner_pid"`       // of the one that answers
-	Epoch        uint32            `json:"epoch,omitempty"` // number of this owner among those of the mount, from 1; 0 if no other can answer it
-	ReadPath     string            `json:"read_path"`
-	WritePath    string            `json:"write_path"`
-	PathReason   string            `json:"path_reason,omitempty"` // why not passthrough
-	Tested       bool              `json:"tested,omitempty"`      // the read path, at the start. In mode embedded
-	Ops          map[string]uint64 `json:"ops"`                   // requests of the kernel, by FUSE operation
-	BackingFiles int               `json:"backing_files"`         // registered with the kernel
+	Dir          string            `json:"dir" help:"mount point"`
+	Mode         string            `json:"mode" help:"setting 'mode': 'embedded' or 'standalone-store'"`
+	State        string            `json:"state" help:"'attaching', then 'serving'"`
+	PID          int               `json:"pid" help:"the process that mounted; 0 while it still tests the mount, and while no process but the owner holds it" kind:"number"`
+	OwnerPID     int               `json:"owner_pid" help:"the process that answers" kind:"number"`
+	Epoch        uint32            `json:"epoch,omitempty" help:"number of this daemon among those that the mount has had, from 1; 0 if no other daemon can take the mount over" kind:"number"`
+	ReadPath     string            `json:"read_path" help:"who moves the bytes of reads: 'passthrough' is the kernel"`
+	WritePath    string            `json:"write_path" help:"who moves the bytes of writes"`
+	PathReason   string            `json:"path_reason,omitempty" help:"why it is not 'passthrough'"`
+	Tested       bool              `json:"tested,omitempty" help:"the read path was compared at the start (mode 'embedded')"`
+	Ops          map[string]uint64 `json:"ops" help:"requests of the kernel, by FUSE operation"`
+	BackingFiles int               `json:"backing_files" help:"files in memory that are registered with the kernel"`
 
-	Takeover       string `json:"takeover,omitempty"`        // socket at which a takeover begins, in mode embedded
-	TakeoverReason string `json:"takeover_reason,omitempty"` // why there can be none
-	EndsWith       int    `json:"ends_with,omitempty"`       // the kvfs run that made the mount, and whose end unmounts it
+	Takeover       string `json:"takeover,omitempty" help:"socket at which a takeover begins (mode 'embedded')"`
+	TakeoverReason string `json:"takeover_reason,omitempty" help:"why there can be no takeover"`
+	EndsWith       int    `json:"ends_with,omitempty" help:"process id of the 'kvfs run' that made the mount, and whose end unmounts it" kind:"number"`
 }
 
 // Tier is the part about a tier; memory is one, too.
 type Tier struct {
-	Name          string `json:"name"`
-	Type          string `json:"type"`
-	State         string `json:"state"`
-	Reason        string `json:"reason,omitempty"`
-	CapacityBytes int64  `json:"capacity_bytes"`
-	UsedBytes     int64  `json:"used_bytes"`
-	PinnedBytes   int64  `json:"pinned_bytes"`
-	Blocks        int64  `json:"blocks"`
-	Policy        string `json:"policy,omitempty"`
+	Name          string `json:"name" help:"name of the tier: 'memory', 'disk', 'peer', or as configured"`
+	Type          string `json:"type" help:"type of the tier"`
+	State         string `json:"state" help:"'online', 'degraded' or 'offline'"`
+	Reason        string `json:"reason,omitempty" help:"why the tier is not online, or what filled memory in the last ten minutes"`
+	CapacityBytes int64  `json:"capacity_bytes" help:"most bytes that the tier can hold"`
+	UsedBytes     int64  `json:"used_bytes" help:"bytes in use: whole pages or slots, and reservations of writers"`
+	PinnedBytes   int64  `json:"pinned_bytes" help:"part of 'used_bytes' that cannot be evicted now"`
+	Blocks        int64  `json:"blocks" help:"blocks in the tier; in the peer tier each holder counts"`
+	Policy        string `json:"policy,omitempty" help:"eviction policy"`
 }
 
 // Group is a group of the configuration, or one in use.
 type Group struct {
-	Name       string `json:"name"` // escaped, because it need not be UTF-8
-	Pinned     bool   `json:"pinned"`
-	QuotaBytes int64  `json:"quota_bytes"`
-	UsedBytes  int64  `json:"used_bytes"`
-	BlockBytes int64  `json:"block_bytes"` // configured or learned; 0: not known yet
-	Stored     uint64 `json:"stored_blocks"`
-	Found      uint64 `json:"found"` // look-ups and opens that found a block
+	Name       string `json:"name" help:"name of the group, escaped; empty for files directly below the mount"`
+	Pinned     bool   `json:"pinned" help:"blocks of the group are not evicted"`
+	QuotaBytes int64  `json:"quota_bytes" help:"quota; 0: none"`
+	UsedBytes  int64  `json:"used_bytes" help:"bytes of the group in memory"`
+	BlockBytes int64  `json:"block_bytes" help:"size of its blocks, configured or learned; 0: not known yet"`
+	Stored     uint64 `json:"stored_blocks" help:"commits of its blocks, since the daemon has seen the group"`
+	Found      uint64 `json:"found" help:"look-ups and opens that found one of its blocks"`
 }
 
 // Lower is the answer of .kvfs/usage: what the tiers of a node below memory have of each group, by the names of both.
@@ -112,18 +112,18 @@ type Share struct {
 
 // MemoryDir is the directory of the blocks in memory.
 type MemoryDir struct {
-	Dir       string `json:"dir"`
-	Adoptable bool   `json:"adoptable"`           // a crash of the daemon loses no committed block
-	Discarded string `json:"discarded,omitempty"` // why this start could not adopt what it found
+	Dir       string `json:"dir" help:"the directory"`
+	Adoptable bool   `json:"adoptable" help:"a crash of the daemon loses no committed block"`
+	Discarded string `json:"discarded,omitempty" help:"why this start could not adopt what it found"`
 }
 
 // Process is the daemon's own use of resources.
 type Process struct {
-	HeapBytes  uint64 `json:"heap_bytes"` // live objects at the last collection
-	IndexBytes int64  `json:"index_bytes"`
-	Goroutines int    `json:"goroutines"`
-	Names      int64  `json:"names"`
-	Writing    int64  `json:"writing_files"`
+	HeapBytes  uint64 `json:"heap_bytes" help:"live objects at the last garbage collection" kind:"gauge"`
+	IndexBytes int64  `json:"index_bytes" help:"memory of the table of names"`
+	Goroutines int    `json:"goroutines" help:"goroutines"`
+	Names      int64  `json:"names" help:"files and directories"`
+	Writing    int64  `json:"writing_files" help:"files being written, or held back under a temporary name"`
 }
 
 // Text returns the document as JSON.
@@ -151,7 +151,7 @@ func JSON(v any) []byte {
 
 // Store is an owner's part about its mounts.
 type Store struct {
-	Socket string  `json:"socket"`
+	Socket string  `json:"socket" help:"the socket of the owner"`
 	Mounts []Mount `json:"mounts"`
 }
 
@@ -159,15 +159,15 @@ type Store struct {
 type Cluster struct {
 	Members []cluster.Member `json:"members"` // this node first
 	// Rejected counts messages from strangers, by fault.
-	Rejected map[string]uint64 `json:"rejected"`
-	Warning  string            `json:"warning,omitempty"` // about the address that this node announces to peers
+	Rejected map[string]uint64 `json:"rejected" help:"messages from strangers: of 'gossip', 'connections', 'unknown' methods, 'malformed', 'denied', 'bulk'"`
+	Warning  string            `json:"warning,omitempty" help:"about the address that this node announces"`
 
 	// LocalReadRatio is the share of the blocks read here that were in this node's own memory
 	// or SSD. It is 1 before the first read.
-	LocalReadRatio float64 `json:"local_read_ratio"`
+	LocalReadRatio float64 `json:"local_read_ratio" help:"share of the blocks read here that this node's memory or SSD had; 1 before the first read"`
 
-	Requested []string `json:"requested"`          // features that this node would use with each peer; see Member.Missing
-	Required  []string `json:"required,omitempty"` // those without which a peer is refused
+	Requested []string `json:"requested" help:"features that this node would use with each peer"`
+	Required  []string `json:"required,omitempty" help:"features without which a peer is refused"`
 
 	RDMA *rails.State  `json:"rdma"`
 	Node cluster.Stats `json:"node"`
@@ -186,12 +186,12 @@ func LocalReadRatio(s *tiers.Summary) float64 {
 
 // Events is the part about the event log and its publisher.
 type Events struct {
-	Next uint64         `json:"next"` // number of the next event
+	Next uint64         `json:"next" help:"number of the next event" kind:"number"`
 	ZMQ  *publish.Stats `json:"zmq,omitempty"`
 }
 
 // Parse reads the document of a daemon of any Schema. What the daemon does not tell, or tells by another name, is zero.
-// Commands may rely on the fields that no Schema changes: see docs/status.md. After an error everything is zero.
+// Commands may rely on the fields that no Schema changes: see docs/metrics.md. After an error everything is zero.
 func Parse(text []byte) (*Document, error) {
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.UseNumber() // for the details of tiers

@@ -20,7 +20,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/peer"
 )
 
-var update = flag.Bool("update", false, "write testdata/schema.txt")
+var update = flag.Bool("update", false, "write testdata/schema.txt and the fields in docs/metrics.md")
 
 // stable begins the paths of the fields that no schema changes. Commands of other versions of kvfs read them.
 var stable = regexp.MustCompile(`^(schema|version|pid|uptime_seconds|mount\.|store\.|tiers\[\]|events\.next|` +
@@ -29,69 +29,85 @@ var stable = regexp.MustCompile(`^(schema|version|pid|uptime_seconds|mount\.|sto
 // snake is the form of names.
 var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 
-// fields returns the paths of the fields of the document with their types. It fails for types that cannot be read
-// again. A list adds [] to the path of its elements, a map {}.
+// leaf is a field of the document that has no fields itself.
+type leaf struct {
+	path  string // a list adds [] to the path of its elements, a map {}
+	kind  string // as in JSON
+	tier  string // of which a detail is, "" for all others
+	field reflect.StructField
+}
+
+// details has the types of secondaries[].detail, by tier.
+func details() map[string]reflect.Type {
+	return map[string]reflect.Type{"disk": reflect.TypeFor[disk.Detail](), "object": reflect.TypeFor[object.Detail](), "peer": reflect.TypeFor[peer.Detail]()}
+}
+
+// fields returns the paths of the fields of the document with their types. It fails for types that cannot be read again.
 func fields(t *testing.T) map[string]string {
 	all := map[string]string{}
-	var walk func(typ reflect.Type, path string)
-	structure := func(typ reflect.Type, path string) {
-		for f := range typ.Fields() {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			switch {
-			case !f.IsExported() || name == "-":
-			case f.Anonymous && name == "":
-				walk(f.Type, path)
-			case !snake.MatchString(name):
-				t.Errorf("%s.%s: the name %q is not in snake_case", path, f.Name, name)
-			default:
-				walk(f.Type, strings.TrimPrefix(path+"."+name, "."))
-			}
+	for _, l := range leaves(t, reflect.TypeFor[Document](), leaf{}) {
+		if l.kind == "" || all[l.path] != "" && all[l.path] != l.kind {
+			t.Errorf("%s is a %v, before it was of type %q", l.path, l.field.Type, all[l.path])
 		}
+		all[l.path] = l.kind
 	}
-	walk = func(typ reflect.Type, path string) {
-		text, reads := reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()
-		kind := ""
+	return all
+}
+
+// leaves returns the leaves of a type at the place of one, in the order of their declarations.
+func leaves(t *testing.T, typ reflect.Type, at leaf) []leaf {
+	text, reads := reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()
+	below := func(more string) leaf { at.path += more; return at }
+	switch {
+	case typ == reflect.TypeFor[time.Time]():
+		at.kind = "time"
+	case typ.Implements(text) && reflect.PointerTo(typ).Implements(reads):
+		at.kind = "string"
+	case at.path == "secondaries[].detail" && typ.Kind() == reflect.Interface: // of any form; these are known
+		var all []leaf
+		for _, at.tier = range slices.Sorted(maps.Keys(details())) {
+			all = append(all, leaves(t, details()[at.tier], at)...)
+		}
+		return all
+	case at.path == "secondaries[].detail.client" && typ.Kind() == reflect.Interface:
+		return leaves(t, reflect.TypeFor[bucket.Stats](), at)
+	case typ.Kind() == reflect.Pointer:
+		return leaves(t, typ.Elem(), at)
+	case typ.Kind() == reflect.Slice:
+		return leaves(t, typ.Elem(), below("[]"))
+	case typ.Kind() == reflect.Map && typ.Key().Kind() == reflect.String:
+		return leaves(t, typ.Elem(), below("{}"))
+	case typ.Implements(reflect.TypeFor[json.Marshaler]()) || typ.Implements(text):
+	case typ.Kind() == reflect.Struct:
+		return structure(t, typ, at)
+	case typ.Kind() == reflect.String:
+		at.kind = "string"
+	case typ.Kind() == reflect.Bool:
+		at.kind = "boolean"
+	case reflect.Zero(typ).CanInt() || reflect.Zero(typ).CanUint():
+		at.kind = "integer"
+	case reflect.Zero(typ).CanFloat():
+		at.kind = "number"
+	}
+	return []leaf{at}
+}
+
+// structure returns the leaves of a structure.
+func structure(t *testing.T, typ reflect.Type, at leaf) []leaf {
+	var all []leaf
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		below := leaf{strings.TrimPrefix(at.path+"."+name, "."), "", at.tier, f}
 		switch {
-		case typ == reflect.TypeFor[time.Time]():
-			kind = "time"
-		case typ.Implements(text) && reflect.PointerTo(typ).Implements(reads):
-			kind = "string"
-		case path == "secondaries[].detail" && typ.Kind() == reflect.Interface: // of any form; these are known
-			walk(reflect.TypeFor[disk.Detail](), path)
-			walk(reflect.TypeFor[peer.Detail](), path)
-			walk(reflect.TypeFor[object.Detail](), path)
-			return
-		case path == "secondaries[].detail.client" && typ.Kind() == reflect.Interface:
-			walk(reflect.TypeFor[bucket.Stats](), path)
-			return
-		case typ.Kind() == reflect.Pointer:
-			walk(typ.Elem(), path)
-			return
-		case typ.Kind() == reflect.Slice:
-			walk(typ.Elem(), path+"[]")
-			return
-		case typ.Kind() == reflect.Map && typ.Key().Kind() == reflect.String:
-			walk(typ.Elem(), path+"{}")
-			return
-		case typ.Implements(reflect.TypeFor[json.Marshaler]()) || typ.Implements(text):
-		case typ.Kind() == reflect.Struct:
-			structure(typ, path)
-			return
-		case typ.Kind() == reflect.String:
-			kind = "string"
-		case typ.Kind() == reflect.Bool:
-			kind = "boolean"
-		case reflect.Zero(typ).CanInt() || reflect.Zero(typ).CanUint():
-			kind = "integer"
-		case reflect.Zero(typ).CanFloat():
-			kind = "number"
+		case !f.IsExported() || name == "-":
+		case f.Anonymous && name == "":
+			all = append(all, leaves(t, f.Type, at)...)
+		case !snake.MatchString(name):
+			t.Errorf("%s.%s: the name %q is not in snake_case", at.path, f.Name, name)
+		default:
+			all = append(all, leaves(t, f.Type, below)...)
 		}
-		if kind == "" || all[path] != "" && all[path] != kind {
-			t.Errorf("%s is a %v, before it was of type %q", path, typ, all[path])
-		}
-		all[path] = kind
 	}
-	walk(reflect.TypeFor[Document](), "")
 	return all
 }
 
@@ -129,48 +145,5 @@ func TestSchema(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// TestDocs shows that docs/status.md has a row for each field of the document, and for nothing else, and that the kind
-// in the row fits the type. The names in code in a heading are the paths above the fields of its table.
-func TestDocs(t *testing.T) {
-	const name = "../../../docs/status.md"
-	page, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kinds := map[string][]string{
-		"string": {"text", "time"}, "time": {"time"}, "boolean": {"boolean"}, "number": {"counter", "gauge"}, "integer": {"counter", "gauge", "number"},
-	}
-	code, row := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile("^\\| `([^`]+)` \\| (\\w+) \\| .*\\S.* \\|$")
-	left := fields(t)
-	above := [][]string{nil}
-	for line := range strings.Lines(string(page)) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "#") {
-			above = code.FindAllStringSubmatch(line, -1)
-			continue
-		}
-		m := row.FindStringSubmatch(line)
-		if m == nil {
-			if strings.HasPrefix(line, "| `") {
-				t.Errorf("%s: no field: %s", name, line)
-			}
-			continue
-		}
-		if len(above) == 0 {
-			above = [][]string{{"", ""}}
-		}
-		for _, a := range above {
-			path := strings.TrimPrefix(a[1]+"."+m[1], ".")
-			if !slices.Contains(kinds[left[path]], m[2]) {
-				t.Errorf("%s: %s is a %s, and of type %q", name, path, m[2], left[path])
-			}
-			delete(left, path)
-		}
-	}
-	for path := range left {
-		t.Errorf("%s does not describe %s", name, path)
 	}
 }

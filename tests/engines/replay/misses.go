@@ -8,7 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// storeSoon is how long after a look-up of a name its store may begin, so that the look-up is no miss: docs/status.md.
+// storeSoon is how long after a look-up of a name its store may begin, so that the look-up is no miss: docs/metrics.md.
 const storeSoon = 100 * time.Millisecond
 
 // Misses has one worker of an engine store blocks, read them, and miss others that it then computes and stores. The

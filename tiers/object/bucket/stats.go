@@ -9,26 +9,26 @@ import (
 // Stats are the numbers of a Bucket since New.
 type Stats struct {
 	Requests     Requests `json:"requests"`
-	BytesRead    uint64   `json:"bytes_read"`    // of answers, lists and errors included
-	BytesWritten uint64   `json:"bytes_written"` // of bodies of requests
-	Retries      uint64   `json:"retries"`       // requests that were made again
-	Hedges       uint64   `json:"hedges"`        // reads that were asked for a second time, as the first answer took long
-	HedgesWon    uint64   `json:"hedges_won"`    // those whose second answer came first
-	Failures     uint64   `json:"failures"`      // calls that ended as block.ErrUnavailable
-	Breaker      string   `json:"breaker"`       // closed, open or half-open
+	BytesRead    uint64   `json:"bytes_read" help:"bytes of answers"`
+	BytesWritten uint64   `json:"bytes_written" help:"bytes of requests"`
+	Retries      uint64   `json:"retries" help:"requests that were made again"`
+	Hedges       uint64   `json:"hedges" help:"reads that were asked for a second time because the answer took long"`
+	HedgesWon    uint64   `json:"hedges_won" help:"those whose second answer came first"`
+	Failures     uint64   `json:"failures" help:"calls that failed after all repetitions"`
+	Breaker      string   `json:"breaker" help:"'closed': calls go through; 'open' or 'half-open': the store did not answer and is probed"`
 	// Times of reads until the first byte, and of whole Puts; a power of two, rounded up. 0 without calls.
-	GetP50 time.Duration `json:"get_p50_ns"`
-	GetP95 time.Duration `json:"get_p95_ns"`
-	PutP50 time.Duration `json:"put_p50_ns"`
-	PutP95 time.Duration `json:"put_p95_ns"`
+	GetP50 time.Duration `json:"get_p50_ns" help:"median time until the first byte of a read, rounded up to a power of two"`
+	GetP95 time.Duration `json:"get_p95_ns" help:"the time that 95 % of them do not exceed, likewise"`
+	PutP50 time.Duration `json:"put_p50_ns" help:"median time of a write of an object, likewise"`
+	PutP95 time.Duration `json:"put_p95_ns" help:"the time that 95 % of them do not exceed, likewise"`
 }
 
 // Requests are the requests to the server, repetitions included.
 type Requests struct {
-	Get    uint64 `json:"get"`
-	List   uint64 `json:"list"` // objects, uploads, the region
-	Put    uint64 `json:"put"`  // also parts of uploads, and what begins and completes these
-	Delete uint64 `json:"delete"`
+	Get    uint64 `json:"get" help:"reads of objects, repetitions included"`
+	List   uint64 `json:"list" help:"listings, likewise"`
+	Put    uint64 `json:"put" help:"writes of objects, likewise"`
+	Delete uint64 `json:"delete" help:"deletions, likewise"`
 }
 
 // Stats returns the numbers now.
