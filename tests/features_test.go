@@ -21,13 +21,13 @@ var (
 	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Z]\w*)\(`)
 )
 
-// TestFeatures shows that docs/features.md lists each feature once and in order, that the tests
+// TestFeatures shows that tests/features.md lists each feature once and in order, that the tests
 // which it names exist, and that it has every id that a comment names.
 func TestFeatures(t *testing.T) {
 	known, unproven := map[string]bool{}, 0
 	group, number := "", 0
 	have := testFuncs(t)
-	for i, line := range strings.Split(read(t, "../docs/features.md"), "\n") {
+	for i, line := range strings.Split(read(t, "features.md"), "\n") {
 		m := featureRow.FindStringSubmatch(line)
 		if m == nil {
 			if featureID.MatchString(strings.SplitN(line+"||", "|", 3)[1]) {
@@ -60,7 +60,7 @@ func TestFeatures(t *testing.T) {
 	}
 	for where, id := range namedFeatures(t) {
 		if !known[id] {
-			t.Errorf("%s: names %s, which docs/features.md lacks", where, id)
+			t.Errorf("%s: names %s, which tests/features.md lacks", where, id)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func nav() []section {
 		{"Use", []string{"docs/semantics.md", "docs/durability.md", "docs/quotas.md", "docs/control.md", "docs/events.md", "clients/python/README.md", "clients/go/README.md", "docs/sizing.md"}},
 		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/metrics.md",
 			"docs/cluster.md", "docs/object.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},
-		{"Develop", []string{"docs/architecture.md", "CONTRIBUTING.md", "docs/features.md", "CHANGELOG.md", "SECURITY.md"}},
+		{"Develop", []string{"docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"}},
 	}
 }
 
@@ -64,6 +64,7 @@ func moved() []move {
 			"tiers-all-tiers", "groups-groups-of-blocks", "quotas-quotas-of-memory", "counters-events-in-memory", "reads-where-readers-found-blocks",
 			"secondaries-the-tiers-below-memory", "cluster-the-peers", "clustermembers-the-nodes", "clusternode-this-nodes-part",
 			"events-the-event-log", "memory-the-directory-of-the-blocks-in-memory", "process-resources-of-the-daemon"}},
+		{"docs/features.md", "CONTRIBUTING.md#where-things-are", nil},
 		{"docs/page.md", "docs/operations.md#the-page", []string{"who-may-see-it"}},
 		{"docs/alerts.md", "docs/operations.md#alerts", []string{"kvfsdown", "kvfsnotready", "kvfshangs", "kvfstieroffline", "kvfsdeviceoffline",
 			"kvfschecksumfailures", "kvfsioerrors", "kvfsbreakeropen", "kvfspeersfailed", "kvfsfeedlag", "kvfslocationmemoryfull",
