@@ -15,14 +15,15 @@ func newBenchCommand(connect client.Connector) *cobra.Command {
 	var o bench.Options
 	cmd := &cobra.Command{
 		Use:   "bench [--duration 20s] [--disk DIR] [--json] [DIR]",
-		Short: "Measure a mount next to tmpfs and a disk",
-		Long: "Write and read blocks of 64 KiB, 1 MiB and 4 MiB with 1 and 2 threads in the mount at DIR, in /dev/shm and in a\n" +
-			"directory on a disk, whose page cache is warm, and ask whether blocks are there. A write is a new file that is\n" +
-			"renamed, a read opens a block and reads it whole. Figures are medians of three rounds, in turns.\n\n" +
-			"At most 64 MiB are in each place at one time, and in the mount at most an eighth of its memory: so much of other\n" +
-			"blocks may leave memory. An SSD tier gets copies of blocks as always. All is removed at the end and with Ctrl-C.\n\n" +
+		Short: "Compare a mount with tmpfs and a disk",
+		Long: "Write and read blocks of 64 KiB, 1 MiB and 4 MiB with 1 and 2 threads in the mount at DIR, in /dev/shm and in\n" +
+			"a directory on a disk, whose page cache is warm, and look blocks up. A write makes a new file and renames it;\n" +
+			"a read opens a block and reads it whole. Figures are medians of three rounds, in turns.\n\n" +
+			"Each place holds at most 64 MiB at a time, the mount at most an eighth of its memory: so much of other blocks\n" +
+			"may be evicted. An SSD tier gets copies of blocks as always. bench removes everything at the end, also after\n" +
+			"Ctrl-C.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if it is done; 1 if there is too little room, or it was interrupted; 5 if DIR is not a kvfs mount.",
+			"Exit codes: 0 if done; 1 if room is lacking or it was interrupted; 5 if DIR is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),

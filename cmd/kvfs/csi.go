@@ -19,9 +19,9 @@ func newCSICommand() *cobra.Command {
 	var o csi.Options
 	cmd := &cobra.Command{
 		Use:   "csi [flags]",
-		Short: "Mount the store of this node for pods of Kubernetes: a CSI driver, in the foreground, until SIGTERM or SIGINT",
-		Long: "Answer the requests of a kubelet to mount the blocks of the store at store.socket, which kvfs serve owns, in pods. " +
-			"The mounts outlive this process. Needs root.",
+		Short: "Serve mounts to pods of Kubernetes: a CSI driver, until SIGTERM or SIGINT",
+		Long: "Mount the store at store.socket, which kvfs serve owns, in pods, at the request of a kubelet. The mounts\n" +
+			"outlive this process. Needs root.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := daemon.NewReadiness(readyFD)

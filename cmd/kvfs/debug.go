@@ -37,10 +37,11 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	var out string
 	cmd := result.WithJSON(&cobra.Command{
 		Use:   "bundle [-o FILE.tar.gz] [flags] [MOUNT]",
-		Short: "Write an archive with what is known of the machine and of a mount",
-		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and mounts. With MOUNT also\n" +
-			"its status, metrics, members and jobs. With MOUNT, as root or the user of the daemon, also its goroutines, heap profile and, if it logs to a\n" +
-			"file, the end of the log. What could not be had is a line in errors.txt of the archive, and no failure. A dead daemon holds nothing up.\n\n" +
+		Short: "Write an archive about the machine and a mount",
+		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and\n" +
+			"mounts. With MOUNT also its status, metrics, members and jobs; as root or the user of the daemon also its\n" +
+			"goroutines, heap profile and, if it logs to a file, the end of the log. errors.txt in the archive lists what\n" +
+			"could not be collected. A dead daemon does not delay it.\n\n" +
 			"Exit codes: 0 if the archive is written; 1 if not; 3 if FILE is in a kvfs mount; 5 if MOUNT is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -30,10 +30,11 @@ func newDoctorCommand(m *rails.Machine) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [--json] [--disk-test] [flags] [MOUNT]",
 		Short: "Find out what this machine lacks for kvfs, and what is wrong with a mount",
-		Long: "Check the kernel, limits, memory, disks, network, certificates and what dead daemons left. Without MOUNT, the settings are those of\n" +
-			"kvfs mount with the same flags. With MOUNT, they are those with which its daemon was started, unless flags or --config are given, and the\n" +
-			"daemon and its peers are checked, too. doctor changes nothing. The disk test writes and reads a file for at most two seconds, and\n" +
-			"removes it; it leaves out disks that a daemon uses unless --disk-test is given.\n\n" +
+		Long: "Check the kernel, limits, memory, disks, network, certificates, and what dead daemons left. Without MOUNT,\n" +
+			"check the settings that kvfs mount would use with the same flags. With MOUNT, check those of its daemon,\n" +
+			"unless flags or --config are given, and the daemon and its peers too. doctor changes nothing. The disk test\n" +
+			"writes and reads a file for at most two seconds, then removes it; it skips disks that a daemon uses unless\n" +
+			"--disk-test is given.\n\n" +
 			"Exit codes: 0 if no check fails; 1 if one does; 5 if MOUNT is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -166,12 +167,12 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "rdma [--json] [flags] [DIR]",
-		Short: "Tell whether blocks of peers can be read by RDMA, and why not",
-		Long: "Without DIR, look for network cards and GPUs, plan with the same settings as kvfs mount, check the permissions of this process, and\n" +
-			"read over each planned card from itself. With DIR, tell what the daemon of the mount there uses, and which peers its\n" +
-			"trial reads have reached. docs/rdma.md explains the output.\n\n" +
-			"Exit codes: 0 if RDMA can be used, with DIR: is used with all peers that are there; 1 if not; 3 if the configuration is\n" +
-			"refused; 5 if DIR is not a mount.",
+		Short: "Tell whether blocks come from peers by RDMA, and why not",
+		Long: "Without DIR, look for network cards and GPUs, plan with the settings of kvfs mount, check the permissions of\n" +
+			"this process, and read over each planned card from itself. With DIR, tell what the daemon there uses, and\n" +
+			"which peers its trial reads have reached. docs/rdma.md explains the output.\n\n" +
+			"Exit codes: 0 if RDMA works, with DIR: with all live peers; 1 if not; 3 if the configuration is refused; 5 if\n" +
+			"DIR is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var r *rails.Report

@@ -15,13 +15,13 @@ func newDuCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "du [--json] [DIR]",
-		Short: "Show which groups and tiers use how much",
-		Long: "Show how much memory each group of the mount at DIR uses, largest first, and how much is in each tier. ./ are the\n" +
-			"files directly below the mount. Of tiers below memory it shows the bytes of the blocks; root, the user of the daemon\n" +
-			"and the users of control.users may see them. The total of the tiers is of this node; a block in memory and on SSD\n" +
-			"counts in both. Nothing in the mount is read or looked up.\n\n" +
+		Short: "Show how much groups and tiers use",
+		Long: "Show how much memory each group of the mount at DIR uses, largest first, and how much each tier holds. ./\n" +
+			"stands for files directly below the mount. Root, the user of the daemon and the users of control.users also\n" +
+			"see the bytes of each group in lower tiers. The totals are of this node; a block in memory and on SSD counts\n" +
+			"in both. du reads and looks up nothing in the mount.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if it is done; 1 if the daemon does not answer; 5 if DIR is not a kvfs mount.",
+			"Exit codes: 0 if done; 1 if the daemon does not answer; 5 if DIR is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),

@@ -12,14 +12,13 @@ func newEventsCommand(connect client.Connector) *cobra.Command {
 	var flags blocks.Events
 	cmd := &cobra.Command{
 		Use:   "events [--since N] [--group G]... [--event E]... [-n COUNT] [--json] [DIR]",
-		Short: "Show what happens to the blocks of the mount at DIR, as it happens",
-		Long: "Show what happens to the blocks of the mount at DIR from now on, one event a line: its time (UTC),\n" +
-			"what happened (stored, evicted, removed, renamed), the tier, the size, the path, and the reason.\n" +
-			"A line \"gap\" says that events are lost: the reader was too slow, or --since is too long ago, or\n" +
-			"of an earlier daemon.\n\n" +
+		Short: "Show what happens to blocks, as it happens",
+		Long: "Show what happens to the blocks of the mount at DIR from now on, one event a line: time (UTC), event (stored,\n" +
+			"evicted, removed, renamed), tier, size, path and reason. A line \"gap\" means lost events: the reader was too\n" +
+			"slow, or --since is too old or of an earlier daemon.\n\n" +
 			onlyMount + "\n\n" +
 			"Ends with Ctrl-C, after COUNT lines, or when nobody reads its output any more.\n\n" +
-			"Exit codes: 0 if it was ended so; 1 if the daemon refused, or stopped; 5 if it is not a kvfs mount.",
+			"Exit codes: 0 if it ended so; 1 if the daemon refused or stopped; 5 if DIR is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),

@@ -23,16 +23,16 @@ func newEvictCommand(connect client.Connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "evict --tier TIER [--force] [--json] (--all [DIR] | PATH...)",
 		Short: "Drop blocks from one tier",
-		Long: "Drop blocks from one tier of a mount: memory, or disk.\n\n" +
-			"PATH is a block, or a directory for all blocks below it; - reads names from standard input,\n" +
-			"one a line, or each ended by a NUL byte with -0. All must be of one mount. With --all, every block\n" +
-			"of the tier at the mount DIR.\n\n" +
+		Long: "Drop blocks from one tier of a mount: memory, or disk. Other tiers keep theirs, and a read brings a block back\n" +
+			"from there.\n\n" +
+			"PATH is a block, or a directory for all blocks below it. - reads names from standard input, one a line, or\n" +
+			"ended by NUL bytes with -0. All PATHs belong to one mount. --all means every block of the tier at the mount\n" +
+			"DIR.\n\n" +
 			onlyMount + "\n\n" +
-			"A block that only this tier holds stays. With --force it is evicted, and lost. Blocks that\n" +
-			"are open, pinned or being written stay in any case. A block that another tier holds comes back\n" +
-			"from there when it is read.\n\n" +
-			"Exit codes: 0 also if blocks stayed; 1 if there is nothing at a PATH, or the daemon refused;\n" +
-			"5 if it is not a kvfs mount.",
+			"A block that only this tier holds stays; with --force it is evicted, and lost. Blocks that are open, pinned or\n" +
+			"being written always stay.\n\n" +
+			"Exit codes: 0, also if blocks stayed; 1 if a PATH does not exist or the daemon refused; 5 if it is not a kvfs\n" +
+			"mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,

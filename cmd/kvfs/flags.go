@@ -48,7 +48,7 @@ func (b *blockFlags) check(cmd *cobra.Command) error {
 }
 
 // onlyMount is the help of commands whose argument is a mount.
-const onlyMount = "Without DIR it is the only kvfs mount of this machine. If there are several, their names are in the error."
+const onlyMount = "Without DIR it is the only kvfs mount of this machine. If there are several, the error names them."
 
 // mountArg returns the mount that a command is about: its argument, or without one the only mount of this machine.
 func mountArg(connect client.Connector, args []string) (string, error) {

@@ -14,12 +14,14 @@ import (
 func newFlushCommand(connect client.Connector) *cobra.Command {
 	return result.WithJSON(&cobra.Command{
 		Use:   "flush [--json] [PATH...]",
-		Short: "Make blocks durable on SSD",
-		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device. PATH is a block, or a\n" +
-			"directory (a mount is one) for all committed blocks below it. Blocks that kvfs would not copy\n" +
-			"by itself are copied, too.\n" +
-			"Without PATH it is the only kvfs mount of this machine. If there are several, their names are in the error.\n\n" +
-			"Exit codes: 0 if all is durable; 1 if it is not, or no tier keeps blocks, as without an SSD; 5 if it is not in a kvfs mount.",
+		Short: "Copy blocks to the SSD now, and make them durable",
+		Long: "Copy the blocks of each PATH that the SSD lacks, and flush the device, like fsync. Also copies blocks that\n" +
+			"kvfs would keep in memory alone, as with disk.cascade: off. To wait only for the copies that kvfs has begun by\n" +
+			"itself, to the SSD, peers and buckets, use kvfs drain.\n\n" +
+			"PATH is a block, or a directory (a mount is one) for all committed blocks below it. Without PATH it is the\n" +
+			"only kvfs mount of this machine. If there are several, the error names them.\n\n" +
+			"Exit codes: 0 if all is durable; 1 if not, or if no tier keeps blocks, as without an SSD; 5 if it is not in a\n" +
+			"kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,
@@ -40,12 +42,12 @@ func newDrainCommand(connect client.Connector) *cobra.Command {
 	var timeout time.Duration
 	cmd := result.WithJSON(&cobra.Command{
 		Use:   "drain [--timeout 1m] [--json] [DIR]",
-		Short: "Wait until the copies to lower tiers that are under way are done",
-		Long: "Wait for the blocks that are on their way to the SSD and to peers when the command begins: until they\n" +
-			"are there and durable, or refused. Later blocks are not waited for. .kvfs/jobs shows what is left.\n\n" +
+		Short: "Wait for the copies to lower tiers that are under way",
+		Long: "Wait until the blocks on their way to the SSD, to peers and to buckets when the command begins are there and\n" +
+			"durable, or refused. Starts no copies of its own: kvfs flush does. Does not wait for later blocks. .kvfs/jobs\n" +
+			"shows what is left.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if it is done; 1 if it is not in time, failed, or the daemon refused; 5 if DIR is not a\n" +
-			"kvfs mount.",
+			"Exit codes: 0 if done; 1 if it took too long or failed, or the daemon refused; 5 if DIR is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),

@@ -34,7 +34,7 @@ func newFsckCommand() *cobra.Command {
 	var keys string
 	cmd := &cobra.Command{
 		Use:   "fsck [--repair] [--no-data] [--json] DIR | s3://BUCKET/PREFIX [--object KEY=VALUE,...]",
-		Short: "Check a directory of the SSD tier that is not in use, or a bucket",
+		Short: "Check an unused directory of the SSD tier, or a bucket",
 		Long: "Check a directory of the SSD tier (disk.dirs), or the objects of kvfs in a bucket, and report what is\n" +
 			"wrong. No daemon may be using the directory; a bucket may be in use. Without --repair nothing is written.\n\n" +
 			"A repair of a directory drops a bad block, and does not restore it. The block is then a miss.\n" +

@@ -22,19 +22,19 @@ func newLookupCommand(connect client.Connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "lookup [flags] PATH...\n  kvfs lookup --mount DIR [flags] HASH...\n" +
 			"  kvfs lookup --mount DIR --spec NAME|@FILE [flags] HASH...",
-		Short: "Show which blocks are there, or the longest hit of a prompt",
-		Long: "Show which blocks are there, one a line: hit, pending (it is being written, or on its way into\n" +
-			"memory), late (a lower tier has it, but cannot load it within the deadline) or miss, the tier, and the name.\n" +
-			"Standard error gets a summary.\n\n" +
-			"PATH is a block, or a directory for all blocks below it, which come after the blocks that are\n" +
-			"named; - reads names from standard input, one a line, or each ended by a NUL byte with -0. All must\n" +
-			"be of one mount. In the \"states\" of --json a directory is /, and the numbers count the blocks below.\n\n" +
-			"With --mount the names are hashes, and --template and --group say which paths they stand for.\n" +
-			"With --spec they are those of the hash blocks of a prompt, in order, and the answer is how many tokens\n" +
-			"need not be computed, and how many blocks of each group are then to be read. --spec names a spec\n" +
-			"of the daemon (see kvfs specs), or, after @, a file that has one.\n\n" +
-			"Exit codes: 0 if all are hits, or with --spec; 1 if some are not, or the daemon refused; 5 if it is\n" +
-			"not a kvfs mount.",
+		Short: "Show which blocks exist, or how much of a prompt is cached",
+		Long: "Show which blocks exist, one a line: hit, pending (being written, or on its way into memory), late (a lower\n" +
+			"tier has it, but cannot load it within the deadline) or miss, the tier, and the name. Standard error gets a\n" +
+			"summary.\n\n" +
+			"PATH is a block, or a directory for all blocks below it. - reads names from standard input, one a line, or\n" +
+			"ended by NUL bytes with -0. All PATHs belong to one mount. Blocks below directories come last. In the \"states\"\n" +
+			"of --json a directory is /, and the numbers count the blocks below.\n\n" +
+			"With --mount the names are hashes, and --template and --group say which paths they stand for. With --spec they\n" +
+			"are the hashes of a prompt, in order, and the answer is how many tokens need not be computed, and how many\n" +
+			"blocks of each group to read. --spec names a spec of the daemon (see kvfs specs), or, after @, a file with\n" +
+			"one.\n\n" +
+			"Exit codes: 0 if all are hits, or with --spec; 1 if some are not, or the daemon refused; 5 if it is not a kvfs\n" +
+			"mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,

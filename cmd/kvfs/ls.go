@@ -11,12 +11,12 @@ func newLsCommand(connect client.Connector) *cobra.Command {
 	var list blocks.List
 	cmd := &cobra.Command{
 		Use:   "ls [-l] [-R] [--json] [PATH]",
-		Short: "List blocks, with the tiers that have them",
-		Long: "List the entries of the directory PATH, or a block, by name. With -l each has a line: mode, size, age, the tiers\n" +
-			"that have it, whether it is pinned, and its name. \"peer\" means that other nodes have it, as far as is known.\n" +
-			"With -R all blocks below PATH are listed. Without PATH it is the only kvfs mount of this machine.\n\n" +
-			"Exit codes: 0 if it is done; 1 if there is nothing at PATH, or a directory cannot be listed; 5 if PATH is not\n" +
-			"in a kvfs mount.",
+		Short: "List blocks with their tiers",
+		Long: "List the entries of the directory PATH, or a block, by name. -l shows mode, size, age, tiers, pin and name.\n" +
+			"\"peer\" means that other nodes have the block, as far as this node knows. -R lists all blocks below PATH.\n" +
+			"Without PATH it is the only kvfs mount of this machine.\n\n" +
+			"Exit codes: 0 if done; 1 if PATH does not exist or a directory cannot be listed; 5 if PATH is not in a kvfs\n" +
+			"mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.MaximumNArgs(1),

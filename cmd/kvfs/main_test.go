@@ -205,6 +205,30 @@ func TestIntro(t *testing.T) {
 	}
 }
 
+// TestGroups shows that kvfs --help lists each command below one of its titles.
+func TestGroups(t *testing.T) {
+	_, out, _ := runCLI("--help")
+	title, at := "", map[string]string{}
+	for line := range strings.Lines(out) {
+		words := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "  ") && len(words) > 1:
+			at[words[0]] = title
+		case strings.HasSuffix(line, ":\n"):
+			title = strings.TrimSpace(line)
+		}
+	}
+	for _, cmd := range newRootCommand().Commands() {
+		if title := at[cmd.Name()]; cmd.IsAvailableCommand() && title != "Mount and run:" && title != "Look:" &&
+			title != "Manage blocks:" && title != "Cluster:" && title != "Operate:" {
+			t.Errorf("%s is below %q", cmd.Name(), title)
+		}
+	}
+	if at["csi"] != "Operate:" || at["trace"] != "Operate:" || at["members"] != "Cluster:" {
+		t.Errorf("csi is below %q, trace below %q, members below %q", at["csi"], at["trace"], at["members"])
+	}
+}
+
 // TestHelp shows that each command with settings has the short help and that of all settings, and needs no
 // arguments for either, and that other commands have their own.
 func TestHelp(t *testing.T) {

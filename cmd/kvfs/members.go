@@ -25,9 +25,10 @@ import (
 func newMembersCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
-		Use:               "members [--json] [DIR]",
-		Short:             "List the nodes of the cluster that the mount at DIR is part of",
-		Long:              "List the nodes of the cluster that the mount at DIR is part of.\n\n" + onlyMount,
+		Use:   "members [--json] [DIR]",
+		Short: "List the nodes of the cluster",
+		Long: "List the nodes of the cluster to which the mount at DIR belongs.\n\n" +
+			onlyMount,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: complete.MountArg(connect),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,8 +20,9 @@ func newMountCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mount [flags] DIR",
 		Short: "Mount at DIR and serve it until SIGTERM, SIGINT or umount",
-		Long: "Mount at DIR and serve it, in the foreground unless --background is given, until SIGTERM, SIGINT or umount. With --takeover the mount is there " +
-			"already: its daemon hands it over, with what is in memory, and ends. Clients wait for as long as that takes.",
+		Long: "Mount at DIR and serve it until SIGTERM, SIGINT or umount: in the foreground unless --background is given.\n" +
+			"With --takeover a daemon already serves DIR: it hands over the mount and what is in memory, and ends. Clients\n" +
+			"wait meanwhile.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ready := daemon.NewReadiness(readyFD)
@@ -43,7 +44,7 @@ func newMountCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&readyFD, "ready-fd", -1, "descriptor to write one line to, and close, when the mount answers")
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "replace the daemon that serves DIR; the mount and the blocks in memory stay")
-	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon goes on, and logs to the same standard error if that is a file, else to a file that the command names")
+	cmd.Flags().BoolVarP(&background, "background", "d", false, "return when the mount answers, or has failed; the daemon continues, and logs to the same standard error if that is a file, else to a file that the command names")
 	cmd.MarkFlagsMutuallyExclusive("background", "ready-fd")
 	cmd.Flags().IntVar(&endsWith, endsWithFlag, 0, "process of the kvfs run that this mount ends with")
 	_ = cmd.Flags().MarkHidden(endsWithFlag) // the flag exists

@@ -53,7 +53,7 @@ func newPinCommand(connect client.Connector) *cobra.Command {
 func newUnpinCommand(connect client.Connector) *cobra.Command {
 	return attrCommand(&cobra.Command{
 		Use:   "unpin [--json] PATH...",
-		Short: "Let blocks be evicted again",
+		Short: "Let pinned blocks be evicted again",
 		Long:  "Let blocks that were pinned be evicted again. Those of a pinned group stay pinned.",
 	}, connect, func(_ *cobra.Command, args []string) (blocks.AttrChange, []string, error) {
 		return blocks.AttrChange{Attr: blocks.AttrPinned, Value: "0", Done: "unpinned %s"}, args, nil

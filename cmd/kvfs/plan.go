@@ -26,11 +26,11 @@ func newPlanCommand() *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "plan --model-config FILE|- [flags]",
-		Short: "Compute block sizes and tier sizes from a model's config.json",
-		Long: "Compute from FILE, the config.json of a model as Hugging Face has it, how many bytes a token, a block\n" +
-			"and a request take up, which files an engine writes, and what memory and SSD a workload needs, with\n" +
-			"the settings to paste. Nothing is guessed: a model type that is not known is an error, and all that\n" +
-			"is assumed is printed. - is standard input. docs/sizing.md explains the output.\n\n" +
+		Short: "Compute sizes of blocks and tiers from a model's config.json",
+		Long: "Compute from FILE, the config.json of a model from Hugging Face, how many bytes a token, a block and a request\n" +
+			"need, which files an engine writes, how much memory and SSD a workload needs, and the settings to paste. It\n" +
+			"guesses nothing: an unknown model type is an error, and assumptions are printed. - is standard input.\n" +
+			"docs/sizing.md explains the output.\n\n" +
 			"Exit codes: 0; 1 if FILE cannot be read or understood, or the figures cannot be computed.",
 		Example: "  kvfs plan --model-config config.json\n" +
 			"  kvfs plan --model-config config.json --engine vllm --tp 4 --requests-per-second 2 \\\n" +

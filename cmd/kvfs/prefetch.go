@@ -20,8 +20,8 @@ func newPrefetchCommand(connect client.Connector) *cobra.Command {
 	var flags prefetchFlags
 	cmd := &cobra.Command{
 		Use:   "prefetch [flags] PATH...\n  kvfs prefetch --mount DIR [flags] HASH...",
-		Short: "Bring blocks into memory",
-		Long: "Bring blocks into memory, in order, and wait until they are there. They then stay readable for a while.\n\n" +
+		Short: "Load blocks into memory",
+		Long: "Load blocks into memory, in order, and wait until they are there. They stay readable for mount.lookup_lease.\n\n" +
 			"PATH is a block, or a directory for all blocks below it, which come after the blocks that are\n" +
 			"named; - reads names from standard input, one a line, or each ended by a NUL byte with -0. All must\n" +
 			"be of one mount. With --mount the names are hashes, and --template and --group say which paths\n" +

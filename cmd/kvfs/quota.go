@@ -14,13 +14,14 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 	var raw bool
 	cmd := &cobra.Command{
 		Use:   "quota [--json] [DIR]",
-		Short: "Show and set how much memory groups, users and cgroups may use",
+		Short: "Show and set quotas of memory for groups, users and cgroups",
 		Long: "Show the quotas of the mount at DIR, and what is used of them.\n\n" +
 			"A quota bounds the bytes in memory of a group, of the files that a user owns, or of what the processes of a\n" +
-			"cgroup (version 2), or of one below it, have written since. What is over it goes: the least recently used\n" +
-			"blocks of its own first. If none of them may go, writes fail with ENOSPC. Pinned blocks count.\n\n" +
+			"cgroup (version 2), or of one below it, have written since. Over quota, kvfs evicts evictable blocks of the\n" +
+			"same group, user or cgroup, least recently used first; if none is left, writes fail with ENOSPC. Pinned\n" +
+			"blocks count.\n\n" +
 			"A pin quota (--pinned) bounds how many of their bytes may be pinned, in memory or on SSD. A pin above it fails.\n" +
-			"Pins that are there stay.\n\n" +
+			"Existing pins stay.\n\n" +
 			onlyMount + "\n\n" +
 			"A quota that was set holds until it is cleared, or the daemon stops. It survives a takeover. Those of the\n" +
 			"configuration (groups.NAME.quota) hold for ever.\n\n" +
@@ -38,16 +39,16 @@ func newQuotaCommand(connect client.Connector) *cobra.Command {
 		quotaCommand(connect, &cobra.Command{
 			Use:   "set [--json] (--group GROUP | --user USER | --cgroup PATH) [--pinned] SIZE [DIR]",
 			Short: "Set a quota, from now on",
-			Long: "Set the quota of a group, a user or a cgroup of the mount at DIR to SIZE, as 8GiB, and evict down to it.\n" +
+			Long: "Set the quota of a group, a user or a cgroup of the mount at DIR to SIZE, such as 8GiB, and evict down to it.\n" +
 				"With --pinned, set the pin quota. Each of the two stays as it is when the other is set.\n\n" +
 				"Only root and the user of the daemon may do it.",
 			Args: cobra.RangeArgs(1, 2),
 		}),
 		quotaCommand(connect, &cobra.Command{
 			Use:   "clear [--json] (--group GROUP | --user USER | --cgroup PATH) [--pinned] [DIR]",
-			Short: "Take a quota away that was set",
-			Long: "Take the quota of a group, a user or a cgroup of the mount at DIR away. A group has that of the configuration\n" +
-				"again, if there is one. With --pinned, take the pin quota away. Only root and the user of the daemon may do it.",
+			Short: "Remove a quota",
+			Long: "Remove the quota of a group, a user or a cgroup of the mount at DIR. A group then has the quota of the\n" +
+				"configuration again, if any. With --pinned, remove the pin quota. Only root and the user of the daemon may do it.",
 			Args: cobra.MaximumNArgs(1),
 		}))
 	return cmd

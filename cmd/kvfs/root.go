@@ -27,47 +27,43 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(
-		// Mounts and daemons: packages daemon, launch, mounts, status, watch.
-		newMountCommand(),
-		newRunCommand(),
-		newServeCommand(),
-		newCSICommand(),
-		newUmountCommand(),
+	addGroup(root, "mount", "Mount and run:", newMountCommand(), newRunCommand(), newUmountCommand(), newServeCommand())
+	addGroup(root, "look", "Look:",
 		newStatusCommand(client.System),
-		newMembersCommand(client.System),
 		newStatsCommand(client.System),
-		newDuCommand(client.System),
 		newTopCommand(client.System),
-		newBenchCommand(client.System),
-
-		// Blocks: packages client and blocks.
-		newLookupCommand(client.System),
 		newLsCommand(client.System),
+		newDuCommand(client.System),
+		newLookupCommand(client.System),
+		newWhyCommand(client.System),
+		newEventsCommand(client.System),
+	)
+	addGroup(root, "blocks", "Manage blocks:",
 		newPrefetchCommand(client.System),
 		newWarmCommand(client.System),
 		newPinCommand(client.System),
 		newUnpinCommand(client.System),
 		newTTLCommand(client.System),
-		newQuotaCommand(client.System),
 		newEvictCommand(client.System),
 		newFlushCommand(client.System),
 		newDrainCommand(client.System),
-		newWhyCommand(client.System),
-		newEventsCommand(client.System),
-		newTraceCommand(client.System),
+		newQuotaCommand(client.System),
 		newSpecsCommand(client.System),
-
-		// Machines, clusters and settings: packages plan, rails, config and others.
+	)
+	addGroup(root, "cluster", "Cluster:", newMembersCommand(client.System), secrets.CertsCommand(), secrets.KeysCommand())
+	addGroup(root, "operate", "Operate:",
+		newConfigCommand(),
 		newPlanCommand(),
-		newFsckCommand(),
 		newDoctorCommand(rails.ThisMachine()),
 		newDebugCommand(rails.ThisMachine()),
-		secrets.CertsCommand(),
-		secrets.KeysCommand(),
-		newConfigCommand(),
+		newFsckCommand(),
+		newBenchCommand(client.System),
+		newTraceCommand(client.System),
+		newCSICommand(),
 		newVersionCommand(),
 	)
+	root.SetHelpCommandGroupID("operate")
+	root.SetCompletionCommandGroupID("operate")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(cmd, "%w%s", err, flagHint(cmd, err))
 	})
@@ -75,6 +71,15 @@ func newRootCommand() *cobra.Command {
 	checkUsage(root)
 	complete.Settings(root)
 	return root
+}
+
+// addGroup adds commands to root, which --help lists below a title.
+func addGroup(root *cobra.Command, id, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: id, Title: title})
+	for _, cmd := range commands {
+		cmd.GroupID = id
+		root.AddCommand(cmd)
+	}
 }
 
 // usageOf returns the function that prints the usage of a command. A command with settings has

@@ -49,11 +49,11 @@ func newRunCommand() *cobra.Command {
 	var own runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARGS...]",
-		Short: "Mount, run CMD with what its engine needs to use the mount, and unmount",
-		Long: "Mount at --mount, or use the mount that is there, and wait until it is ready. Run CMD with KVFS_MOUNT set, and, if it is an " +
-			"inference engine that kvfs knows, with the flags and variables by which it keeps its KV blocks in the mount, unless it has them " +
-			"already. Pass signals on to it, and return its exit code: 128+n if signal n killed it, 126 or 127 if it cannot be started. " +
-			"Then unmount what was mounted here.",
+		Short: "Mount, run an engine with what it needs to use the mount, and unmount",
+		Long: "Mount at --mount, or use an existing mount there, and wait until it is ready. Run CMD with KVFS_MOUNT set. If\n" +
+			"CMD is an inference engine that kvfs knows, add the flags and variables with which it keeps its KV blocks in\n" +
+			"the mount, unless it has them already. Pass signals to it, and return its exit code: 128+n if signal n killed\n" +
+			"it, 126 or 127 if it cannot be started. Then unmount, if this command mounted.",
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			passed, err := parseRunFlags(cmd.Flags(), args)

@@ -18,9 +18,9 @@ func newServeCommand() *cobra.Command {
 	readyFD := -1
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
-		Short: "Own memory and disk for mounts of mode standalone-store, in the foreground, until SIGTERM or SIGINT",
-		Long: "Open the tiers and answer the mounts that attach at store.socket: those of kvfs mount --mode standalone-store. " +
-			"Mounts outlive it: their operations wait for the next owner, as long as store.owner_timeout.",
+		Short: "Own memory and disk for mounts of mode standalone-store, until SIGTERM or SIGINT",
+		Long: "Open the tiers and serve the mounts that attach at store.socket (kvfs mount --mode standalone-store), in the\n" +
+			"foreground. Mounts outlive it: their operations wait for the next owner for up to store.owner_timeout.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := daemon.NewReadiness(readyFD)

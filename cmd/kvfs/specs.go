@@ -18,9 +18,9 @@ func newSpecsCommand(connect client.Connector) *cobra.Command {
 		Use: "specs [--json] [DIR]\n  kvfs specs [--json] [DIR] set NAME FILE|-\n  kvfs specs [--json] [DIR] remove NAME\n" +
 			"  kvfs specs check FILE|-",
 		Short: "Show, set and check the specs of attention groups",
-		Long: "Show the specs of the mount at DIR: what the groups of layers of a model are, which look-ups of the\n" +
-			"longest hit need. With set, FILE becomes the spec NAME, until the daemon stops; with remove, NAME is\n" +
-			"forgotten. check says what is wrong with FILE without a daemon. FILE has one spec, in JSON, with\n" +
+		Long: "Show the specs of the mount at DIR: the attention groups of models, which look-ups of the longest hit\n" +
+			"need. set makes FILE the spec NAME until the daemon stops; remove forgets NAME.\n" +
+			"check says what is wrong with FILE without a daemon. FILE has one spec, in JSON, with\n" +
 			"the fields of docs/control.md; - is standard input. A directory named check, set or\n" +
 			"remove is ./check and so on.\n\n" +
 			onlyMount + "\n\n" +

@@ -19,7 +19,7 @@ func newStatusCommand(connect client.Connector) *cobra.Command {
 	var raw, owner bool
 	cmd := &cobra.Command{
 		Use:               "status [--json] [DIR] | --store [SOCKET]",
-		Short:             "Show the state of the mount at DIR, or of the owner that kvfs serve runs",
+		Short:             "Show the state of a mount, or of the owner that kvfs serve runs",
 		Long:              "Show the state of the mount at DIR, or of the owner that kvfs serve runs.\n\n" + onlyMount,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: complete.MountArg(connect),

@@ -17,14 +17,15 @@ func newTopCommand(connect client.Connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [--interval 1s] [DIR]",
 		Short: "Show what a mount does, on the whole screen",
-		Long: "Show the mount at DIR on the whole screen: how full its tiers are, rates of reads and writes, hits, failures since\n" +
-			"the start, latencies of the requests of the kernel, the largest groups, the members of the cluster, and the last\n" +
-			"events, which only some users may read. A latency is the bound of a bucket: the next power of two.\n\n" +
-			"q, Escape and Ctrl-C quit. Arrows, page keys, Home and End scroll. If standard output is not a terminal, the output is\n" +
-			"that of kvfs stats.\n\n" +
+		Long: "Show the mount at DIR on the whole screen: how full its tiers are, rates of reads and writes, hits, failures\n" +
+			"since the start, latencies of kernel requests, the largest groups, the members of the cluster, and the last\n" +
+			"events, which only some users may read. A latency is the upper bound of a bucket; each bound is four times the\n" +
+			"one before.\n\n" +
+			"q, Escape and Ctrl-C quit. Arrows, page keys, Home and End scroll. If standard output is not a terminal, the\n" +
+			"output is that of kvfs stats.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if a key or signal ended it; 1 if the daemon does not answer; 5 if DIR is not a kvfs mount, or its\n" +
-			"daemon has gone.",
+			"Exit codes: 0 if a key or signal ended it; 1 if the daemon does not answer; 5 if DIR is not a kvfs mount, or\n" +
+			"its daemon ended.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),

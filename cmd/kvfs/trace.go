@@ -9,7 +9,7 @@ import (
 )
 
 func newTraceCommand(connect client.Connector) *cobra.Command {
-	cmd := &cobra.Command{Use: "trace", Short: "Record what is asked of a mount, and play it on another one"}
+	cmd := &cobra.Command{Use: "trace", Short: "Record the requests to a mount, and replay them on another one"}
 	cmd.AddCommand(newTraceRecordCommand(connect), newTraceReplayCommand(connect))
 	return cmd
 }
@@ -18,12 +18,13 @@ func newTraceRecordCommand(connect client.Connector) *cobra.Command {
 	var o trace.Recording
 	cmd := &cobra.Command{
 		Use:   "record -o FILE [--duration 10m] [DIR]",
-		Short: "Record what is asked of the mount at DIR, without names",
+		Short: "Record the requests to the mount at DIR, without names",
 		Long: "Write which blocks are looked up, read, written, renamed and removed in the mount at DIR, with their sizes and\n" +
-			"times, until Ctrl-C or for a time. Names of groups and blocks are replaced by hashes with a random key. FILE is\n" +
-			"JSON, an object a line, and compressed if its name ends with .gz. It must not exist.\n\n" +
+			"times, until Ctrl-C or for a time. Hashes with a random key replace the names of groups and blocks. FILE is\n" +
+			"JSON, one object a line, compressed if its name ends with .gz. It must not exist.\n\n" +
 			onlyMount + "\n\n" +
-			"Exit codes: 0 if the trace is written; 1 if not, or the daemon stopped; 3 if FILE is in a kvfs mount; 5 if DIR is not a kvfs mount.",
+			"Exit codes: 0 if the trace is written; 1 if not, or the daemon stopped; 3 if FILE is in a kvfs mount; 5 if DIR\n" +
+			"is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args:              cobra.MaximumNArgs(1),
@@ -51,11 +52,11 @@ func newTraceReplayCommand(connect client.Connector) *cobra.Command {
 	replay := trace.Replay{Speed: 1}
 	cmd := &cobra.Command{
 		Use:   "replay [--speed N|max] [--fill] [--keep] [--json] FILE DIR",
-		Short: "Play a trace in a directory, and report hits, throughput and latencies",
-		Long: "Perform the operations of FILE below DIR, a kvfs mount or any other directory, each at its time, and those of one\n" +
-			"process one after the other. A block that was opened is read whole. A block is written with random bytes, under\n" +
-			"a temporary name that is renamed. Files of others are not changed. What was written is removed at the end.\n\n" +
-			"Exit codes: 0 if the trace was played to its end; 1 if not.",
+		Short: "Replay a trace in a directory, and report hits, throughput and latencies",
+		Long: "Perform the operations of FILE below DIR, a kvfs mount or any other directory, each at its time, and those of\n" +
+			"one process one after the other. replay reads each opened block whole. It writes blocks with random bytes,\n" +
+			"under a temporary name that it renames. It changes no other files, and removes what it wrote at the end.\n\n" +
+			"Exit codes: 0 if the trace was replayed to its end; 1 if not.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ExactArgs(2),

@@ -22,8 +22,8 @@ func newUmountCommand() *cobra.Command {
 	cmd := result.WithJSON(&cobra.Command{
 		Use:   "umount DIR",
 		Short: "Unmount, also what a dead daemon left behind",
-		Long: "Unmount DIR, which must be a kvfs mount, and wait until it is gone and its daemon has ended. " +
-			"With --lazy it does not wait for the daemon. A mount whose daemon is dead is cleaned up too.",
+		Long: "Unmount DIR, a kvfs mount, and wait until it is gone and its daemon has ended. --lazy does not wait for the\n" +
+			"daemon. Also cleans up a mount whose daemon is dead.",
 		Args: cobra.ExactArgs(1),
 
 		ValidArgsFunction: complete.MountArg(client.System),
@@ -43,7 +43,7 @@ func newUmountCommand() *cobra.Command {
 			}{args[0], ending}, "")
 		},
 	})
-	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach at once, even if files are open; they stay usable until they are closed")
+	cmd.Flags().BoolVar(&lazy, "lazy", false, "detach at once, even if files are open; they stay usable until closed")
 	cmd.Flags().DurationVar(&timeout, "timeout", umountWait, "how long to wait until the mount is gone and its daemon has ended")
 	return cmd
 }

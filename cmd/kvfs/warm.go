@@ -32,12 +32,12 @@ func newWarmCommand(connect client.Connector) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "warm --from s3://BUCKET/PREFIX [flags] [DIR]",
 		Short: "Fill the memory of a new node from a bucket",
-		Long: "Bring the blocks of a bucket into memory, those that were stored last first, and wait until they are there.\n" +
-			"The bucket must be a tier of the mount at DIR. If the daemon is still listing it, warm waits for that.\n\n" +
+		Long: "Load the blocks of a bucket into memory, most recently stored first, and wait until they are there. The bucket\n" +
+			"must be a tier of the mount at DIR. While the daemon still lists it, warm waits.\n\n" +
 			onlyMount + "\n\n" +
-			"warm reads the index of each object, as a daemon does when it starts. Blocks that were removed since they\n" +
-			"were stored are counted as not there. Ctrl-C cancels what has not begun.\n\n" +
-			"Exit codes: 0 if the blocks are in memory; 1 if some could not be loaded, none is there, or it was\n" +
+			"warm reads the index of each object, as a daemon does when it starts. Blocks that were removed since they were\n" +
+			"stored count as absent. Ctrl-C cancels what has not begun.\n\n" +
+			"Exit codes: 0 if the blocks are in memory; 1 if some could not be loaded, there is none, or it was\n" +
 			"interrupted; 5 if DIR is not a kvfs mount.",
 		Example:               "  kvfs warm --from s3://kv-cache/prod --object endpoint=https://s3.example.org:9000 --size 64GiB /mnt/kv",
 		DisableFlagsInUseLine: true,

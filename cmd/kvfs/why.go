@@ -12,13 +12,13 @@ func newWhyCommand(connect client.Connector) *cobra.Command {
 	var flags blockFlags
 	cmd := &cobra.Command{
 		Use:   "why [--json] PATH...",
-		Short: "Show why blocks are not there",
-		Long: "Show what is known of each PATH: that a block is there, or why it is not, for example because it\n" +
-			"was never stored, was evicted, expired, or was removed. PATH may be a directory, for all blocks below\n" +
-			"it, which come after what is named; - reads names from standard input, one a line, or each ended by a\n" +
-			"NUL byte with -0. All must be of one mount.\n\n" +
+		Short: "Show why blocks are missing",
+		Long: "Show what the daemon knows of each PATH: that the block exists, or why it does not: it was never stored, was\n" +
+			"evicted, expired, or was removed, for example.\n\n" +
+			"PATH is a block, or a directory for all blocks below it. - reads names from standard input, one a line, or\n" +
+			"ended by NUL bytes with -0. All PATHs belong to one mount. Blocks below directories come last.\n\n" +
 			"The daemon remembers the last 65,536 verdicts since its start.\n\n" +
-			"Exit codes: 0 also if blocks are not there; 1 if the daemon refused; 5 if it is not a kvfs mount.",
+			"Exit codes: 0, also for missing blocks; 1 if the daemon refused; 5 if it is not a kvfs mount.",
 		DisableFlagsInUseLine: true,
 
 		Args: cobra.ArbitraryArgs,
