@@ -43,7 +43,7 @@ func newBenchCommand(connect client.Connector) *cobra.Command {
 			return bench.Run(cmd.Context(), o, dir, now.Doc, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().DurationVar(&o.Duration, "duration", 20*time.Second, "about how long all of it takes")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 20*time.Second, "approximate duration of the whole run")
 	cmd.Flags().StringVar(&o.Disk, "disk", "", "directory on a disk; the default is TMPDIR, or /var/tmp if TMPDIR is in memory")
 	cmd.Flags().StringVar(&o.Tmpfs, "tmpfs", "/dev/shm", "directory on tmpfs")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")

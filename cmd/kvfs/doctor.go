@@ -148,7 +148,7 @@ func daemonSources(pid int) (src config.Sources, err error) {
 		return src, err
 	}
 	if cmd.Flags().Lookup("config") == nil {
-		return src, fmt.Errorf("process %d is no daemon of kvfs: it runs %s", pid, cmd.CommandPath())
+		return src, fmt.Errorf("process %d is not a kvfs daemon: it runs %s", pid, cmd.CommandPath())
 	}
 	if err := cmd.ParseFlags(args); err != nil {
 		return src, err

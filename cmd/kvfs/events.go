@@ -30,7 +30,7 @@ func newEventsCommand(connect client.Connector) *cobra.Command {
 	cmd.Flags().StringArrayVar(&flags.Names, "event", nil, "only events of this name; may be repeated")
 	complete.FlagOf(cmd, connect, "group", complete.Groups)
 	complete.Flag(cmd, "event", "stored", "evicted", "removed", "renamed")
-	cmd.Flags().Uint64VarP(&flags.Count, "count", "n", 0, "end after so many lines; 0: never")
+	cmd.Flags().Uint64VarP(&flags.Count, "count", "n", 0, "end after this many lines; 0: never")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the lines as the daemon wrote them")
 	return cmd
 }

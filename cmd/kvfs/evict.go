@@ -65,7 +65,7 @@ func runEvict(cmd *cobra.Command, connect client.Connector, flags evictFlags, ar
 	case flags.Tier == "":
 		return usageError(cmd, "--tier is missing: memory or disk")
 	case flags.all && len(args) > 1:
-		return usageError(cmd, "--all takes one mount, got %d", len(args))
+		return usageError(cmd, "--all needs one mount, got %d", len(args))
 	case !flags.all && len(args) == 0:
 		return usageError(cmd, "no blocks are named: give PATH, or --all")
 	}

@@ -53,7 +53,7 @@ func newFsckCommand() *cobra.Command {
 			if strings.HasPrefix(args[0], "s3://") {
 				check, err = bucketCheck(args[0], keys)
 			} else if keys != "" {
-				err = usageError(cmd, "--object goes with s3://BUCKET/PREFIX")
+				err = usageError(cmd, "--object needs s3://BUCKET/PREFIX")
 			}
 			if err != nil {
 				return err

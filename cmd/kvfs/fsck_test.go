@@ -191,7 +191,7 @@ func TestFsckBucketArguments(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{t.TempDir(), "--object", "region=x"}, exit.Usage, "--object goes with s3://BUCKET/PREFIX"},
+		{[]string{t.TempDir(), "--object", "region=x"}, exit.Usage, "--object needs s3://BUCKET/PREFIX"},
 		{[]string{"s3://b/p", "--object", "regoin=x"}, exit.Config, "regoin"},
 		{[]string{"s3://b/p", "--object", "region"}, exit.Config, "key=value"},
 		{[]string{"s3://b/p", "--object", "url=s3://c/p"}, exit.Config, "url"},

@@ -45,7 +45,7 @@ func newLookupCommand(connect client.Connector) *cobra.Command {
 	cmd.Flags().IntVar(&flags.numTokens, "num-tokens", 0, "length of the prompt; that of all hashes unless given (with --spec)")
 	cmd.Flags().IntVar(&flags.Cached, "cached", 0, "tokens that the engine has already and does not read (with --spec)")
 	cmd.Flags().BoolVar(&flags.Promote, "promote", false, "begin to load the blocks that are not in memory")
-	cmd.Flags().BoolVar(&flags.NoLease, "no-lease", false, "grant no lease: blocks that are there may be evicted at once")
+	cmd.Flags().BoolVar(&flags.NoLease, "no-lease", false, "grant no lease: kvfs may evict the blocks at once")
 	cmd.Flags().DurationVar(&flags.deadline, "deadline", 0, "blocks that take longer to load count as late; 0: no deadline; default: the group's")
 	cmd.Flags().BoolVar(&flags.JSON, "json", false, "print the answer as JSON")
 	return cmd

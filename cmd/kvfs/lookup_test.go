@@ -102,7 +102,7 @@ func TestLookupMany(t *testing.T) {
 func TestLongestHit(t *testing.T) {
 	const answer = `{"op":"longest_hit","hit_tokens":4032,"capped":true,"pending":1,"late":0,"groups":[` +
 		`{"name":"0","load":"111","fetch":[0,1,2]},{"name":"swa","load":"011","fetch":[2]}]}`
-	const text = "hit: 4032 tokens (all of the prompt is there, and its end has to be computed in any case)\n" +
+	const text = "hit: 4032 tokens (all of the prompt is cached; its last token is computed in any case)\n" +
 		"counted as absent: 1 pending, 0 late\nGROUP  BLOCKS  TO READ\n0      3       3\nswa    3       1\n"
 	file := writeTemp(t, "spec.json", "\n{\"hash_block_size\": 16}\n")
 	checkCLI(t, newLookupCommand, "query", []cliCase{

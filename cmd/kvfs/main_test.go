@@ -96,7 +96,7 @@ func TestExitCodes(t *testing.T) {
 		{"fsck --repiar x", exit.Usage, "kvfs: unknown flag: --repiar; did you mean --repair? (see kvfs fsck --help)\n"},
 		{"evict " + plain, exit.Usage, "kvfs: --tier is missing: memory or disk (see kvfs evict --help)\n"},
 		{"evict --tier memory", exit.Usage, "kvfs: no blocks are named: give PATH, or --all (see kvfs evict --help)\n"},
-		{"evict --tier memory --all a b", exit.Usage, "kvfs: --all takes one mount, got 2 (see kvfs evict --help)\n"},
+		{"evict --tier memory --all a b", exit.Usage, "kvfs: --all needs one mount, got 2 (see kvfs evict --help)\n"},
 
 		{"config check /absent/c.yaml", exit.Config, "kvfs: /absent/c.yaml: no such file or directory\n"},
 		{"config check --memory-size=7", exit.Config, "kvfs: flag --memory-size: memory.size: \"7\" needs a unit..."},

@@ -89,7 +89,7 @@ func parseTTL(text string) (time.Duration, error) {
 	ttl, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%q is no duration: want for example 10m, 1h30m, or a number of seconds", text)
+		return 0, fmt.Errorf("%q is not a duration: want for example 10m, 1h30m, or a number of seconds", text)
 	case ttl < 0:
 		return 0, fmt.Errorf("%s: a time to live cannot be negative", text)
 	}

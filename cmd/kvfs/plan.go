@@ -60,7 +60,7 @@ func newPlanCommand() *cobra.Command {
 	f.StringVar(&o.StateDtype, "state-dtype", "auto", "type of recurrent states, of models that have them")
 	f.StringVar(&o.Engine, "engine", "", "engine that writes the files: vllm, sglang, lmcache or llama.cpp")
 	f.IntVar(&o.BlockTokens, "block-tokens", 0, "tokens of a stored block; 0 is 16, 64 for sglang, 256 for lmcache")
-	f.IntVar(&o.Context, "context", 0, "tokens of a request; 0 is as many as the model takes")
+	f.IntVar(&o.Context, "context", 0, "tokens of a request; 0: the most that the model allows")
 	f.IntVar(&o.Load.Concurrency, "concurrency", 0, "requests at a time; 0 follows from the rate")
 	f.Float64Var(&o.Load.Rate, "requests-per-second", 0, "requests a second, of all engines that use this kvfs")
 	f.IntVar(&o.Load.MeanPrompt, "mean-prompt", 0, "tokens of a prompt, on average")

@@ -70,9 +70,9 @@ func quotaCommand(connect client.Connector, cmd *cobra.Command) *cobra.Command {
 			}
 			switch {
 			case size <= 0 && q.Pinned:
-				return usageError(cmd, "SIZE: %s is no quota; to forbid pins, give 1B; to take the quota away, run kvfs quota clear --pinned", args[0])
+				return usageError(cmd, "SIZE: %s is not a quota; to forbid pins, give 1B; to remove the quota, run kvfs quota clear --pinned", args[0])
 			case size <= 0:
-				return usageError(cmd, "SIZE: %s is no quota; to take a quota away, run kvfs quota clear", args[0])
+				return usageError(cmd, "SIZE: %s is not a quota; to remove a quota, run kvfs quota clear", args[0])
 			}
 			q.Bytes, args = int64(size), args[1:]
 		}

@@ -83,7 +83,7 @@ func newRunCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&own.mount, "mount", "", "`DIR` to mount at, made if need be; a mount that is there is used and stays (env KVFS_MOUNT; default: a new directory)")
+	f.StringVar(&own.mount, "mount", "", "`DIR` to mount at, made if absent; an existing mount is used and stays (env KVFS_MOUNT; default: a new directory)")
 	f.DurationVar(&own.readyTimeout, "ready-timeout", readyTimeout, "how long to wait until the mount is ready")
 	f.StringVar(&own.engine, "engine", string(launch.Auto), "`ENGINE` that CMD is: auto, vllm, sglang, lmcache, llama.cpp or none; auto looks at CMD")
 	f.StringVar(&own.engineMemory, "engine-memory", "", "`SIZE` of the host memory through which vLLM moves blocks (default: a sixteenth of RAM, 1GiB to 10GiB)")

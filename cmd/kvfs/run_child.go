@@ -235,7 +235,7 @@ func (c *command) daemonEnded(m *runMount) *child {
 			zap.String("dir", m.dir), zap.Int("pid", h.process.Pid))
 		return h
 	}
-	c.log.Warn("the daemon of the mount has ended; the command goes on without its cache", zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon))
+	c.log.Warn("the daemon of the mount has ended; the command continues without its cache", zap.String("dir", m.dir), zap.Stringer("daemon", m.daemon))
 	return nil
 }
 

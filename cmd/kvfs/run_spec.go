@@ -47,7 +47,7 @@ func specOf(p *launch.Plan) (*hybrid.Spec, error) {
 		return nil, errors.New(p.NoModel)
 	}
 	if info, err := os.Stat(m.Path); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("%s is no local directory", m.Path)
+		return nil, fmt.Errorf("%s is not a local directory", m.Path)
 	}
 	model, err := readModel(filepath.Join(m.Path, "config.json"), nil)
 	if err != nil {

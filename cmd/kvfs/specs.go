@@ -48,12 +48,12 @@ func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw b
 	case len(args) == 0:
 	case args[0] == "check" && len(dir) == 0:
 		if len(args) != 2 {
-			return usageError(cmd, "check takes one FILE, got %d", len(args)-1)
+			return usageError(cmd, "check needs one FILE, got %d", len(args)-1)
 		}
 		return blocks.CheckSpec(streams(cmd), args[1], raw)
 	case args[0] == "set":
 		if len(args) != 3 {
-			return usageError(cmd, "set takes NAME and FILE, got %d", len(args)-1)
+			return usageError(cmd, "set needs NAME and FILE, got %d", len(args)-1)
 		}
 		text, err := client.ReadDocument(args[2], cmd.InOrStdin())
 		if err != nil {
@@ -62,7 +62,7 @@ func runSpecs(cmd *cobra.Command, connect client.Connector, args []string, raw b
 		q.Set, done = map[string]json.RawMessage{args[1]: text}, "set"
 	case args[0] == "remove":
 		if len(args) != 2 {
-			return usageError(cmd, "remove takes one NAME, got %d", len(args)-1)
+			return usageError(cmd, "remove needs one NAME, got %d", len(args)-1)
 		}
 		q.Remove, done = args[1:], "removed"
 	default:

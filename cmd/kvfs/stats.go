@@ -46,7 +46,7 @@ func newStatsCommand(connect client.Connector) *cobra.Command {
 // addLines adds the flags of lines to cmd.
 func addLines(cmd *cobra.Command, lines *watch.Lines) {
 	cmd.Flags().DurationVarP(&lines.Interval, "interval", "i", time.Second, "time between two lines")
-	cmd.Flags().Uint64VarP(&lines.Count, "count", "n", 0, "end after so many lines; 0: never")
+	cmd.Flags().Uint64VarP(&lines.Count, "count", "n", 0, "end after this many lines; 0: never")
 	cmd.Flags().BoolVar(&lines.JSON, "json", false, "print each line as a JSON object")
 }
 

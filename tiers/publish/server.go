@@ -247,7 +247,7 @@ func listen(ctx context.Context, endpoint string) (net.Listener, error) {
 	ln, err := lc.Listen(ctx, network, address)
 	if err != nil && network == "unix" && errors.Is(err, syscall.EADDRINUSE) {
 		if info, no := os.Lstat(address); no == nil && info.Mode().Type() != os.ModeSocket {
-			err = fmt.Errorf("%s is there and is no socket: name another path, or remove it", address)
+			err = fmt.Errorf("%s exists and is not a socket: name another path, or remove it", address)
 		} else if abandoned(address) {
 			if err = os.Remove(address); err == nil {
 				ln, err = lc.Listen(ctx, network, address)

@@ -33,7 +33,7 @@ func TestIPCNoSocket(t *testing.T) {
 		if err == nil {
 			p.Close(t.Context())
 		}
-		if err == nil || !strings.Contains(err.Error(), "is no socket") {
+		if err == nil || !strings.Contains(err.Error(), "is not a socket") {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {

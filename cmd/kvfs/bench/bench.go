@@ -92,12 +92,12 @@ func New(o Options, mount string, doc *status.Document) (b *Bench, err error) {
 	}
 	memory := doc.Tiers[0]
 	b.memory = memory.CapacityBytes
-	if err := b.fit("memory of "+mount, min(memory.CapacityBytes/memoryPart, memory.CapacityBytes-memory.PinnedBytes), "a bench takes an eighth of memory.size, and no pinned part"); err != nil {
+	if err := b.fit("memory of "+mount, min(memory.CapacityBytes/memoryPart, memory.CapacityBytes-memory.PinnedBytes), "a bench uses an eighth of memory.size, and no pinned part"); err != nil {
 		return nil, err
 	}
 	free, _, err := room(o.Tmpfs)
 	if err == nil {
-		err = b.fit(o.Tmpfs, free/2, "a bench takes half of what is free")
+		err = b.fit(o.Tmpfs, free/2, "a bench uses half of what is free")
 	}
 	if err != nil {
 		return nil, err

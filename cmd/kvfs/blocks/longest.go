@@ -72,7 +72,7 @@ func printLongest(w io.Writer, raw json.RawMessage) error {
 	}
 	note := ""
 	if a.Capped {
-		note = " (all of the prompt is there, and its end has to be computed in any case)"
+		note = " (all of the prompt is cached; its last token is computed in any case)"
 	}
 	fmt.Fprintf(w, "hit: %d tokens%s\n", a.HitTokens, note)
 	if a.Pending > 0 || a.Late > 0 {

@@ -114,7 +114,7 @@ type DiskDir struct {
 type Promotion struct {
 	On           string          `kvfs:"on" enum:"open|lookup" default:"open" help:"What brings a block up: an open, or already a look-up that finds it (stat, access)."`
 	Timeout      scalar.Duration `kvfs:"timeout" default:"30s" help:"How long an open waits for its block. After that the open is a miss. Zero does not wait."`
-	Window       scalar.Duration `kvfs:"window" case:"tests/mount TestDiskCoalesced makes batches of opens that come one by one" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes the blocks that are there."`
+	Window       scalar.Duration `kvfs:"window" case:"tests/mount TestDiskCoalesced makes batches of opens that come one by one" default:"0s" help:"How long a batch waits for more blocks of the same request. Zero means that it takes the waiting blocks."`
 	OpenDeadline scalar.Duration `kvfs:"open_deadline" default:"0s" help:"Limit for an open of a block that is not in memory. If the load would probably take longer, or takes longer, the open is a miss (ENOENT). Zero means no limit. groups.NAME.open_deadline is for one group."`
 }
 

@@ -85,7 +85,7 @@ func TestEndpoints(t *testing.T) {
 		"TCP://127.0.0.1:5557": "is not tcp://host:port", "inproc://x": "is not tcp://host:port", "tcp://": "is not tcp://host:port",
 		"tcp://127.0.0.1": "is not tcp://host:port", "tcp://::1:5557": "is not tcp://host:port", "tcp://127.0.0.1:5557/x": `has the port "5557/x"`,
 		"tcp://127.0.0.1:65536": `has the port "65536": want 0 to 65535`, "tcp://127.0.0.1:-1": `has the port "-1"`, "tcp://127.0.0.1:*": `has the port "*"`,
-		"tcp://127.0.0.1:": `has the port ""`, "tcp://:5557": "has no host", "tcp://a b:5557": `has the host "a b"`, "tcp://127.0.0.300:1": "is no IP address",
+		"tcp://127.0.0.1:": `has the port ""`, "tcp://:5557": "has no host", "tcp://a b:5557": `has the host "a b"`, "tcp://127.0.0.300:1": "is not an IP address",
 		"ipc://": "does not name a socket", "ipc://run/x": "does not name a socket", "ipc:///": "does not name a socket", "ipc://@x": "does not name a socket",
 		"ipc:///run/": "does not name a socket", "ipc:///run/../x": "does not name a socket", "ipc:///" + strings.Repeat("a", 107): "at most 107 bytes",
 		"ipc:///a\x00b": "does not name a socket",

@@ -22,7 +22,7 @@ type Peer struct {
 	Require       []string        `kvfs:"require" enum:"get|store|bury|list|resume|memory|rdma|digest|find" example:"store,bury" help:"Features that every peer must have. kvfs refuses a peer without one of them."`
 	GossipProfile string          `kvfs:"gossip_profile" case:"tests/cluster sees sooner that a node is lost" enum:"lan|wan|local" default:"lan" help:"How long peers wait for each other before one counts as lost."`
 	GossipKeys    string          `kvfs:"gossip_keys" holds:"path" short:"Peers" example:"/etc/kvfs/gossip.keys" help:"File with the keys that encrypt the gossip. kvfs uses a changed file without a restart. kvfs keys create makes one."`
-	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer takes copies of blocks of other peers."`
+	Accept        string          `kvfs:"accept" enum:"on|off" default:"on" help:"Whether this peer accepts copies of blocks of other peers."`
 	Cascade       string          `kvfs:"cascade" enum:"async|sync|off" default:"async" help:"When a committed block is copied to the peers that replicas asks for. async: soon after the commit. sync: close or rename waits for the copies. off: never."`
 	Queue         scalar.Size     `kvfs:"queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to peers. Blocks beyond that are not copied. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 

@@ -81,7 +81,7 @@ func aliasTransport(text string) (string, error) {
 	case "rdma", "efa":
 		return Auto, nil
 	}
-	return "", scalar.Violate(scalar.ErrEnum, "%q is no protocol of kvfs", text)
+	return "", scalar.Violate(scalar.ErrEnum, "%q is not a protocol of kvfs", text)
 }
 
 // aliasDevices wants a list as in rdma.devices; empty entries are an error there and a warning

@@ -90,7 +90,7 @@ func TestAliasesOfRDMA(t *testing.T) {
 		{"MOONCAKE_PROTOCOL=tcp", TransportTCP, nil, "taken for peer.transport: tcp; KVFS_PEER_TRANSPORT is its name here"},
 		{"MOONCAKE_PROTOCOL=rdma", Auto, nil, "taken for peer.transport: auto"},
 		{"MOONCAKE_PROTOCOL=EFA", Auto, nil, "taken for peer.transport: auto"},
-		{"MOONCAKE_PROTOCOL=ascend", Auto, nil, `ignored: "ascend" is no protocol of kvfs; set KVFS_PEER_TRANSPORT`},
+		{"MOONCAKE_PROTOCOL=ascend", Auto, nil, `ignored: "ascend" is not a protocol of kvfs; set KVFS_PEER_TRANSPORT`},
 		{"MOONCAKE_DEVICE=mlx5_0, mlx5_1", Auto, []string{"mlx5_0", "mlx5_1"}, "KVFS_RDMA_DEVICES is its name here"},
 		{"MOONCAKE_DEVICE=mlx5_0,,mlx5_1", Auto, nil, `ignored: "mlx5_0,,mlx5_1" contains an empty RDMA device entry`},
 		{`MOONCAKE_DEVICE={"cpu:0": [["mlx5_0"], []]}`, Auto, nil, "ignored: "},

@@ -237,7 +237,7 @@ func TestRejectText(t *testing.T) {
 		{name: "inline unknown", inline: `{"memory": {"kep": 1}}`, kind: scalar.ErrUnknown, want: []string{`config-json 1:13: unknown key "memory.kep"; did you mean "memory.keep"?`}},
 		{name: "inline duplicate", inline: `{"http": ":1", "http": ":1"}`, kind: scalar.ErrDuplicate, want: []string{`config-json 1:16: duplicate key "http"`}},
 		{name: "inline trailing", inline: `{} {}`, kind: scalar.ErrSyntax, want: []string{`config-json 1:`}},
-		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: scalar.ErrSyntax, want: []string{`control characters are not allowed: the text has bytes that are no text`}},
+		{name: "inline null byte", inline: "{\"http\": \"\x00\"}", kind: scalar.ErrSyntax, want: []string{`control characters are not allowed: the text has bytes that are not text`}},
 		{name: "inline disk without path", inline: `{"disk": {"dirs": [{"size": "1GiB"}]}}`, kind: scalar.ErrInvalid, want: []string{`config-json 1:20: disk.dirs[0]: path is missing`}},
 		{name: "standalone with memory and disk", args: []string{"--mode", "standalone-store", "--memory-size", "1GiB", "--disk", "path=/a,size=1GiB"}, kind: scalar.ErrInvalid,
 			want: []string{"memory.size: 1GiB excludes mode standalone-store", "a disk tier excludes mode standalone-store (flag --mode)"}},

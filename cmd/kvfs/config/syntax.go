@@ -19,7 +19,7 @@ var remedies = []struct{ text, remedy string }{
 	{"unexpected end of stream", "a quote or a bracket is not closed"},
 	{"unknown anchor", "put a value that begins with * in quotes"},
 	{"UTF", "the text is not UTF-8: save it as that"},
-	{"control characters", "the text has bytes that are no text: save it as UTF-8"},
+	{"control characters", "the text has bytes that are not text: save it as UTF-8"},
 	{"cannot start any token", "put a value that begins so in quotes"},
 	{"did not find expected", "check the indentation of this line and of those above it"},
 }

@@ -91,7 +91,7 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("another driver serves at %s", path)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is there and is no socket: name another path, or remove it", path)
+		return nil, fmt.Errorf("%s exists and is not a socket: name another path, or remove it", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

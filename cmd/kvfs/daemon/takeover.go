@@ -156,7 +156,7 @@ func (m *embedded) outcome(ctx context.Context, heir *handoff.Heir) error {
 	default:
 		err = errors.New("it did not answer in time")
 	}
-	m.log.Error("the process that takes the mount over does not answer in time: killing it", zap.Int("pid", heir.PID), zap.Error(err))
+	m.log.Error("the new daemon does not answer the takeover in time: killing it", zap.Int("pid", heir.PID), zap.Error(err))
 	return errors.Join(err, heir.Kill())
 }
 

@@ -111,7 +111,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 		log.Info("no mark for this mount: if it hangs after this process, run umount -f", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
-		log.Warn("no watcher: should this process be killed, its clients may hang until the mount is taken away", zap.Error(err))
+		log.Warn("no watcher: should this process be killed, its clients may hang until somebody unmounts it", zap.Error(err))
 	}
 }
 

@@ -200,7 +200,7 @@ var cases = []struct {
 	{"kernel", func(fixture) {}, OK, "has FUSE passthrough"},
 	{"kernel", func(f fixture) { f.put("proc/sys/kernel/osrelease", "6.8.0\n") }, Warn, "no FUSE passthrough"},
 	{"kernel", func(f fixture) { f.UID = 1000 }, Warn, "only root"},
-	{"kernel", func(f fixture) { f.put("proc/sys/kernel/osrelease", "new\x1b\n") }, Fail, "no version"},
+	{"kernel", func(f fixture) { f.put("proc/sys/kernel/osrelease", "new\x1b\n") }, Fail, "not a version"},
 	{"kernel", func(f fixture) { os.Remove(f.path("proc/sys/kernel/osrelease")) }, Fail, "cannot be read"},
 
 	{"fuse device", func(fixture) {}, OK, "can be opened"},
@@ -224,7 +224,7 @@ var cases = []struct {
 	{"read path", func(f fixture) { f.Status = nil }, Skip, "does not answer"},
 	{"read path", func(f fixture) { f.Mount = "" }, Skip, "no mount is named"},
 
-	{"io_uring", func(fixture) {}, Skip, "no SSD tier"},
+	{"io_uring", func(fixture) {}, Skip, "only an SSD tier"},
 	{"io_uring", func(f fixture) { f.diskDir("") }, OK, "works"},
 	{"io_uring", func(f fixture) { f.diskDir(""); f.put("proc/sys/kernel/io_uring_disabled", "2\n") }, Warn, "sysctl kernel.io_uring_disabled=0"},
 	{"io_uring", func(f fixture) { f.diskDir(""); f.put("proc/sys/kernel/io_uring_disabled", "1\n") }, OK, "works"},
@@ -240,7 +240,7 @@ var cases = []struct {
 	{"locked memory", func(f fixture) { f.UID = 1000 }, OK, "320.0 MiB"},
 	{"locked memory", func(f fixture) { f.UID = 1000; f.put("proc/42/limits", "Max locked memory  65536  65536  bytes\n") }, Warn, "LimitMEMLOCK=infinity"},
 	{"locked memory", func(fixture) {}, OK, "root"},
-	{"locked memory", func(f fixture) { f.set("memory: {size: 1GiB}\n") }, Skip, "no RDMA"},
+	{"locked memory", func(f fixture) { f.set("memory: {size: 1GiB}\n") }, Skip, "only RDMA"},
 
 	{"memory size", func(fixture) {}, OK, "no limit"},
 	{"memory size", func(f fixture) { f.cgroup(2 << 30) }, OK, "fits into the memory limit"},

@@ -43,7 +43,7 @@ func checkKernel(_ context.Context, e *Env) Result {
 	release := strings.TrimSpace(string(text))
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fail("mount /proc", "%q is no version of Linux", release)
+		return fail("mount /proc", "%q is not a version of Linux", release)
 	}
 	switch {
 	case major < passthroughMajor || major == passthroughMajor && minor < passthroughMinor:
@@ -98,7 +98,7 @@ func checkReadPath(_ context.Context, _ *Env, s *status.Document) Result {
 
 func checkUring(ctx context.Context, e *Env, cfg *config.Config) Result {
 	if len(cfg.Disk.Dirs) == 0 {
-		return skip("there is no SSD tier, which alone uses it")
+		return skip("only an SSD tier uses it, and none is configured")
 	}
 	if cfg.DirectIO.Engine == directioPread {
 		return skip("directio.engine is pread")
@@ -156,7 +156,7 @@ func checkFiles(_ context.Context, e *Env, cfg *config.Config) Result {
 
 func checkLocked(_ context.Context, e *Env, cfg *config.Config) Result {
 	if cfg.Bind == "" || cfg.Peer.Transport == config.TransportTCP {
-		return skip("there is no RDMA, which alone pins memory")
+		return skip("only RDMA pins memory, and it is not used")
 	}
 	if e.UID == 0 {
 		return ok("root may pin memory beyond the limit")

@@ -172,7 +172,7 @@ func (o *Offer) accept(h *Heir) error {
 	case o.mu.closed:
 		err = errors.New("this daemon stops")
 	case o.mu.asked:
-		err = errors.New("another process takes over already")
+		err = errors.New("another process is already taking over")
 	case !o.mu.conns.askedLocked(h.w.c):
 		err = net.ErrClosed
 	default:

@@ -54,7 +54,7 @@ func openSocketDir(path string) (*socketDir, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return nil, fmt.Errorf("%w: %s is no directory, or a symbolic link", ErrPlace, dir)
+			return nil, fmt.Errorf("%w: %s is not a directory, or a symbolic link", ErrPlace, dir)
 		}
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
@@ -110,7 +110,7 @@ func (p *socketDir) claim(wait time.Duration) error {
 		return &os.PathError{Op: "stat", Path: p.path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return fmt.Errorf("%w: %s is there and is no socket", ErrPlace, p.path)
+		return fmt.Errorf("%w: %s exists and is not a socket", ErrPlace, p.path)
 	}
 	// A process without the lock may still listen.
 	c, err := net.Dial("unix", p.address())

@@ -43,13 +43,13 @@ func TestSocketDir(t *testing.T) {
 				t.Fatal(err)
 			}
 			return base + "/link/s"
-		}, "is no directory, or a symbolic link"},
+		}, "is not a directory, or a symbolic link"},
 		{"a file", func(t *testing.T, base string) string {
 			if err := os.WriteFile(base+"/d", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return base + "/d/s"
-		}, "is no directory, or a symbolic link"},
+		}, "is not a directory, or a symbolic link"},
 		{"another user's", func(t *testing.T, base string) string {
 			return chown(t, mkdir(t, base+"/d", 0o700)) + "/s"
 		}, "belongs to uid 65534, want 0"},
@@ -64,7 +64,7 @@ func TestSocketDir(t *testing.T) {
 				t.Fatal(err)
 			}
 			return path
-		}, "is there and is no socket"},
+		}, "exists and is not a socket"},
 		{"a link for a lock", func(t *testing.T, base string) string {
 			path := mkdir(t, base+"/d", 0o700) + "/s"
 			if err := os.Symlink("/etc/passwd", path+".lock"); err != nil {

@@ -169,7 +169,7 @@ func interleaved(period int) func(*reader, int) []string {
 				return chosen(layers, typeSliding, func(i int) bool { return (i+1)%n != 0 })
 			}
 		}
-		r.note("neither layer_types nor sliding_window_pattern is there: every layer but each %s has a window, as model_type %s has it then",
+		r.note("neither layer_types nor sliding_window_pattern is given: every layer but each %s has a window, as model_type %s has it then",
 			ordinal(period), r.model.Type)
 		return chosen(layers, typeSliding, func(i int) bool { return (i+1)%period != 0 })
 	}

@@ -98,7 +98,7 @@ func (o Replay) Run(ctx context.Context, file, dir string) (*Report, error) {
 	if st, err := os.Stat(dir); err != nil {
 		return nil, err
 	} else if !st.IsDir() {
-		return nil, fmt.Errorf("%s is no directory", dir)
+		return nil, fmt.Errorf("%s is not a directory", dir)
 	}
 	p := &player{Replay: o, dir: dir, pattern: make([]byte, chunkBytes)}
 	src := rand.NewChaCha8([32]byte{})

@@ -61,7 +61,7 @@ func CheckHost(s, host string) error {
 	case !hostName.MatchString(host):
 		return Violate(ErrInvalid, "%q has the host %q, which is neither a name nor an IP address", s, host)
 	case lastNumber.MatchString(host):
-		return Violate(ErrInvalid, "%q has the host %q, which is no IP address, and ends in a number as no name does", s, host)
+		return Violate(ErrInvalid, "%q has the host %q, which is not an IP address, and ends in a number as no name does", s, host)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func CheckAddress(s string) error {
 		return Violate(ErrRange, "%q has the port 0: want 1 to 65535", s)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return Violate(ErrInvalid, "%q is no address that can be reached: it stands for all of a machine", s)
+		return Violate(ErrInvalid, "%q cannot be reached: it stands for all addresses of a machine", s)
 	}
 	return nil
 }
