@@ -21,7 +21,7 @@ func newSpecsCommand(connect client.Connector) *cobra.Command {
 		Long: "Show the specs of the mount at DIR: the attention groups of models, which look-ups of the longest hit\n" +
 			"need. set makes FILE the spec NAME until the daemon stops; remove forgets NAME.\n" +
 			"check says what is wrong with FILE without a daemon. FILE has one spec, in JSON, with\n" +
-			"the fields of docs/control.md; - is standard input. A directory named check, set or\n" +
+			"the fields of docs/configuration.md, specs; - is standard input. A directory named check, set or\n" +
 			"remove is ./check and so on.\n\n" +
 			onlyMount + "\n\n" +
 			"Exit codes: 0 if it is done, or FILE is good; 1 if it is refused, or there is no spec NAME; 5 if DIR\n" +
