@@ -327,9 +327,10 @@ func TestSilentConnections(t *testing.T) {
 		t.Errorf("%d connections are open", n)
 	}
 	l.mu.Unlock()
-	if err := before.Detach(t.Context()); err != nil || o.detached.Load() != 4 {
-		t.Errorf("%v, %d mounts detached", err, o.detached.Load())
+	if err := before.Detach(t.Context()); err != nil {
+		t.Error(err)
 	}
+	poll(t, "all four mounts are detached", func() bool { return o.detached.Load() == 4 }) // three have only closed
 }
 
 // TestSilentHeirs shows that connections which ask nothing keep no takeover out.
