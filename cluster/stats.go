@@ -29,7 +29,7 @@ type Stats struct {
 	TooMany    uint64 `json:"too_many" help:"connections, nodes and calls beyond the limits"`
 	Unknown    uint64 `json:"unknown" help:"calls of unknown methods"`
 	Malformed  uint64 `json:"malformed" help:"messages and names that were too large or made no sense"`
-	Denied     uint64 `json:"denied" help:"calls by callers that are no peers, or not yet"`
+	Denied     uint64 `json:"denied" help:"calls by callers that are not peers, or not yet"`
 	BadMeta    uint64 `json:"bad_meta" help:"descriptions of nodes that made no sense"`
 	Refused    uint64 `json:"refused" help:"times that a node was refused as a peer"`
 	FarVersion uint64 `json:"far_version" help:"version numbers that no clock gives, which were not believed"`

@@ -11,7 +11,7 @@ import (
 // Detail is driver.Stats.Detail of this tier.
 type Detail struct {
 	BudgetBytes       int64 `json:"budget_bytes,omitempty" help:"'disk.daily_write_budget'; 0: no limit"`
-	WrittenTodayBytes int64 `json:"written_today_bytes" help:"bytes written since the begin of the day (UTC), restarts included"`
+	WrittenTodayBytes int64 `json:"written_today_bytes" help:"bytes written since the beginning of the day (UTC), restarts included"`
 
 	ScrubbedBlocks uint64 `json:"scrubbed_blocks" help:"blocks that the scrubber has read"`
 	ScrubbedBytes  uint64 `json:"scrubbed_bytes" help:"bytes of these blocks"`

@@ -68,7 +68,7 @@ They have the forms of the other program, except the names that begin with ` + "
   ` + "`4gb`, `4 GB` and `4294967296` are `4GiB`" + `. A fraction of a byte is cut off.
 - **bool**: the same words as elsewhere, in any case: ` + "`True`" + ` is fine, ` + "`2`" + ` is an error.
 
-An alias turns the SSD tier on. It then has one directory and needs a path and a size; without them it is an error, unless
+The SSD tier is on only if an alias turns it on. It then has one directory and needs a path and a size; without them it is an error, unless
 ` + "`disk.dirs`" + ` comes from another source. A path or a size alone is a warning.
 
 `

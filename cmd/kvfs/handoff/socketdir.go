@@ -54,7 +54,7 @@ func openSocketDir(path string) (*socketDir, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			return nil, fmt.Errorf("%w: %s is not a directory, or a symbolic link", ErrPlace, dir)
+			return nil, fmt.Errorf("%w: %s is a symbolic link, or not a directory", ErrPlace, dir)
 		}
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}

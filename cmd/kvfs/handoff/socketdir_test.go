@@ -43,13 +43,13 @@ func TestSocketDir(t *testing.T) {
 				t.Fatal(err)
 			}
 			return base + "/link/s"
-		}, "is not a directory, or a symbolic link"},
+		}, "is a symbolic link, or not a directory"},
 		{"a file", func(t *testing.T, base string) string {
 			if err := os.WriteFile(base+"/d", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return base + "/d/s"
-		}, "is not a directory, or a symbolic link"},
+		}, "is a symbolic link, or not a directory"},
 		{"another user's", func(t *testing.T, base string) string {
 			return chown(t, mkdir(t, base+"/d", 0o700)) + "/s"
 		}, "belongs to uid 65534, want 0"},
