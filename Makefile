@@ -1,7 +1,7 @@
 # `make` prints the targets. CI calls these and nothing else: see .ci/run.
 .DEFAULT_GOAL := help
-.PHONY: help build dist run cluster simulate test test-all test-ceph test-rdma race lint deadcode fuzz bench bench-quick site clean
-DEPS := run-deps cluster-deps test-deps test-all-deps ceph-deps bench-deps rivals-deps dist-deps
+.PHONY: help build dist run cluster simulate test test-all test-ceph test-rdma race mutations lint deadcode fuzz bench bench-quick site clean
+DEPS := run-deps cluster-deps test-deps test-all-deps ceph-deps bench-deps dist-deps
 .PHONY: $(DEPS)
 
 # The tag giouring puts io_uring into directio; its binding reaches into the runtime by
@@ -54,6 +54,9 @@ test-rdma: ## two nodes over RDMA in a virtual machine with soft-RoCE: the verbs
 race: test-all-deps ## every test in its short form under the race detector, the daemon included; SET=quick and RACED='./tiers/...' take a part
 	@$(REPORT) $(SET:%=-set=%) -- -race -short -timeout=60m $(FLAGS) $(RACED)
 
+mutations: test-deps ## break the engine in 40 ways, and name what its tests do not notice; ONLY=3,7 takes a part
+	go run ./tests/mutations $(ONLY:%=-only=%) -- -short $(LINK) -vet=off
+
 lint: ## gofmt, vet, staticcheck, dead code, a build without cgo and flags, imports and style
 	@.ci/lint
 
@@ -65,7 +68,7 @@ fuzz: test-all-deps ## run each fuzz target with FUZZTIME (20000x) inputs
 
 # Without ARGS a run measures everything, and replaces the tables and plots of docs/benchmarks.md.
 bench: ARGS ?= -threads 1,4 -timeout 3h -docs docs/benchmarks.md -plots docs
-bench: bench-deps rivals-deps ## measure kvfs next to tmpfs, a disk and others into docs/benchmarks.md; ARGS='-only ttft' only prints a part
+bench: bench-deps ## measure kvfs next to tmpfs, a disk and others into docs/benchmarks.md; ARGS='-only ttft' only prints a part
 	go run $(LINK) ./tests/bench $(ARGS)
 
 bench-quick: bench-deps ## the same in a minute, to see that it works

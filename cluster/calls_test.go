@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/lease"
-	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -179,80 +177,4 @@ func TestListStat(t *testing.T) {
 	if !p.Usable() || p.Member().Failures != 0 {
 		t.Error("failures", p.Member().LastError)
 	}
-}
-
-// leaseClient returns a control client of b to a, on a connection of its own.
-func leaseClient(t *testing.T, a, b *testNode) (wire.ControlClient, func()) {
-	t.Helper()
-	conn, err := b.dial("a", a.self.Control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return wire.NewControlClient(conn), func() { conn.Close() }
-}
-
-// TestLeaseEnds shows that leases end when they are released by who has them, when their
-// time is over, and when their connection ends; and that there are only so many.
-func TestLeaseEnds(t *testing.T) {
-	brief := start(t, "a", func(o *Options) { o.tuning.lease = 100 * time.Millisecond })
-	b := start(t, "b", nil)
-	brief.put("g/x", 5, pattern(1, 100))
-	few, _ := leaseClient(t, brief, b)
-	a := start(t, "a", func(o *Options) { o.tuning.lease = time.Hour })
-	a.put("g/x", 5, pattern(1, 100))
-	one, hangUp := leaseClient(t, a, b)
-	two, _ := leaseClient(t, a, b)
-	grant := func(c wire.ControlClient, n int) (ids []uint64, busy int) {
-		t.Helper()
-		for n > 0 {
-			req := &wire.LeaseRequest{}
-			for range min(n, control.MaxOffers) {
-				req.Blocks = append(req.Blocks, &wire.BlockRef{Path: []byte("g/x"), Seq: 5})
-			}
-			n -= len(req.Blocks)
-			reply, err := c.Lease(t.Context(), req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range reply.Results {
-				if r.Status == wire.LeaseStatus_LEASE_GRANTED {
-					ids = append(ids, r.Lease)
-				} else {
-					busy++
-				}
-			}
-		}
-		return ids, busy
-	}
-	gone := func(a *testNode, what string) {
-		t.Helper()
-		eventually(t, what, func() bool { return a.Stats().Leases == 0 && a.loans() == 0 })
-	}
-	if ids, _ := grant(few, 3); len(ids) != 3 {
-		t.Errorf("%d leases", len(ids))
-	}
-	gone(brief, "leases expire")
-	if brief.Stats().LeaseExpired != 3 {
-		t.Errorf("%d expired", brief.Stats().LeaseExpired)
-	}
-
-	ids, busy := grant(one, lease.MaxConn+5)
-	if len(ids) != lease.MaxConn || busy != 5 {
-		t.Errorf("%d leases, %d refused", len(ids), busy)
-	}
-	if _, err := two.Release(t.Context(), &wire.ReleaseRequest{Leases: ids}); err != nil || a.Stats().Leases != len(ids) {
-		t.Errorf("somebody else's leases were released: %v", err)
-	}
-	if _, err := one.Release(t.Context(), &wire.ReleaseRequest{Leases: ids[:10]}); err != nil || a.Stats().Leases != len(ids)-10 {
-		t.Errorf("release: %v, %d left", err, a.Stats().Leases)
-	}
-	hangUp()
-	gone(a, "leases end with the connection")
-	grant(two, 5)
-	if n := a.Stats().Leases; n != 5 {
-		t.Errorf("%d leases", n)
-	}
-	a.Node.Close()
-	gone(a, "leases end with the node")
 }

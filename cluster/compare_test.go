@@ -6,14 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
-	"github.com/kvfs/kvfs/cluster/wire"
 )
 
 // hold makes a node hold blocks of which there are no bytes.
@@ -222,48 +216,6 @@ func TestMissedRecords(t *testing.T) {
 	}
 	if m, _ := b.member("a"); m.Snapshots != 1 || m.Compared == 0 {
 		t.Errorf("%+v", m)
-	}
-}
-
-// TestDigestRefuses shows that a node refuses digests and parts of a wrong length, and counts them.
-func TestDigestRefuses(t *testing.T) {
-	if control.MaxParts != feed.MaxParts {
-		t.Errorf("a request may have %d parts, not %d", control.MaxParts, feed.MaxParts)
-	}
-	a := start(t, "a", nil)
-	stranger := &Node{o: a.o}
-	stranger.o.Gossip.Name = "odd"
-	conn, err := stranger.dial("a", a.self.Control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	client := wire.NewControlClient(conn)
-	for _, req := range []*wire.DigestRequest{
-		{}, {Parts: 256}, {Parts: 256, Shards: make([]byte, 2047)}, {Parts: 1 << 31, Shards: make([]byte, 2048)}, {Parts: 300, Shards: make([]byte, 2048)},
-		{Parts: 256, Shards: make([]byte, 1<<17)},
-	} {
-		before := a.Stats().Malformed
-		if _, err := client.Digest(t.Context(), req); err == nil {
-			t.Errorf("%d parts, %d bytes: no error", req.Parts, len(req.Shards))
-		}
-		eventually(t, "it is counted", func() bool { return a.Stats().Malformed > before })
-	}
-	for _, size := range []int{1, 31, 33, 8191, 8193, 1 << 14, 1 << 17} {
-		stream, err := client.Subscribe(t.Context(), &wire.SubscribeRequest{Compares: true, Epoch: a.epoch, Next: 1, Parts: make([]byte, size)})
-		if err == nil {
-			_, err = stream.Recv()
-		}
-		if code := status.Code(err); code != codes.InvalidArgument && code != codes.ResourceExhausted {
-			t.Errorf("parts of %d bytes: %v", size, err)
-		}
-	}
-	stream, err := client.Subscribe(t.Context(), &wire.SubscribeRequest{Compares: true, Epoch: a.epoch + 2, Next: 1})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	if status.Code(err) != codes.OutOfRange {
-		t.Errorf("another epoch: %v", err)
 	}
 }
 

@@ -1,16 +1,12 @@
 package cluster
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"net"
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/cluster/wire"
 )
 
 // TestRestart shows that after a restart of a node without a goodbye the others know
@@ -142,86 +138,6 @@ func (p *proxy) setDead(dead bool) {
 	p.mu.Unlock()
 	if dead {
 		p.cut()
-	}
-}
-
-// TestFeedBreak shows that a feed that breaks is resumed where it was, without a new
-// snapshot, and without what is known being hidden.
-func TestFeedBreak(t *testing.T) {
-	a := prepare(t, "a", nil)
-	p := newProxy(t, a.self.Control)
-	a.self.Control = p.l.Addr().String()
-	if err := a.announce(1, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Start(a.fakeBackend); err != nil {
-		t.Fatal(err)
-	}
-	b := start(t, "b", nil, a)
-	together(t, a, b)
-	a.put("g/x", 1, nil)
-	b.located(t, "g/x", 1)
-	for i := range 5 {
-		p.cut()
-		if at := b.Locate("g/x", nil); len(at) != 1 {
-			t.Fatal("hidden because the feed broke")
-		}
-		path := fmt.Sprintf("g/%d", i)
-		a.put(path, 2, nil)
-		b.located(t, path, 1)
-	}
-	if m, _ := b.member("a"); m.Snapshots != 1 {
-		t.Errorf("%d snapshots, want one", m.Snapshots)
-	}
-}
-
-// TestSlowSubscriber shows that a subscriber that does not read costs the node nothing
-// but is brought up to date when it does: with a new snapshot, because the log has gone past it.
-func TestSlowSubscriber(t *testing.T) {
-	a := start(t, "a", nil)
-	stranger := &Node{o: a.o}
-	stranger.o.Gossip.Name = "slow"
-	conn, err := stranger.dial("a", a.self.Control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stream, err := wire.NewControlClient(conn).Subscribe(ctx, &wire.SubscribeRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Header(); err != nil {
-		t.Fatal(err)
-	}
-	index := location.New(location.Options{})
-	f := feed.NewFollower(index, &oneByOne{}, nil, nil)
-	readUntil := func(ok func() bool) {
-		t.Helper()
-		for !ok() {
-			b, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Apply(&feed.Batch{
-				Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
-				Records: b.GetRecords(), Count: int(b.GetCount()),
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	readUntil(func() bool { return f.Stats().Snapshots == 1 })
-	var many []feed.Record // several times what the log and the connection hold
-	for i := range 300_000 {
-		many = append(many, feed.Record{Op: feed.Hold, Hash: uint64(i)*0x9e3779b97f4a7c15 | 1, Seq: uint64(i), Mode: 0o100644})
-	}
-	a.Append(many...) // all at once: nobody is quick enough
-	a.put("g/last", 7, nil)
-	readUntil(func() bool { return len(index.Lookup(location.HashPath("g/last"), nil)) > 0 })
-	if s := f.Stats(); s.Snapshots < 2 {
-		t.Errorf("%d snapshots: it was not overtaken", s.Snapshots)
 	}
 }
 

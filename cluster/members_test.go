@@ -86,41 +86,6 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestForget shows that in the end a node that went is forgotten, with all it held.
-func TestForget(t *testing.T) {
-	a := start(t, "a", func(o *Options) { o.tuning.forget = 50 * time.Millisecond })
-	b := start(t, "b", nil, a)
-	together(t, a, b)
-	b.put("g/x", 1, nil)
-	a.located(t, "g/x", 1)
-	b.Leave(t.Context())
-	b.Node.Close()
-	eventually(t, "b is forgotten", func() bool { return len(a.Members()) == 1 })
-	if s := a.Stats(); s.Index.Entries != 0 || s.Known != 0 {
-		t.Errorf("%+v", s)
-	}
-	again := start(t, "b", nil, a)
-	together(t, a, again)
-}
-
-// TestFailed shows that a node that goes without a word is "failed", and found again
-// when it comes back.
-func TestFailed(t *testing.T) {
-	soon := func(o *Options) { o.Gossip.Profile = "local" } // a finds b dead
-	a := start(t, "a", soon)
-	b := start(t, "b", soon, a)
-	together(t, a, b)
-	addr := b.gossip.Self().Addr
-	b.Node.Close()
-	b.Node.Close()
-	eventually(t, "b has failed", func() bool { m, _ := a.member("b"); return m.State == stateFailed && m.Reason != "" })
-	back := start(t, "b", func(o *Options) { o.Gossip.Bind = addr }, a)
-	together(t, a, back)
-	if err := back.Start(back.fakeBackend); err == nil {
-		t.Error("a second Start")
-	}
-}
-
 // TestLocateOrder shows the order of the answer: breaker, memory, zone, load; and that
 // a look-up does not allocate.
 func TestLocateOrder(t *testing.T) {

@@ -401,6 +401,9 @@ func (s *simCluster) part(away func(n *simNode) bool, d time.Duration) {
 // take the place of eight.
 func TestSimulatedCluster(t *testing.T) {
 	size, rounds := 8, 1
+	if testing.Short() {
+		size = 6 // under the race detector eight take minutes
+	}
 	if n, err := strconv.Atoi(os.Getenv("KVFS_SIM")); err == nil {
 		size, rounds = min(n, 20), 3
 	}

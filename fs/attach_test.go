@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // sharedEngine opens an engine for several mounts. It skips the test where that is not
@@ -38,7 +39,7 @@ func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers
 	if err != nil {
 		return nil, err
 	}
-	return tiers.Open(ctx, tiers.Options{
+	return tiers.Open(ctx, state.Options{
 		Primary: primary, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
 		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 	})
@@ -300,7 +301,7 @@ func TestResume(t *testing.T) {
 			t.Skipf("memory tier: %v", err)
 		}
 		hooks := &Hooks{}
-		engine, err := tiers.Open(t.Context(), tiers.Options{
+		engine, err := tiers.Open(t.Context(), state.Options{
 			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
 			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // preferredIO is st_blksize of files: Python and stdio size their buffers by it,
@@ -17,7 +18,7 @@ const preferredIO = 1 << 20
 
 // fillEntry answers a look-up. The kernel may keep a committed file, but not one that is being written: so the
 // first look-up after the commit reaches the engine, and gets the lease that a positive answer promises.
-func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
+func (f *files) fillEntry(out *fuse.EntryOut, a *state.Attr) {
 	if f.refs != nil {
 		f.refs.looked(a.ID)
 	}
@@ -32,14 +33,14 @@ func (f *files) fillEntry(out *fuse.EntryOut, a *tiers.Attr) {
 
 // attrTimeout is how long a kernel may keep attributes. The kernel sees each change of them, except
 // writes through another kernel, and stores through a mapping, which change only the file below.
-func (f *files) attrTimeout(a *tiers.Attr) time.Duration {
+func (f *files) attrTimeout(a *state.Attr) time.Duration {
 	if a.Changing {
 		return 0
 	}
 	return f.opts.AttrTimeout
 }
 
-func (f *files) fillAttr(out *fuse.Attr, a *tiers.Attr) {
+func (f *files) fillAttr(out *fuse.Attr, a *state.Attr) {
 	out.Ino = f.epoch.Ino(uint64(a.ID))
 	out.Mode, out.Nlink = a.Mode, a.Nlink
 	out.Uid, out.Gid = a.UID, a.GID
@@ -64,8 +65,7 @@ func (f *files) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut
 	}
 	a := f.engine.Attr(index.ID(in.NodeId))
 	if a.Gone && !f.stale.told(in.Pid) { // else the open that follows decides: it may get only one ESTALE
-		f.stale.note(in.Pid, stalePath)
-		return fuse.Status(syscall.ESTALE) // the kernel then looks the name up
+		return f.stale.tell(in.Pid, pathLife) // the kernel then looks the name up
 	}
 	f.fillAttr(&out.Attr, &a)
 	out.SetTimeout(f.attrTimeout(&a))
@@ -81,7 +81,7 @@ func (f *files) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 	id := index.ID(in.NodeId)
 	if size, ok := in.GetSize(); ok {
 		if err := f.truncate(in, id, int64(size)); err != nil {
-			return status(err)
+			return f.stale.answer(in.Pid, err, fuse.ENOENT)
 		}
 		if in.Valid&setattrKillsPrivileges != 0 { // the kernel says it is root that asks
 			if err := f.dropPrivileges(id); err != nil {

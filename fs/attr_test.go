@@ -6,16 +6,17 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestGone shows that attributes of a file that was given up are not told, so that the kernel
 // looks up again what it took for the file of some name, once in a call; those of one that is open are.
 func TestGone(t *testing.T) {
 	s, _ := mountHere(t)
-	by := tiers.Caller{Thread: 1, Process: 1}
-	a, h, err := s.files.engine.Create(t.Context(), tiers.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
+	by := state.Caller{Thread: 1, Process: 1}
+	a, h, err := s.files.engine.Create(t.Context(), openfile.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
 	if err != nil {
 		t.Fatal(err)
 	}

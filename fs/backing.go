@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // maxIdleBackings bounds the backing files that stay registered while no handle
@@ -40,7 +40,7 @@ type backing struct {
 // all opens of a blob share one registration.
 type backings struct {
 	reg  registrar
-	open func(tiers.BlobID) (*os.File, error)
+	open func(driver.BlobID) (*os.File, error)
 	log  *zap.Logger
 
 	first  int32       // the lowest number of our files
@@ -52,21 +52,21 @@ type backings struct {
 
 	mu struct {
 		sync.Mutex
-		table map[tiers.BlobID]*backing
-		idle  list.List // of tiers.BlobID, least recently used first
+		table map[driver.BlobID]*backing
+		idle  list.List // of driver.BlobID, least recently used first
 		heirs []int32   // files left to the next owner
 	}
 }
 
-func newBackings(reg registrar, first int32, open func(tiers.BlobID) (*os.File, error), log *zap.Logger) *backings {
+func newBackings(reg registrar, first int32, open func(driver.BlobID) (*os.File, error), log *zap.Logger) *backings {
 	b := &backings{reg: reg, first: first, open: open, log: log, unknown: make(chan struct{}, 1)}
-	b.mu.table = map[tiers.BlobID]*backing{}
+	b.mu.table = map[driver.BlobID]*backing{}
 	return b
 }
 
 // acquire returns the backing id of a blob for one more handle, and registers the file if
 // necessary. file is the open file if the caller has it, else nil.
-func (b *backings) acquire(blob tiers.BlobID, file *os.File) (int32, error) {
+func (b *backings) acquire(blob driver.BlobID, file *os.File) (int32, error) {
 	b.mu.Lock()
 	if e := b.mu.table[blob]; e != nil {
 		b.useLocked(e)
@@ -110,7 +110,7 @@ func (b *backings) useLocked(e *backing) {
 }
 
 // release ends the use of a blob by one handle.
-func (b *backings) release(blob tiers.BlobID) {
+func (b *backings) release(blob driver.BlobID) {
 	b.mu.Lock()
 	e := b.mu.table[blob]
 	if e == nil {
@@ -127,7 +127,7 @@ func (b *backings) release(blob tiers.BlobID) {
 		}
 	}
 	for b.mu.idle.Len() > maxIdleBackings {
-		old := b.mu.idle.Remove(b.mu.idle.Front()).(tiers.BlobID)
+		old := b.mu.idle.Remove(b.mu.idle.Front()).(driver.BlobID)
 		gone = append(gone, b.mu.table[old].id)
 		delete(b.mu.table, old)
 	}
@@ -138,7 +138,7 @@ func (b *backings) release(blob tiers.BlobID) {
 }
 
 // drop forgets a blob whose file was removed, so that the kernel frees its memory.
-func (b *backings) drop(blob tiers.BlobID) {
+func (b *backings) drop(blob driver.BlobID) {
 	b.mu.Lock()
 	e := b.mu.table[blob]
 	if e == nil {

@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // fakeRegistrar is the kernel's table of backing files. It complains about an
@@ -85,12 +85,12 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 	}
 	t.Cleanup(func() { file.Close() })
 	reg := newFakeRegistrar(t)
-	open := func(tiers.BlobID) (*os.File, error) { return os.Open(name) }
+	open := func(driver.BlobID) (*os.File, error) { return os.Open(name) }
 	return newBackings(reg, 1, open, zap.NewNop()), reg, file
 }
 
 // acquireID acquires a blob or fails the test.
-func acquireID(t *testing.T, b *backings, blob tiers.BlobID, file *os.File) int32 {
+func acquireID(t *testing.T, b *backings, blob driver.BlobID, file *os.File) int32 {
 	t.Helper()
 	id, err := b.acquire(blob, file)
 	if err != nil {
@@ -167,7 +167,7 @@ func TestBackingsDrop(t *testing.T) {
 func TestBackingsErrors(t *testing.T) {
 	b, reg, file := newTestBackings(t)
 	whole := b.open
-	b.open = func(tiers.BlobID) (*os.File, error) { return nil, block.ErrNotFound }
+	b.open = func(driver.BlobID) (*os.File, error) { return nil, block.ErrNotFound }
 	if _, err := b.acquire(1, nil); !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("open fails: got %v", err)
 	}
@@ -189,10 +189,10 @@ func TestBackingsErrors(t *testing.T) {
 func TestBackingsIdleBound(t *testing.T) {
 	b, reg, file := newTestBackings(t)
 	const inUse = 3
-	for blob := tiers.BlobID(1); blob <= inUse; blob++ {
+	for blob := driver.BlobID(1); blob <= inUse; blob++ {
 		acquireID(t, b, blob, file)
 	}
-	first, last := tiers.BlobID(inUse+1), tiers.BlobID(inUse+maxIdleBackings)
+	first, last := driver.BlobID(inUse+1), driver.BlobID(inUse+maxIdleBackings)
 	for blob := first; blob <= last; blob++ {
 		acquireID(t, b, blob, file)
 		b.release(blob)
@@ -209,7 +209,7 @@ func TestBackingsIdleBound(t *testing.T) {
 	if want := inUse + maxIdleBackings; b.len() != want || reg.live() != want {
 		t.Errorf("table of %d, %d registered, want %d", b.len(), reg.live(), want)
 	}
-	for blob, want := range map[tiers.BlobID]bool{1: true, inUse: true, first: true, first + 1: false, first + 10: false, first + 11: true, last + 10: true} {
+	for blob, want := range map[driver.BlobID]bool{1: true, inUse: true, first: true, first + 1: false, first + 10: false, first + 11: true, last + 10: true} {
 		if got := b.mu.table[blob] != nil; got != want {
 			t.Errorf("blob %d: kept is %v, want %v", blob, got, want)
 		}
@@ -230,7 +230,7 @@ func TestBackingsParallel(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, uint64(g)))
 		wg.Go(func() {
 			for range rounds {
-				blob := tiers.BlobID(rnd.IntN(blobs) + 1)
+				blob := driver.BlobID(rnd.IntN(blobs) + 1)
 				given := file
 				if rnd.IntN(2) == 0 {
 					given = nil
@@ -258,7 +258,7 @@ func TestBackingsParallel(t *testing.T) {
 	if b.len() != reg.live() {
 		t.Errorf("table of %d, %d registered", b.len(), reg.live())
 	}
-	for blob := tiers.BlobID(1); blob <= blobs; blob++ {
+	for blob := driver.BlobID(1); blob <= blobs; blob++ {
 		if e := b.mu.table[blob]; e != nil && (e.refs != 0 || e.idle == nil || e.dropped) {
 			t.Errorf("blob %d: left with %+v", blob, *e)
 		}

@@ -15,12 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// waiter is the tiers.Waiter of one request. The leader of the reading threads may answer such
+// waiter is the state.Waiter of one request. The leader of the reading threads may answer such
 // a request itself although it can wait for space: WriteTimeout bounds the wait. So no
 // goroutine has to watch for interrupts, which would cost a thread's wake-up for each CREATE.
 type waiter struct {
@@ -28,7 +30,7 @@ type waiter struct {
 	unique uint64
 }
 
-// MayWait implements tiers.Waiter.
+// MayWait implements state.Waiter.
 func (w waiter) MayWait() { w.f.kernel.MayBlock(w.unique) }
 
 // noticeTime is how long an open with O_TRUNC waits for the kernel to forget the name. The wait is bounded because
@@ -54,7 +56,7 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if !f.opts.Descriptors.take(f.ctx, waiter{f, in.Unique}.MayWait) {
 		return fuse.Status(syscall.ENOSPC)
 	}
-	h, err := f.engine.OpenWrite(f.ctx, id, by, tiers.WriteOptions{
+	h, err := f.engine.OpenWrite(f.ctx, id, by, openfile.WriteOptions{
 		Truncate: in.Flags&syscall.O_TRUNC != 0, Append: in.Flags&syscall.O_APPEND != 0,
 	})
 	if err == nil {
@@ -68,7 +70,7 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 		f.kernel.Flush(ctx)
 		cancel()
 	}
-	return f.stale.answer(&by, err, fuse.EINTR)
+	return f.stale.answer(in.Pid, err, fuse.EINTR)
 }
 
 // openRead opens a block for reading. A hot one takes one pass through the
@@ -76,11 +78,11 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 func (f *files) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	by := f.reader(in.Pid)
 	o, err := f.engine.OpenHot(id, by)
-	if err == tiers.ErrHollow {
+	if err == state.ErrHollow {
 		by.Waits = waiter{f, in.Unique}
 		o, err = f.engine.OpenRead(f.ctx, id, by, in.Flags&syscall.O_NONBLOCK != 0)
 	}
-	return f.openedRead(o, nil, err, by, out)
+	return f.openedRead(o, nil, err, in.Pid, out)
 }
 
 // OpenLater implements device.Files. It is openRead for a request that another goroutine may
@@ -90,10 +92,10 @@ func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply
 	id := index.ID(in.NodeId)
 	by := f.reader(in.Pid)
 	o, err := f.engine.OpenHot(id, by)
-	if err != tiers.ErrHollow {
-		return f.openedRead(o, nil, err, by, out), false
+	if err != state.ErrHollow {
+		return f.openedRead(o, nil, err, in.Pid, out), false
 	}
-	f.engine.OpenLater(id, by, func(o tiers.Opened, file *os.File, err error) {
+	f.engine.OpenLater(id, by, func(o openfile.Opened, file *os.File, err error) {
 		if f.refs != nil {
 			f.refs.later.RLock()
 			defer f.refs.later.RUnlock()
@@ -103,25 +105,25 @@ func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply
 			}
 		}
 		var out fuse.OpenOut
-		st := f.openedRead(o, file, err, by, &out)
+		st := f.openedRead(o, file, err, by.Thread, &out)
 		reply.Send(st, &out)
 	})
 	return fuse.OK, true
 }
 
 // giveBackOpen ends an open whose caller has stopped waiting.
-func (f *files) giveBackOpen(o tiers.Opened, err error) {
+func (f *files) giveBackOpen(o openfile.Opened, err error) {
 	if err == nil {
 		f.engine.CloseRead(o.ID)
 	}
 }
 
 // openedRead answers the open of a block. file is its primary file if the caller has it open, else nil.
-func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Caller, out *fuse.OpenOut) fuse.Status {
+func (f *files) openedRead(o openfile.Opened, file *os.File, err error, tid uint32, out *fuse.OpenOut) fuse.Status {
 	if outOfFiles(err) {
 		return fuse.ENOENT
 	}
-	if st := f.stale.answer(&by, err, fuse.ENOENT); st != fuse.OK {
+	if st := f.stale.answer(tid, err, fuse.ENOENT); st != fuse.OK {
 		return st
 	}
 	id := o.ID
@@ -161,7 +163,7 @@ func (f *files) openedRead(o tiers.Opened, file *os.File, err error, by tiers.Ca
 // writes by itself. Else writes pass through the daemon, which reserves room as the file grows.
 // In both cases all handles of an inode name the same backing file, as the kernel requires:
 // with FOPEN_DIRECT_IO it uses that file only for mmap.
-func (f *files) openWrite(w *tiers.Handle, out *fuse.OpenOut) *handle {
+func (f *files) openWrite(w *openfile.Handle, out *fuse.OpenOut) *handle {
 	h := &handle{id: w.ID(), write: w, counted: true}
 	out.OpenFlags = fuse.FOPEN_DIRECT_IO
 	if f.direct.Load() {
@@ -191,16 +193,15 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 		return fuse.EPERM
 	}
 	by := f.maker(in.Pid)
-	by.Told = f.stale.toldCreate(in.Pid)
 	by.Waits = waiter{f, in.Unique}
 	if !f.opts.Descriptors.take(f.ctx, by.Waits.MayWait) {
 		return fuse.Status(syscall.ENOSPC)
 	}
-	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
+	a, h, err := f.engine.Create(f.ctx, openfile.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: by,
 		Exclusive: in.Flags&syscall.O_EXCL != 0, Truncate: in.Flags&syscall.O_TRUNC != 0,
 	})
-	if st := f.stale.answer(&by, err, fuse.EINTR); st != fuse.OK {
+	if st := f.stale.answerCreate(in.Pid, err); st != fuse.OK {
 		f.opts.Descriptors.give()
 		return st
 	}
@@ -300,7 +301,7 @@ func (f *files) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32,
 	}
 	off := int64(in.Offset)
 	if in.Flags&syscall.O_APPEND != 0 {
-		off = tiers.AtEnd // the end as the daemon knows it: another kernel may have moved it
+		off = openfile.AtEnd // the end as the daemon knows it: another kernel may have moved it
 	}
 	n, err := h.write.WriteAt(f.ctx, data, off)
 	if err != nil {
@@ -333,7 +334,7 @@ func (f *files) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 	defer f.time(device.OpRelease).end()
 	defer f.ops.add(device.OpRelease) // last, so that the count shows a finished release: nobody waits for this answer
 	if in.Fh&fhMask == fhBlob {
-		id, blob := index.ID(in.NodeId), tiers.BlobID(in.Fh>>fhBits)
+		id, blob := index.ID(in.NodeId), driver.BlobID(in.Fh>>fhBits)
 		if f.refs != nil && !f.refs.closed(id, blob) {
 			return
 		}
@@ -433,7 +434,7 @@ func (f *files) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) f
 		return err
 	}
 	if in.Fh&fhMask == fhBlob {
-		file, err := f.engine.OpenBlob(tiers.BlobID(in.Fh >> fhBits))
+		file, err := f.engine.OpenBlob(driver.BlobID(in.Fh >> fhBits))
 		if err != nil {
 			return status(err)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestOpenFlags shows which process writes: the kernel if room is reserved, and this process if
@@ -24,7 +24,7 @@ func TestOpenFlags(t *testing.T) {
 	c.do("write", filepath.Join(dir, "group", "block"))
 	c.do("put", " "+filepath.Join(dir, "group", "empty"))
 	released(t, s)
-	by := tiers.Caller{Thread: 1, Process: 1}
+	by := state.Caller{Thread: 1, Process: 1}
 	lookup := func(parent index.ID, name string) index.ID {
 		a, err := s.files.engine.Lookup(parent, name, by)
 		if err != nil {

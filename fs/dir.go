@@ -10,8 +10,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // dirHandle is one open directory. Its positions are the cookies of the engine, which stay valid while names
@@ -19,10 +19,10 @@ import (
 type dirHandle struct {
 	f  *files
 	id index.ID
-	by tiers.Caller
+	by state.Caller
 
 	mu    sync.Mutex // the kernel may read one open directory from several threads
-	ahead []tiers.Dirent
+	ahead []state.Dirent
 	next  int      // index in ahead
 	pos   uint64   // position before ahead[next]
 	last  index.ID // entry at pos, to resume from
@@ -31,7 +31,7 @@ type dirHandle struct {
 
 	// A listing has three parts: the names of this node, the names that only other nodes have,
 	// and the names made on this node meanwhile. Without other nodes it has the first part only.
-	far      []tiers.Dirent
+	far      []state.Dirent
 	asked    bool                // far has been fetched
 	farDone  bool                // far was listed since the reader last rewound
 	near     map[uint64]struct{} // hashes of the names of this node that were listed
@@ -151,7 +151,7 @@ func (f *files) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryLi
 }
 
 // refDirent counts the kernel's reference to an entry of a listing.
-func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (tiers.Attr, bool) {
+func (f *files) refDirent(dir, id index.ID, e *fuse.DirEntry) (state.Attr, bool) {
 	if e.Off > farBase {
 		return f.engine.RefElsewhere(dir, e.Name)
 	}
@@ -275,7 +275,7 @@ func (d *dirHandle) addNear(add addEntry) bool {
 }
 
 // listFar asks other nodes for their names in a directory.
-func (d *dirHandle) listFar() []tiers.Dirent {
+func (d *dirHandle) listFar() []state.Dirent {
 	ctx, cancel := context.WithTimeout(d.f.ctx, d.f.opts.ListTimeout)
 	defer cancel()
 	return d.f.engine.Elsewhere(ctx, d.id)

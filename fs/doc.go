@@ -31,7 +31,7 @@
 //
 // Package tiers/draft has these rules, and the engine carries them out. The rules depend on the
 // calling process, but the kernel names only the calling thread. So this package reads the process of
-// the thread from /proc, before it takes any lock, and passes it down as a tiers.Caller (process.go).
+// the thread from /proc, before it takes any lock, and passes it down as a state.Caller (process.go).
 //
 // # How it is fast
 //
@@ -42,7 +42,7 @@
 // takes them back explicitly. Where passthrough is impossible (no CAP_SYS_ADMIN, Linux before 6.9),
 // reads are spliced from the tmpfs file and writes pass through the daemon.
 //
-// Writes bypass the daemon if the engine has reserved the space beforehand (tiers.Handle.Direct): for
+// Writes bypass the daemon if the engine has reserved the space beforehand (openfile.Handle.Direct): for
 // an existing file opened in place, and, once the group's block size is known, for a new file. Other
 // writes pass through the daemon, which reserves as a file grows: the first block of a group, a file
 // opened with O_APPEND, and an empty file.
@@ -71,14 +71,11 @@
 // The front answers ESTALE if the name means another file, or none, to the calling process:
 // O_TRUNC has made another file, because the block is open, another process has replaced the file,
 // or the file is private to another process. On ESTALE the kernel looks the name up and opens
-// what it finds, but only once in a system call.
-// An open through /proc/self/fd means the file, not its name, and looks the same here. So
-// staleThreads remembers for a moment which threads got ESTALE:
-//
-//   - The engine learns it (tiers.Caller.Told), and opens the requested file.
-//   - The front never answers a second ESTALE, because engines do not know it. An open for
-//     reading fails with ENOENT, a miss. An open for writing fails with EINTR: nothing was
-//     written, and the next attempt finds the file that was made.
+// what it finds, but only once in a system call. Engines do not know ESTALE, so staleThreads remembers
+// for a moment which threads got it, and none gets a second one: an open for reading fails with ENOENT,
+// a miss, and an open for writing with EINTR: nothing was written, and the next attempt finds the file
+// that was made. An open through /proc/self/fd means the file, not its name, and looks the same here.
+// So a file that has lost its name cannot be opened again.
 //
 // # One engine, several mounts
 //
@@ -98,7 +95,7 @@
 //     kernel that knows the directory. That is asynchronous and takes as long as a notice
 //     does; only the rename of a directory waits for it (movedDir). An open by a name that is not yet taken back gets ESTALE underneath, and the
 //     right answer after a second look-up.
-//   - The processes of two mounts may be in two pid name spaces. So a tiers.Process
+//   - The processes of two mounts may be in two pid name spaces. So a state.Process
 //     contains the number of the mount, and /proc is the one that the mount process sees
 //     (device.Session.Proc).
 //

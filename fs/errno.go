@@ -7,8 +7,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // errnos is the only table from kinds of error to errno. The first matching row counts. Lost,
@@ -18,7 +18,7 @@ var errnos = []struct {
 	kind  error
 	errno syscall.Errno
 }{
-	{tiers.ErrStale, syscall.ESTALE},
+	{state.ErrStale, syscall.ESTALE},
 	{block.ErrNoSpace, syscall.ENOSPC}, // before ErrPoisoned, which wraps the cause
 	{block.ErrQuota, syscall.ENOSPC},
 	{block.ErrBudget, syscall.ENOSPC},
@@ -39,6 +39,8 @@ var errnos = []struct {
 	{block.ErrNotEmpty, syscall.ENOTEMPTY},
 	{block.ErrLoop, syscall.EINVAL},
 	{block.ErrInvalid, syscall.EINVAL},
+	{block.ErrNoAttr, syscall.ENODATA},
+	{block.ErrAttrSize, syscall.E2BIG},
 	{syscall.EMFILE, syscall.ENOSPC}, // of this process, or of the machine; clients have room for files of their own
 	{syscall.ENFILE, syscall.ENOSPC},
 	{context.Canceled, syscall.EINTR},

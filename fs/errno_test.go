@@ -14,8 +14,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // kinds are all kinds of error by name, with the errno that clients get.
@@ -43,7 +43,7 @@ var kinds = map[string]struct {
 	"ErrNotEmpty":    {block.ErrNotEmpty, syscall.ENOTEMPTY},
 	"ErrLoop":        {block.ErrLoop, syscall.EINVAL},
 	"ErrPoisoned":    {block.ErrPoisoned, syscall.EIO},
-	"ErrStale":       {tiers.ErrStale, syscall.ESTALE},
+	"ErrStale":       {state.ErrStale, syscall.ESTALE},
 }
 
 // TestErrnoKinds shows that each kind has one row in the table, that the row

@@ -5,8 +5,9 @@ import (
 	"sync"
 
 	"github.com/kvfs/kvfs/fs/control"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
 )
 
 // A file handle number carries its kind in the low two bits. A block that the kernel reads
@@ -22,11 +23,11 @@ const (
 // handle is one open file or directory that passes through the daemon or is open for writing.
 type handle struct {
 	id    index.ID
-	write *tiers.Handle // open for writing
-	file  *os.File      // reads without passthrough
+	write *openfile.Handle // open for writing
+	file  *os.File         // reads without passthrough
 	// passthrough: blob is registered for this handle.
 	passthrough bool
-	blob        tiers.BlobID
+	blob        driver.BlobID
 
 	there   bool   // for writing a file that was there: see Flush
 	counted bool   // it holds one of Options.Descriptors

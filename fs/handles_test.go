@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // TestHandleTable shows that numbers carry their kind, are never used again, and
@@ -29,7 +29,7 @@ func TestHandleTable(t *testing.T) {
 		t.Errorf("number %#x is used again", fc)
 	}
 	// A passthrough number has no entry, whatever its blob.
-	for _, blob := range []tiers.BlobID{1, 2, 1 << 40} {
+	for _, blob := range []driver.BlobID{1, 2, 1 << 40} {
 		if fh := uint64(blob)<<fhBits | fhBlob; table.get(fh) != nil || table.take(fh) != nil {
 			t.Errorf("blob %d has an entry", blob)
 		}

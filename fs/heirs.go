@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // answerTime is how long a client may take from the answer to its open to its use of the
@@ -68,7 +68,7 @@ func (b *backings) dropIdle() {
 	b.mu.Lock()
 	gone := make([]int32, 0, b.mu.idle.Len())
 	for el := b.mu.idle.Front(); el != nil; el = el.Next() {
-		blob := el.Value.(tiers.BlobID)
+		blob := el.Value.(driver.BlobID)
 		gone = append(gone, b.mu.table[blob].id)
 		delete(b.mu.table, blob)
 	}
@@ -85,7 +85,7 @@ func (b *backings) dropIdle() {
 func (b *backings) dropAll() {
 	b.mu.Lock()
 	table := b.mu.table
-	b.mu.table = map[tiers.BlobID]*backing{}
+	b.mu.table = map[driver.BlobID]*backing{}
 	b.mu.idle.Init()
 	b.mu.Unlock()
 	for _, e := range table {

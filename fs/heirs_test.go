@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 )
 
 // registrations is a kernel with which backing files can be unregistered.
@@ -61,10 +61,10 @@ func TestBackingsLeft(t *testing.T) {
 		b := newBackings(r, c.first, nil, zap.NewNop())
 		b.left.Store(true)
 		for i, id := range append(slices.Clone(c.table), c.gone...) {
-			b.mu.table[tiers.BlobID(i)] = &backing{id: id}
+			b.mu.table[driver.BlobID(i)] = &backing{id: id}
 		}
 		for i := range c.gone {
-			b.drop(tiers.BlobID(len(c.table) + i))
+			b.drop(driver.BlobID(len(c.table) + i))
 		}
 		b.dropAll()
 		if b.lowest != c.want || len(r.gone) > 0 {
@@ -79,7 +79,7 @@ func TestBackingsIdle(t *testing.T) {
 	b := newBackings(r, 5, nil, zap.NewNop())
 	const idle, used, ended = 11, 12, 13
 	for id := int32(idle); id <= ended; id++ {
-		b.mu.table[tiers.BlobID(id)] = &backing{id: id, refs: 1}
+		b.mu.table[driver.BlobID(id)] = &backing{id: id, refs: 1}
 	}
 	b.release(idle)
 	b.left.Store(true)

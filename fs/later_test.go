@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // gatedTier is a tier whose Loads wait until gate is closed.
@@ -49,10 +50,10 @@ func TestDetachPromoting(t *testing.T) {
 		t.Fatal(err)
 	}
 	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
-	engine, err := tiers.Open(t.Context(), tiers.Options{
+	engine, err := tiers.Open(t.Context(), state.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
 		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
-		Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: gated}},
+		Secondaries: []state.SecondaryOptions{{Name: "disk", Tier: gated}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -116,10 +117,10 @@ func TestLookupAsks(t *testing.T) {
 		}
 	}}
 	mounts := &Mounts{}
-	engine, err := tiers.Open(t.Context(), tiers.Options{
+	engine, err := tiers.Open(t.Context(), state.Options{
 		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true,
 		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
-		Secondaries: []tiers.SecondaryOptions{{Name: "peer", Tier: others, Cascade: tiers.CascadeOff}},
+		Secondaries: []state.SecondaryOptions{{Name: "peer", Tier: others, Cascade: state.CascadeOff}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // clientEnv makes this test program a client: see client.
@@ -217,7 +218,7 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 		t.Skipf("memory tier: %v", err)
 	}
 	hooks := &Hooks{}
-	engine, err := tiers.Open(t.Context(), tiers.Options{
+	engine, err := tiers.Open(t.Context(), state.Options{
 		Primary: wrap(memory), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
 		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})

@@ -6,8 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Hooks carries the callbacks by which an engine, which is opened first, reaches
@@ -15,22 +16,22 @@ import (
 // callbacks do nothing.
 type Hooks struct{ files atomic.Pointer[files] }
 
-// Invalidate is for tiers.Options.Invalidate.
-func (h *Hooks) Invalidate(_ tiers.Process, parent, id index.ID, name string) {
+// Invalidate is for state.Options.Invalidate.
+func (h *Hooks) Invalidate(_ state.Process, parent, id index.ID, name string) {
 	if f := h.files.Load(); f != nil {
 		f.forget(parent, id, name)
 	}
 }
 
-// Dropped is for tiers.Options.Dropped.
-func (h *Hooks) Dropped(blob tiers.BlobID) {
+// Dropped is for state.Options.Dropped.
+func (h *Hooks) Dropped(blob driver.BlobID) {
 	if f := h.files.Load(); f != nil && f.backings != nil {
 		f.backings.drop(blob)
 	}
 }
 
-// Alive is for tiers.Options.Alive.
-func (h *Hooks) Alive(p tiers.Process) bool {
+// Alive is for state.Options.Alive.
+func (h *Hooks) Alive(p state.Process) bool {
 	f := h.files.Load()
 	return f == nil || f.procs.alive(p.PID)
 }
@@ -54,10 +55,10 @@ type Mounts struct {
 	}
 }
 
-// Invalidate is for tiers.Options.Invalidate, with Options.Kernels. It does not tell the kernel
+// Invalidate is for state.Options.Invalidate, with Options.Kernels. It does not tell the kernel
 // of the process that caused the change. A notice would make that kernel look the name up
 // again, and would take the lock on the directory that its clients need next.
-func (m *Mounts) Invalidate(by tiers.Process, parent, id index.ID, name string) {
+func (m *Mounts) Invalidate(by state.Process, parent, id index.ID, name string) {
 	for _, f := range m.list() {
 		about := parent // a kernel that does not know the directory has no name in it
 		if parent == 0 {
@@ -69,8 +70,8 @@ func (m *Mounts) Invalidate(by tiers.Process, parent, id index.ID, name string) 
 	}
 }
 
-// Dropped is for tiers.Options.Dropped.
-func (m *Mounts) Dropped(blob tiers.BlobID) {
+// Dropped is for state.Options.Dropped.
+func (m *Mounts) Dropped(blob driver.BlobID) {
 	for _, f := range m.list() {
 		if f.backings != nil {
 			f.backings.drop(blob)
@@ -78,8 +79,8 @@ func (m *Mounts) Dropped(blob tiers.BlobID) {
 	}
 }
 
-// Alive is for tiers.Options.Alive. It reports false for a process of a mount that is gone.
-func (m *Mounts) Alive(p tiers.Process) bool {
+// Alive is for state.Options.Alive. It reports false for a process of a mount that is gone.
+func (m *Mounts) Alive(p state.Process) bool {
 	if p.Kernel > maxMounts {
 		return false
 	}

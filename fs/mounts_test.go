@@ -6,17 +6,17 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestHooksBeforeMount shows that the callbacks do nothing before there is a
 // mount.
 func TestHooksBeforeMount(t *testing.T) {
 	var h Hooks
-	h.Invalidate(tiers.Process{}, 1, 2, "x")
+	h.Invalidate(state.Process{}, 1, 2, "x")
 	h.Dropped(3)
-	if !h.Alive(tiers.Process{PID: 4}) {
+	if !h.Alive(state.Process{PID: 4}) {
 		t.Error("a process is taken for dead though nobody knows")
 	}
 }
@@ -41,8 +41,8 @@ func TestMountsInvalidate(t *testing.T) {
 		m.add(s)
 		all = append(all, s)
 	}
-	m.Invalidate(tiers.Process{Kernel: all[1].mount, PID: 7}, index.Root, 2, "by one")
-	m.Invalidate(tiers.Process{}, index.Root, 2, "by none")
+	m.Invalidate(state.Process{Kernel: all[1].mount, PID: 7}, index.Root, 2, "by one")
+	m.Invalidate(state.Process{}, index.Root, 2, "by none")
 	for i, want := range [][]string{{"by one", "by none"}, {"by none"}, {"by one", "by none"}} {
 		if got := all[i].kernel.(*namesForgotten).names; !slices.Equal(got, want) {
 			t.Errorf("mount %d is told %q, want %q", i, got, want)
@@ -81,13 +81,13 @@ func TestMountsAlive(t *testing.T) {
 	}
 	self := uint32(os.Getpid())
 	for _, c := range []struct {
-		p    tiers.Process
+		p    state.Process
 		want bool
 	}{
-		{tiers.Process{Kernel: at[0], PID: self}, true}, {tiers.Process{Kernel: at[1], PID: self}, true},
-		{tiers.Process{Kernel: at[2], PID: self}, false}, {tiers.Process{Kernel: at[2]}, true},
-		{tiers.Process{Kernel: at[0], PID: 1<<32 - 1}, false}, {tiers.Process{Kernel: 9, PID: self}, false},
-		{tiers.Process{PID: self}, false}, {tiers.Process{Kernel: maxMounts + 1, PID: self}, false},
+		{state.Process{Kernel: at[0], PID: self}, true}, {state.Process{Kernel: at[1], PID: self}, true},
+		{state.Process{Kernel: at[2], PID: self}, false}, {state.Process{Kernel: at[2]}, true},
+		{state.Process{Kernel: at[0], PID: 1<<32 - 1}, false}, {state.Process{Kernel: 9, PID: self}, false},
+		{state.Process{PID: self}, false}, {state.Process{Kernel: maxMounts + 1, PID: self}, false},
 	} {
 		if got := m.Alive(c.p); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.p, got, c.want)

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Lookup implements LOOKUP.
@@ -39,9 +40,13 @@ func (f *files) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *f
 		f.fillEntry(out, &a)
 		return fuse.OK
 	}
-	if errors.Is(err, tiers.ErrStale) {
-		f.stale.note(in.Pid, stalePath)
-	} else if errors.Is(err, block.ErrNotFound) {
+	if errors.Is(err, state.ErrStale) {
+		if !f.stale.told(in.Pid) {
+			return f.stale.tell(in.Pid, pathLife)
+		}
+		err = block.ErrNotFound
+	}
+	if errors.Is(err, block.ErrNotFound) {
 		f.stale.looked(in.Pid, false)
 	}
 	if a.Stable {
@@ -87,7 +92,7 @@ func (f *files) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fus
 	if isControl(in.NodeId) || in.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return fuse.EPERM
 	}
-	a, h, err := f.engine.Create(f.ctx, tiers.CreateOptions{
+	a, h, err := f.engine.Create(f.ctx, openfile.CreateOptions{
 		Parent: index.ID(in.NodeId), Name: name, Mode: in.Mode, UID: in.Uid, GID: in.Gid, By: f.maker(in.Pid), Exclusive: true,
 	})
 	if err != nil {
@@ -131,7 +136,7 @@ func (f *files) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName st
 	}
 	by := f.caller(in.Pid)
 	by.Waits = waiter{f, in.Unique}
-	err := f.engine.Rename(f.ctx, tiers.RenameOptions{
+	err := f.engine.Rename(f.ctx, openfile.RenameOptions{
 		Parent: index.ID(in.NodeId), Name: oldName, NewParent: index.ID(in.Newdir), NewName: newName,
 		By: by, NoReplace: in.Flags&unix.RENAME_NOREPLACE != 0,
 	})
@@ -163,10 +168,19 @@ func (f *files) Symlink(<-chan struct{}, *fuse.InHeader, string, string, *fuse.E
 	return fuse.Status(syscall.EOPNOTSUPP)
 }
 
-// Link implements LINK: see Symlink.
-func (f *files) Link(<-chan struct{}, *fuse.LinkIn, string, *fuse.EntryOut) fuse.Status {
+// Link implements LINK for a temporary file that becomes a block. Other links are refused: see Symlink.
+func (f *files) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
 	defer f.begin(device.OpOther).end()
-	return fuse.Status(syscall.EOPNOTSUPP)
+	if isControl(in.NodeId) || isControl(in.Oldnodeid) {
+		return fuse.EPERM
+	}
+	by := f.caller(in.Pid)
+	by.Waits = waiter{f, in.Unique}
+	a, err := f.engine.Link(f.ctx, index.ID(in.Oldnodeid), index.ID(in.NodeId), name, by)
+	if err == nil {
+		f.fillEntry(out, &a)
+	}
+	return syncStatus(err)
 }
 
 // Tmpfile implements O_TMPFILE. It is refused: a file that never gets a name is no block.

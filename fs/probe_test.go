@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // faultyMemory is a primary tier of which the first opens go wrong, by flaw.
@@ -28,18 +29,18 @@ type faultyMemory struct {
 	files atomic.Int64 // that are there
 }
 
-func (m *faultyMemory) Create() (tiers.BlobID, *os.File, error) {
+func (m *faultyMemory) Create() (driver.BlobID, *os.File, error) {
 	m.files.Add(1)
 	return m.Primary.Create()
 }
 
-func (m *faultyMemory) Remove(id tiers.BlobID) error {
+func (m *faultyMemory) Remove(id driver.BlobID) error {
 	m.files.Add(-1)
 	return m.Primary.Remove(id)
 }
 
 // Open returns a copy of the file, with the flaw.
-func (m *faultyMemory) Open(id tiers.BlobID) (*os.File, error) {
+func (m *faultyMemory) Open(id driver.BlobID) (*os.File, error) {
 	file, err := m.Primary.Open(id)
 	if err != nil || m.wrong.Add(-1) < 0 {
 		return file, err
@@ -126,7 +127,7 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 		t.Errorf("writes: %s; reason: %q", s.WritePath(), s.PathReason())
 	}
 	waitFor(t, "the file of the test is gone", func() bool { return m.files.Load() == 0 && s.Backings() == 0 })
-	if st := s.files.engine.Stats(); st.Names != 0 || st.Counters != (tiers.Counters{}) {
+	if st := s.files.engine.Stats(); st.Names != 0 || st.Counters != (state.Counters{}) {
 		t.Errorf("%d names, %+v", st.Names, st.Counters)
 	}
 	c := startClient(t)
@@ -150,7 +151,7 @@ func TestSelfTestOfResume(t *testing.T) {
 		hooks := &Hooks{}
 		m := &faultyMemory{Primary: memory, flaw: flaws(t)["another byte"]}
 		m.wrong.Store(wrong)
-		engine, err := tiers.Open(t.Context(), tiers.Options{
+		engine, err := tiers.Open(t.Context(), state.Options{
 			Primary: m, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
 			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 		})

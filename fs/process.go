@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // The kernel names the caller of a request by its thread id. /proc knows the process of the
@@ -21,6 +21,8 @@ import (
 type processes interface {
 	// of returns the process of a thread, or 0 if the thread cannot be seen.
 	of(tid uint32) (pid uint32)
+	// last is of as it was when it was last asked for.
+	last(tid uint32) (pid uint32)
 	// groups returns the supplementary groups of a thread, or none if it cannot be seen.
 	groups(tid uint32) []uint32
 	// command returns the name of the program that a process runs, or "" if it cannot be seen.
@@ -34,8 +36,8 @@ type processes interface {
 }
 
 // caller describes the process of thread tid, which makes a request.
-func (f *files) caller(tid uint32) tiers.Caller {
-	return tiers.Caller{Kernel: f.mount, Thread: tid, Process: f.procs.of(tid), Told: f.stale.told(tid)}
+func (f *files) caller(tid uint32) state.Caller {
+	return state.Caller{Kernel: f.mount, Thread: tid, Process: f.procs.of(tid)}
 }
 
 // program returns the process of a thread, or the thread if it cannot be seen, and the name of its program.
@@ -45,7 +47,7 @@ func (f *files) program(tid uint32) (pid uint32, command string) {
 }
 
 // maker is caller for a request that may make a version.
-func (f *files) maker(tid uint32) tiers.Caller {
+func (f *files) maker(tid uint32) state.Caller {
 	c := f.caller(tid)
 	if f.engine.Accounts().NeedCgroups() {
 		c.Cgroup = f.procs.cgroup(tid)
@@ -54,14 +56,14 @@ func (f *files) maker(tid uint32) tiers.Caller {
 }
 
 // reader is caller for a request that needs the process only while files are being written.
-func (f *files) reader(tid uint32) tiers.Caller {
+func (f *files) reader(tid uint32) state.Caller {
 	if f.engine.Writing() {
 		return f.caller(tid)
 	}
-	return tiers.Caller{Kernel: f.mount, Thread: tid, See: f, Told: f.stale.told(tid)}
+	return state.Caller{Kernel: f.mount, Thread: tid, Remembered: f.procs.last(tid), See: f}
 }
 
-// ProcessOf implements state.Seer, for tiers.Caller.See.
+// ProcessOf implements state.Seer, for state.Caller.See.
 func (f *files) ProcessOf(tid uint32) uint32 { return f.procs.of(tid) }
 
 // procfs is the /proc of one pid name space.
@@ -101,6 +103,17 @@ func (p *procfs) of(tid uint32) uint32 {
 	}
 	p.mu.pids[tid] = pid
 	p.mu.Unlock()
+	return pid
+}
+
+// last implements processes.
+func (p *procfs) last(tid uint32) uint32 {
+	p.mu.Lock()
+	pid, known := p.mu.pids[tid]
+	p.mu.Unlock()
+	if !known {
+		pid = p.of(tid)
+	}
 	return pid
 }
 
@@ -278,16 +291,16 @@ func writes(info []byte) bool {
 	return ok && end && len(flags) > 0 && int(flags[len(flags)-1]-'0')&unix.O_ACCMODE != unix.O_RDONLY
 }
 
-// closer answers tiers.Closer for the thread that closes.
+// closer answers openfile.Closer for the thread that closes.
 type closer struct {
 	f   *files
 	tid uint32
 }
 
-// Killed implements tiers.Closer.
+// Killed implements openfile.Closer.
 func (c closer) Killed() bool { return c.f.procs.killed(c.tid) }
 
-// StillOpen implements tiers.Closer. The descriptor being closed has already left the table.
+// StillOpen implements openfile.Closer. The descriptor being closed has already left the table.
 func (c closer) StillOpen(id index.ID) bool {
 	return c.f.procs.stillOpen(c.tid, c.f.epoch.Ino(uint64(id)))
 }

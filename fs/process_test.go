@@ -303,26 +303,3 @@ func TestCloser(t *testing.T) {
 		t.Error("no process has it open")
 	}
 }
-
-// BenchmarkStillOpen looks for a file among the descriptors of this process, which has sockets, as engines have, and nothing
-// of the file.
-func BenchmarkStillOpen(b *testing.B) {
-	for _, sockets := range []int{0, 50, 4000} {
-		b.Run(fmt.Sprintf("sockets=%d", sockets), func(b *testing.B) {
-			for range sockets {
-				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.Cleanup(func() { unix.Close(fd) })
-			}
-			c := closer{&files{procs: ourProc()}, uint32(os.Getpid())}
-			b.ReportAllocs()
-			for b.Loop() {
-				if c.StillOpen(1) {
-					b.Fatal("found")
-				}
-			}
-		})
-	}
-}

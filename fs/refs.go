@@ -3,7 +3,7 @@ package fs
 import (
 	"sync"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -25,7 +25,7 @@ type refs struct {
 // readRef is the blob that a handle without an object refers to.
 type readRef struct {
 	id   index.ID
-	blob tiers.BlobID
+	blob driver.BlobID
 }
 
 func newRefs() *refs {
@@ -65,14 +65,14 @@ func (r *refs) knows(id index.ID) bool {
 }
 
 // opened counts a handle without an object.
-func (r *refs) opened(id index.ID, blob tiers.BlobID) {
+func (r *refs) opened(id index.ID, blob driver.BlobID) {
 	r.mu.Lock()
 	r.mu.reads[readRef{id, blob}]++
 	r.mu.Unlock()
 }
 
 // closed takes opened back. It reports false if nothing was counted.
-func (r *refs) closed(id index.ID, blob tiers.BlobID) bool {
+func (r *refs) closed(id index.ID, blob driver.BlobID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ref := readRef{id, blob}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // The control directory has inode numbers that no entry of the index can have.
@@ -103,7 +104,7 @@ func (c *reserved) open(in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if f == nil {
 		return fuse.EINVAL
 	}
-	by := control.Opener{UID: in.Uid, GID: in.Gid, Groups: func() []uint32 { return c.f.procs.groups(in.Pid) },
+	by := control.Opener{UID: in.Uid, GID: in.Gid, User: state.Process{Kernel: c.f.mount, PID: c.f.procs.last(in.Pid)}, Groups: func() []uint32 { return c.f.procs.groups(in.Pid) },
 		Process: func() (uint32, string) { return c.f.program(in.Pid) }}
 	if f == probeFile {
 		if _, may := f.Admit(by); !may || in.Flags&syscall.O_ACCMODE != syscall.O_RDONLY {

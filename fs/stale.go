@@ -10,13 +10,12 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// staleThreads remembers which threads got ESTALE. On ESTALE the kernel looks the path up and
-// asks once more, but only once per system call. Engines do not know ESTALE. So if the second
-// try fails as well, a reader gets ENOENT, a miss, and a writer gets EINTR, on which the
-// libraries of Python, Go and Rust open once more. The zero value is ready.
+// staleThreads remembers which threads got ESTALE. On ESTALE the kernel looks the path up and asks once more, but only
+// once per system call, and engines do not know ESTALE. So if the second try fails as well, a reader gets ENOENT, a
+// miss, and a writer EINTR, on which the libraries of Python, Go and Rust open once more. The zero value is ready.
 type staleThreads struct {
 	n  atomic.Int64 // len(tids): at 0 a caller takes no lock
 	mu struct {
@@ -26,93 +25,65 @@ type staleThreads struct {
 	}
 }
 
-// staleThread is when a thread got ESTALE, and for what.
+// staleThread is what a thread was told.
 type staleThread struct {
-	at    time.Time
-	what  staleKind
-	tries int // how often it got EINTR
+	until  time.Time // a thread that has not come back by then counts as a new one
+	told   bool      // ESTALE, in its current call
+	absent bool      // its next look-up found nothing: that ends the call, unless a CREATE or a look-up that finds something follows
+	before bool      // ESTALE came from an earlier owner of the mount
+	tries  int       // how often its open got EINTR
 }
 
-type staleKind uint8
-
 const (
-	staleOpen   staleKind = iota // an open
-	stalePath                    // a directory on the path of any call
-	staleBefore                  // either, from an earlier owner of the mount
-	staleTried                   // an open that then got EINTR: it starts again
-	staleAbsent                  // an open whose name is then absent: it ends, unless it creates or looks again
+	maxStale  = 4096             // remembered threads; beyond it, all are forgotten
+	maxTries  = 64               // how often one open gets EINTR; then ENOENT
+	staleLife = 10 * time.Second // of ESTALE for an open
+	pathLife  = 2 * time.Second  // of ESTALE on a path: most such calls open nothing. On a busy machine each step takes tenths of a second
 )
 
-const (
-	// maxStale bounds the remembered threads. Beyond it, all are forgotten.
-	maxStale = 4096
-	// maxTries bounds how often one open gets EINTR.
-	maxTries = 64
-	// staleLife is when a thread that has not come back counts as a new one: it found something
-	// else, or nothing, and did not ask for it.
-	staleLife = 10 * time.Second
-	// pathLife is staleLife for ESTALE on a path: most such calls open nothing. The kernel repeats them at
-	// once, but on a busy machine a thread waits tenths of a second before each step.
-	pathLife = 2 * time.Second
-)
-
-func (s staleThread) lives() bool {
-	if s.what == stalePath {
-		return time.Since(s.at) < pathLife
+// had returns what thread tid was told.
+func (t *staleThreads) had(tid uint32) (had staleThread) {
+	if t.n.Load() == 0 {
+		return had
 	}
-	return time.Since(s.at) < staleLife
+	t.mu.Lock()
+	had = t.mu.tids[tid]
+	t.mu.Unlock()
+	if time.Now().After(had.until) {
+		return staleThread{}
+	}
+	return had
 }
 
 // told reports whether thread tid got ESTALE in its current system call.
 func (t *staleThreads) told(tid uint32) bool {
-	what, ok := t.had(tid)
-	return ok && what != staleTried && what != staleAbsent
+	had := t.had(tid)
+	return had.told && !had.absent
 }
 
-// toldCreate is told for a CREATE.
-func (t *staleThreads) toldCreate(tid uint32) bool {
-	what, ok := t.had(tid)
-	return ok && what != staleTried
-}
-
-// had returns what thread tid got ESTALE for.
-func (t *staleThreads) had(tid uint32) (what staleKind, ok bool) {
-	if t.n.Load() == 0 {
-		return 0, false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	had, ok := t.mu.tids[tid]
-	return had.what, ok && had.lives()
-}
-
-// looked records whether a look-up of thread tid found something. If the thread got ESTALE for an open before, and what
-// it looks up is absent, only a CREATE or another look-up can follow in the same system call.
+// looked records whether a look-up of thread tid found something.
 func (t *staleThreads) looked(tid uint32, found bool) {
-	if t.n.Load() == 0 {
-		return
-	}
-	was, is := staleOpen, staleAbsent
-	if found {
-		was, is = is, was
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if had, ok := t.mu.tids[tid]; ok && had.what == was {
-		had.what = is
-		t.mu.tids[tid] = had
+	if had := t.had(tid); had.told && !had.before && had.absent == found {
+		had.absent = !found
+		t.set(tid, had)
 	}
 }
 
-// note records that thread tid gets ESTALE.
-func (t *staleThreads) note(tid uint32, what staleKind) {
+// set records what thread tid was told.
+func (t *staleThreads) set(tid uint32, had staleThread) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.tids == nil || len(t.mu.tids) >= maxStale {
 		t.mu.tids = map[uint32]staleThread{}
 	}
-	t.mu.tids[tid] = staleThread{time.Now(), what, t.mu.tids[tid].tries}
+	t.mu.tids[tid] = had
 	t.n.Store(int64(len(t.mu.tids)))
+}
+
+// tell records that thread tid gets ESTALE, and returns that.
+func (t *staleThreads) tell(tid uint32, life time.Duration) fuse.Status {
+	t.set(tid, staleThread{until: time.Now().Add(life), told: true, tries: t.had(tid).tries})
+	return fuse.Status(syscall.ESTALE)
 }
 
 // forget records that the system call of thread tid got its answer.
@@ -123,66 +94,56 @@ func (t *staleThreads) forget(tid uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mu.tids, tid)
-	if time.Since(t.mu.swept) > staleLife {
-		t.mu.swept = time.Now()
-		maps.DeleteFunc(t.mu.tids, func(_ uint32, had staleThread) bool { return !had.lives() })
+	if now := time.Now(); now.Sub(t.mu.swept) > staleLife {
+		t.mu.swept = now
+		maps.DeleteFunc(t.mu.tids, func(_ uint32, had staleThread) bool { return now.After(had.until) })
 	}
 	t.n.Store(int64(len(t.mu.tids)))
 }
 
-// answer returns the answer to an open that ended with err. In place of a second ESTALE it
-// returns last.
-func (t *staleThreads) answer(by *tiers.Caller, err error, last fuse.Status) fuse.Status {
-	if !errors.Is(err, tiers.ErrStale) || by.Told {
-		if errors.Is(err, tiers.ErrStale) && last == fuse.EINTR && t.tried(by.Thread) {
-			return last
-		}
-		t.forget(by.Thread)
-		if errors.Is(err, tiers.ErrStale) {
-			return fuse.ENOENT
-		}
-		return status(err)
-	}
-	t.note(by.Thread, staleOpen)
-	return fuse.Status(syscall.ESTALE)
+// answer returns the answer to an open of thread tid that ended with err. In place of a second ESTALE it returns last.
+func (t *staleThreads) answer(tid uint32, err error, last fuse.Status) fuse.Status {
+	return t.answerTold(tid, t.told(tid), err, last)
 }
 
-// tried records that thread tid gets EINTR. It reports false after maxTries.
-func (t *staleThreads) tried(tid uint32) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	had := t.mu.tids[tid]
-	if had.tries == maxTries {
-		return false
-	}
-	t.mu.tids[tid] = staleThread{time.Now(), staleTried, had.tries + 1}
-	return true
+// answerCreate returns the answer to a CREATE of thread tid. The look-up before it that found nothing has not ended the
+// system call.
+func (t *staleThreads) answerCreate(tid uint32, err error) fuse.Status {
+	return t.answerTold(tid, t.had(tid).told, err, fuse.EINTR)
 }
 
-// path returns the answer to thread tid whose path leads through a node of an earlier owner:
-// ESTALE, or EINTR if that owner has already told the thread ESTALE.
-func (t *staleThreads) path(tid uint32) fuse.Status {
-	t.mu.Lock()
-	had, ok := t.mu.tids[tid]
-	t.mu.Unlock()
-	if ok && had.what == staleBefore && had.lives() {
+func (t *staleThreads) answerTold(tid uint32, told bool, err error, last fuse.Status) fuse.Status {
+	tries := t.had(tid).tries + 1
+	switch {
+	case !errors.Is(err, state.ErrStale):
 		t.forget(tid)
+		return status(err)
+	case !told:
+		return t.tell(tid, staleLife)
+	case last == fuse.EINTR && tries <= maxTries:
+		t.set(tid, staleThread{until: time.Now().Add(staleLife), tries: tries})
+		return last
+	}
+	t.forget(tid)
+	return fuse.ENOENT
+}
+
+// Earlier implements device.Files: the path of thread tid leads through a node of an earlier owner. If that owner has
+// told the thread ESTALE, the answer is EINTR.
+func (f *files) Earlier(tid uint32) fuse.Status {
+	if f.stale.had(tid).before {
+		f.stale.forget(tid)
 		return fuse.EINTR
 	}
-	t.note(tid, stalePath)
-	return fuse.Status(syscall.ESTALE)
+	return f.stale.tell(tid, pathLife)
 }
 
-// Earlier implements device.Files.
-func (f *files) Earlier(tid uint32) fuse.Status { return f.stale.path(tid) }
-
-// underway returns the threads that got ESTALE for an open and have not come back. The next
-// owner resumes with them.
+// underway returns the threads that got ESTALE for an open and have not come back. The next owner resumes with them.
 func (t *staleThreads) underway() (tids []uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for tid, had := range t.mu.tids {
-		if had.what != stalePath && had.what != staleTried && time.Since(had.at) < time.Second {
+		if had.told && time.Until(had.until) > staleLife-time.Second {
 			tids = append(tids, tid)
 		}
 	}
@@ -192,6 +153,6 @@ func (t *staleThreads) underway() (tids []uint32) {
 // resume records what underway returned in another process.
 func (t *staleThreads) resume(tids []uint32) {
 	for _, tid := range tids {
-		t.note(tid, staleBefore)
+		t.set(tid, staleThread{until: time.Now().Add(staleLife), told: true, before: true})
 	}
 }

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"errors"
 	"io"
 	"syscall"
 	"testing"
@@ -8,14 +9,10 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
-
-// calls ends an open of thread tid with err, as Open and Create do.
-func (t *staleThreads) calls(tid uint32, err error, last fuse.Status) fuse.Status {
-	by := tiers.Caller{Thread: tid, Told: t.told(tid)}
-	return t.answer(&by, err, last)
-}
 
 // TestStaleThreads: a thread is told ESTALE once in a call; where that did not help, one that reads that
 // there is no such block, and one that writes to open once more. Then another call begins, as after any
@@ -29,13 +26,13 @@ func TestStaleThreads(t *testing.T) {
 		last fuse.Status
 		want fuse.Status
 	}{
-		{1, tiers.ErrStale, fuse.ENOENT, stale}, {2, tiers.ErrStale, fuse.EINTR, stale},
-		{1, tiers.ErrStale, fuse.ENOENT, fuse.ENOENT}, {1, tiers.ErrStale, fuse.ENOENT, stale},
-		{1, nil, fuse.ENOENT, fuse.OK}, {1, tiers.ErrStale, fuse.ENOENT, stale},
-		{1, io.EOF, fuse.ENOENT, fuse.EIO}, {1, tiers.ErrStale, fuse.EINTR, stale},
-		{2, tiers.ErrStale, fuse.EINTR, fuse.EINTR}, {2, tiers.ErrStale, fuse.EINTR, stale},
+		{1, state.ErrStale, fuse.ENOENT, stale}, {2, state.ErrStale, fuse.EINTR, stale},
+		{1, state.ErrStale, fuse.ENOENT, fuse.ENOENT}, {1, state.ErrStale, fuse.ENOENT, stale},
+		{1, nil, fuse.ENOENT, fuse.OK}, {1, state.ErrStale, fuse.ENOENT, stale},
+		{1, io.EOF, fuse.ENOENT, fuse.EIO}, {1, state.ErrStale, fuse.EINTR, stale},
+		{2, state.ErrStale, fuse.EINTR, fuse.EINTR}, {2, state.ErrStale, fuse.EINTR, stale},
 	} {
-		if got := s.calls(c.tid, c.err, c.last); got != c.want {
+		if got := s.answer(c.tid, c.err, c.last); got != c.want {
 			t.Errorf("step %d: told %v, want %v", i, got, c.want)
 		}
 	}
@@ -48,7 +45,7 @@ func TestStaleThreads(t *testing.T) {
 		t.Errorf("%d threads are remembered", n)
 	}
 	for tid := range uint32(2*maxStale + 1) {
-		s.note(tid, staleOpen)
+		s.tell(tid, staleLife)
 	}
 	if n := len(s.mu.tids); n == 0 || n > maxStale {
 		t.Errorf("%d threads are remembered, want %d at most", n, maxStale)
@@ -61,14 +58,14 @@ func TestStaleAbsent(t *testing.T) {
 	const stale = fuse.Status(syscall.ESTALE)
 	var s staleThreads
 	s.looked(1, false)
-	if s.told(1) || s.toldCreate(1) {
+	if s.told(1) || s.had(1).told {
 		t.Error("a thread counts as told that never got ESTALE")
 	}
-	s.note(1, staleOpen)
-	if s.looked(1, false); s.told(1) || !s.toldCreate(1) {
-		t.Errorf("after the look-up: an open counts as told: %t, a CREATE: %t", s.told(1), s.toldCreate(1))
+	s.tell(1, staleLife)
+	if s.looked(1, false); s.told(1) || !s.had(1).told {
+		t.Errorf("after the look-up: an open counts as told: %t, a CREATE: %t", s.told(1), s.had(1).told)
 	}
-	if got := s.calls(1, tiers.ErrStale, fuse.ENOENT); got != stale {
+	if got := s.answer(1, state.ErrStale, fuse.ENOENT); got != stale {
 		t.Errorf("the next open: told %v, want ESTALE", got)
 	}
 	if s.looked(1, false); s.told(1) {
@@ -78,7 +75,7 @@ func TestStaleAbsent(t *testing.T) {
 	if s.looked(1, true); !s.told(1) {
 		t.Error("an open whose second look-up finds the name may be told ESTALE twice")
 	}
-	s.note(2, staleBefore)
+	s.resume([]uint32{2})
 	if s.looked(2, false); !s.told(2) {
 		t.Error("the path of an earlier owner is looked up in several steps")
 	}
@@ -89,21 +86,20 @@ func TestStaleAbsent(t *testing.T) {
 func TestStaleLife(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		what staleKind
+		life time.Duration
 		age  time.Duration
 		told bool
 	}{
-		{"open", staleOpen, -time.Minute, true}, // for as long as the test may take
-		{"open long ago", staleOpen, staleLife, false},
-		{"path", stalePath, -time.Minute, true},
-		{"path, on a machine where each step of a call waits", stalePath, time.Second, true},
-		{"path of a call before", stalePath, pathLife, false},
-		{"by the owner before", staleBefore, -time.Minute, true},
-		{"by the owner before, long ago", staleBefore, staleLife, false},
+		{"open", staleLife, -time.Minute, true}, // for as long as the test may take
+		{"open long ago", staleLife, staleLife, false},
+		{"path, on a machine where each step of a call waits", pathLife, time.Second, true},
+		{"path of a call before", pathLife, pathLife, false},
 	} {
 		var s staleThreads
-		s.note(7, c.what)
-		s.mu.tids[7] = staleThread{time.Now().Add(-c.age), c.what, 0}
+		s.tell(7, c.life)
+		had := s.mu.tids[7]
+		had.until = had.until.Add(-c.age)
+		s.set(7, had)
 		if got := s.told(7); got != c.told {
 			t.Errorf("%s: told %t, want %t", c.name, got, c.told)
 		}
@@ -118,20 +114,20 @@ func TestStaleLife(t *testing.T) {
 // new call begins. Only opens are handed over to the next owner.
 func TestStalePath(t *testing.T) {
 	const stale = fuse.Status(syscall.ESTALE)
-	var s staleThreads
-	if got := s.path(1); got != stale || !s.told(1) {
+	var before, after files
+	s, next := &before.stale, &after.stale
+	if got := before.Earlier(1); got != stale || !s.told(1) {
 		t.Errorf("a path: told %v, known %t", got, s.told(1))
 	}
-	if got := s.calls(1, tiers.ErrStale, fuse.EINTR); got != fuse.EINTR {
+	if got := s.answer(1, state.ErrStale, fuse.EINTR); got != fuse.EINTR {
 		t.Errorf("the open at its end: told %v, want EINTR", got)
 	}
-	s.note(1, stalePath)
-	s.note(2, staleOpen)
+	s.tell(1, pathLife)
+	s.tell(2, staleLife)
 	handed := s.underway()
 	if len(handed) != 1 || handed[0] != 2 {
 		t.Fatalf("handed over: %v, want [2]", handed)
 	}
-	var next staleThreads
 	next.resume(handed)
 	if !next.told(2) {
 		t.Error("the next owner does not know that the thread was told")
@@ -139,17 +135,68 @@ func TestStalePath(t *testing.T) {
 	if got := next.underway(); len(got) != 1 {
 		t.Errorf("handed over by the next owner: %v, want [2], which has not come back", got)
 	}
-	if got := next.path(2); got != fuse.EINTR {
+	if got := after.Earlier(2); got != fuse.EINTR {
 		t.Errorf("a path of a thread that the owner before told so: %v, want EINTR", got)
 	}
 	if next.told(2) {
 		t.Error("EINTR has ended the call")
 	}
-	if got := next.path(2); got != stale {
+	if got := after.Earlier(2); got != stale {
 		t.Errorf("the next call: told %v, want ESTALE", got)
 	}
 	next.resume(handed)
-	if got := next.calls(2, tiers.ErrStale, fuse.EINTR); got != fuse.EINTR {
+	if got := next.answer(2, state.ErrStale, fuse.EINTR); got != fuse.EINTR {
 		t.Errorf("an open of a thread that the owner before told so: %v, want EINTR", got)
 	}
+}
+
+// TestStaleOnce: whatever a thread asks of a directory or a file that has lost its name, it gets ESTALE once in a call,
+// and then ENOENT, or EINTR from an open for writing.
+func TestStaleOnce(t *testing.T) {
+	const stale, root = fuse.Status(syscall.ESTALE), index.ID(fuse.FUSE_ROOT_ID)
+	mounts := &Mounts{}
+	engine := sharedEngine(t, mounts, memoryIn(t))
+	s := attachHere(t, engine, mounts, openSession(t))
+	ctx, f := t.Context(), s.files
+	dir, err := engine.Mkdir(root, "d", 0o755, 0, 0, state.Process{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, h, err := engine.Create(ctx, openfile.CreateOptions{Parent: root, Name: "f", Mode: 0o644})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine.Release(h)
+	err = errors.Join(engine.Rmdir(ctx, root, "d", state.Caller{}), engine.Unlink(root, "f", state.Caller{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := fuse.InHeader{NodeId: uint64(file.ID), Caller: fuse.Caller{Pid: 7}}
+	for what, c := range map[string]struct {
+		ask  func() fuse.Status
+		last fuse.Status
+	}{
+		"look-up": {func() fuse.Status {
+			return f.Lookup(nil, &fuse.InHeader{NodeId: uint64(dir.ID), Caller: in.Caller}, "x", &fuse.EntryOut{})
+		}, fuse.ENOENT},
+		"open":     {func() fuse.Status { return f.Open(nil, &fuse.OpenIn{InHeader: in}, &fuse.OpenOut{}) }, fuse.ENOENT},
+		"truncate": {func() fuse.Status { return f.SetAttr(nil, shrink(in), &fuse.AttrOut{}) }, fuse.ENOENT},
+		"open for writing": {func() fuse.Status {
+			return f.Open(nil, &fuse.OpenIn{InHeader: in, Flags: syscall.O_WRONLY}, &fuse.OpenOut{})
+		}, fuse.EINTR},
+	} {
+		for i, want := range []fuse.Status{stale, c.last} {
+			if got := c.ask(); got != want {
+				t.Errorf("%s, try %d: %v, want %v", what, i, got, want)
+			}
+		}
+		f.stale.forget(in.Pid)
+	}
+	engine.Forget(dir.ID, 1)
+	engine.Forget(file.ID, 1)
+}
+
+// shrink asks for a size of 0 by name.
+func shrink(h fuse.InHeader) *fuse.SetAttrIn {
+	return &fuse.SetAttrIn{SetAttrInCommon: fuse.SetAttrInCommon{InHeader: h, Valid: fuse.FATTR_SIZE}}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -25,15 +26,25 @@ const (
 	xattrWhy      = "user.kvfs.why"      // "<verdict>: <why it is where it is>"; read only. kvfs why tells it of absent names.
 )
 
+// The attributes of processes are those with the prefix xattrUser, but for xattrOurs.
+const (
+	xattrUser = "user."
+	xattrOurs = "user.kvfs."
+)
+
 var xattrNames = []string{xattrTier, xattrChecksum, xattrPinned, xattrTTL, xattrState, xattrWhy}
 
 // GetXAttr implements GETXATTR.
 func (f *files) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string, dest []byte) (uint32, fuse.Status) {
 	defer f.begin(device.OpGetxattr).end()
-	if isControl(in.NodeId) || !strings.HasPrefix(attr, "user.kvfs.") {
+	if isControl(in.NodeId) || !strings.HasPrefix(attr, xattrUser) {
 		return 0, fuse.ENOATTR
 	}
-	value, st := f.xattr(index.ID(in.NodeId), attr)
+	get := f.userAttr
+	if strings.HasPrefix(attr, xattrOurs) {
+		get = f.xattr
+	}
+	value, st := get(index.ID(in.NodeId), attr)
 	if st != fuse.OK {
 		return 0, st
 	}
@@ -77,20 +88,41 @@ func (f *files) xattr(id index.ID, attr string) (string, fuse.Status) {
 	return "", fuse.ENOATTR
 }
 
-// ListXAttr implements LISTXATTR.
+// userAttr returns an attribute of processes.
+func (f *files) userAttr(id index.ID, attr string) (string, fuse.Status) {
+	user, err := f.engine.UserAttrs(id)
+	if err != nil {
+		return "", status(err)
+	}
+	value, ok := user.Get(attr)
+	if !ok {
+		return "", fuse.ENOATTR
+	}
+	return value, fuse.OK
+}
+
+// setUserAttr changes the attributes of processes of a file.
+func (f *files) setUserAttr(id index.ID, change func(block.UserAttrs) (block.UserAttrs, error)) fuse.Status {
+	if f.engine.Attr(id).Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return fuse.Status(syscall.EOPNOTSUPP)
+	}
+	return status(f.engine.SetUserAttrs(id, change))
+}
+
+// ListXAttr implements LISTXATTR. It brings nothing to memory, so of a block elsewhere it may not know all names.
 func (f *files) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
 	defer f.begin(device.OpListxattr).end()
 	if isControl(in.NodeId) || f.engine.Attr(index.ID(in.NodeId)).Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return 0, fuse.OK
 	}
-	list := strings.Join(xattrNames, "\x00") + "\x00"
+	list := strings.Join(xattrNames, "\x00") + "\x00" + f.engine.KnownUserAttrs(index.ID(in.NodeId)).Names()
 	if len(dest) < len(list) {
 		return uint32(len(list)), fuse.ERANGE
 	}
 	return uint32(copy(dest, list)), fuse.OK
 }
 
-// SetXAttr implements SETXATTR for .pinned and .ttl.
+// SetXAttr implements SETXATTR for .pinned, .ttl and the attributes of processes.
 func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, data []byte) fuse.Status {
 	defer f.begin(device.OpSetxattr).end()
 	if isControl(in.NodeId) {
@@ -115,7 +147,19 @@ func (f *files) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, attr string, da
 	case xattrTier, xattrChecksum, xattrState, xattrWhy:
 		return fuse.EPERM
 	}
-	return fuse.Status(syscall.EOPNOTSUPP)
+	if !strings.HasPrefix(attr, xattrUser) || strings.HasPrefix(attr, xattrOurs) {
+		return fuse.Status(syscall.EOPNOTSUPP)
+	}
+	mode := block.SetAny
+	switch in.Flags {
+	case unix.XATTR_CREATE:
+		mode = block.SetCreate
+	case unix.XATTR_REPLACE:
+		mode = block.SetReplace
+	}
+	return f.setUserAttr(index.ID(in.NodeId), func(u block.UserAttrs) (block.UserAttrs, error) {
+		return u.Set(attr, string(data), mode)
+	})
 }
 
 // pin pins a file, or unpins it. A used-up quota is EDQUOT, so that it is not taken for full memory.
@@ -145,7 +189,7 @@ func parseTTL(s string) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
-// RemoveXAttr implements REMOVEXATTR for .pinned and .ttl. It restores the default.
+// RemoveXAttr implements REMOVEXATTR for .pinned and .ttl, of which it restores the default, and the attributes of processes.
 func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) fuse.Status {
 	defer f.begin(device.OpRemovexattr).end()
 	if isControl(in.NodeId) {
@@ -157,5 +201,8 @@ func (f *files) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, attr string) f
 	case xattrTTL:
 		return f.setTTL(in, 0)
 	}
-	return fuse.ENOATTR
+	if !strings.HasPrefix(attr, xattrUser) || strings.HasPrefix(attr, xattrOurs) {
+		return fuse.ENOATTR
+	}
+	return f.setUserAttr(index.ID(in.NodeId), func(u block.UserAttrs) (block.UserAttrs, error) { return u.Remove(attr) })
 }

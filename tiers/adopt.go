@@ -10,16 +10,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // adoption enters, at Open, the files that an earlier process left in the tiers. No other code of the engine runs.
-type adoption struct{ *core }
+type adoption struct{ *Engine }
 
 // inventory is what an earlier process left in the primary tier.
 type inventory struct {
@@ -48,7 +48,7 @@ func (v *inventory) drop(blob uint64) {
 // that it replaced is dropped, too.
 func (ad *adoption) adopt() error {
 	left := inventory{changed: map[string]uint64{}}
-	err := ad.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
+	err := ad.st.Primary.Adopt(func(id driver.BlobID, r *driver.Record, modified bool) bool {
 		changed := modified && !r.Dir && !ad.plainPath(r.Path)
 		if changed {
 			left.changed[r.Path] = max(left.changed[r.Path], r.Seq)
@@ -74,18 +74,18 @@ func (ad *adoption) adopt() error {
 		ad.adoptDir(&left, i)
 	}
 	slices.SortFunc(left.files, func(a, b leftFile) int { return cmp.Compare(a.seq, b.seq) })
-	ad.Mu.Ix.Reserve(ad.Mu.Ix.Len() + len(left.files))
+	ad.st.Mu.Ix.Reserve(ad.st.Mu.Ix.Len() + len(left.files))
 	for i := range left.files {
 		ad.nameFile(&left, i)
 	}
 	for i := range left.files {
 		ad.fillFile(&left.files[i])
 	}
-	ad.Mu.Counters.AdoptDropped += left.dropped
-	ad.Finish(&left.gone)
-	if n := ad.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
-		ad.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
-			zap.Uint64("bytes", ad.Mu.Counters.AdoptedBytes), zap.Uint64("dropped", left.dropped))
+	ad.st.Mu.Counters.AdoptDropped += left.dropped
+	ad.st.Finish(&left.gone)
+	if n := ad.st.Mu.Counters.Adopted; n > 0 || left.dropped > 0 {
+		ad.st.Log.Info("adopted blocks of an earlier process", zap.Uint64("blocks", n),
+			zap.Uint64("bytes", ad.st.Mu.Counters.AdoptedBytes), zap.Uint64("dropped", left.dropped))
 	}
 	return nil
 }
@@ -100,15 +100,18 @@ func (ad *adoption) adoptDir(left *inventory, i int) {
 	}
 	parent := ad.adoptParents(path.Dir(d.r.Path))
 	ad.raiseDirs(parent, d.seq)
-	ix, r, name := ad.Mu.Ix, d.r, path.Base(d.r.Path)
-	ad.Mu.Seq = max(ad.Mu.Seq, d.seq)
-	d.id = ix.Alloc()
-	en := ix.At(d.id)
-	en.Mode, en.UID, en.GID, en.Seq, en.Blob = uint16(state.ModeDir|r.Mode), r.UID, r.GID, d.seq, uint64(d.blob)
-	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
-	ix.Link(d.id, parent, name)
-	ad.MarkDirLocked(d.id, en)
-	ad.names.AddDirFile()
+	ad.st.Mu.Seq = max(ad.st.Mu.Seq, d.seq)
+	d.id = ad.st.ApplyLocked(&catalog.CreatedDir{
+		Attrs: attrsOf(state.ModeDir, d.r), Parent: parent, Name: path.Base(d.r.Path), Blob: uint64(d.blob), Seq: d.seq,
+	}).ID
+}
+
+// attrsOf returns the attributes that a record has, for an entry of a type.
+func attrsOf(kind uint32, r *driver.Record) catalog.Attrs {
+	return catalog.Attrs{
+		Mode: uint16(kind | r.Mode), UID: r.UID, GID: r.GID,
+		Mtime: r.Mtime.UnixNano(), Atime: r.Atime.UnixNano(), Ctime: r.Mtime.UnixNano(),
+	}
 }
 
 // nameFile gives file i an entry and its name, or drops it. Of files with one path the one named last has the entry.
@@ -124,22 +127,17 @@ func (ad *adoption) nameFile(left *inventory, i int) {
 		return
 	}
 	ad.raiseDirs(parent, f.seq)
-	ix, name := ad.Mu.Ix, path.Base(f.r.Path)
+	ix, name := ad.st.Mu.Ix, path.Base(f.r.Path)
 	if f.id = ix.Lookup(parent, name); f.id == 0 {
-		f.id = ix.Alloc()
-		en := ix.At(f.id)
-		en.Mode, en.Blob = state.ModeRegular, uint64(f.blob)
-		ix.Link(f.id, parent, name)
+		f.id = ad.st.ApplyLocked(catalog.Found{Parent: parent, Name: name, Blob: uint64(f.blob)}).ID
 		return
 	}
-	en := ix.At(f.id)
-	if en.IsDir() {
+	if ix.At(f.id).IsDir() {
 		f.id = 0
 		left.gone.Blobs = append(left.gone.Blobs, f.blob)
 		return
 	}
-	left.drop(en.Blob)
-	en.Blob = uint64(f.blob)
+	left.drop(ad.st.ApplyLocked(catalog.Found{ID: f.id, Blob: uint64(f.blob)}).Blob)
 }
 
 // fillFile fills the entry of a file, if the file still has one.
@@ -147,35 +145,28 @@ func (ad *adoption) fillFile(f *leftFile) {
 	if f.id == 0 {
 		return
 	}
-	ix, r := ad.Mu.Ix, f.r
-	en := ix.At(f.id)
-	if en.Blob != uint64(f.blob) {
+	r, en := f.r, ad.st.Mu.Ix.At(f.id)
+	if en.Blob() != uint64(f.blob) {
 		return // it is that of a later commit
 	}
-	ad.Mu.Seq = max(ad.Mu.Seq, f.seq)
-	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|r.Mode), r.UID, r.GID, f.seq, r.Size
-	en.Mtime, en.Atime, en.Ctime = r.Mtime.UnixNano(), r.Atime.UnixNano(), r.Mtime.UnixNano()
-	if r.Sum.Valid {
-		en.Sum, en.Flags = r.Sum.Sum, en.Flags|index.FlagSum
+	ad.st.Mu.Seq = max(ad.st.Mu.Seq, f.seq)
+	x := catalog.Adopted{
+		Attrs: attrsOf(state.ModeRegular, r), Name: path.Base(r.Path), Seq: f.seq, Size: r.Size, Sum: r.Sum, Pinned: r.Pinned,
+		User: r.User,
 	}
+	x.ID = f.id
 	if !r.Expires.IsZero() {
-		ix.SetExpires(f.id, r.Expires.UnixNano())
+		x.Expires = r.Expires.UnixNano()
 	}
-	parent := ix.Parent(f.id)
-	ad.EnterGroupLocked(en, ad.GroupOfLocked(parent))
-	en.Flags |= ad.NameFlagsLocked(parent, path.Base(r.Path))
-	state.Pin(ad.State, f.id, en, r.Pinned)
-	ad.AddUsedLocked(en, state.ChargeOf(en.Size))
-	ad.ClassifyLocked(f.id, en)
-	switch ad.KindLocked(en) {
-	case draft.Block:
-		ad.Mu.Room.Group(en.Group).Learn(en.Size)
-	case draft.Temp:
-		ad.writing.NewFileLocked(f.id, en) // it waits for its rename
+	ad.st.ApplyLocked(&x)
+	if ad.st.Mu.Kind(en) == draft.Temp {
+		ad.Files.NewFileLocked(f.id, en) // it waits for its rename
 	}
-	ad.RecountLocked(state.Uncounted, state.Resident)
-	ad.Mu.Counters.Adopted++
-	ad.Mu.Counters.AdoptedBytes += uint64(en.Size)
+	if r.Link != "" {
+		ad.Names.AdoptLinkLocked(r.Link, f.id)
+	}
+	ad.st.Mu.Counters.Adopted++
+	ad.st.Mu.Counters.AdoptedBytes += uint64(en.Size())
 }
 
 // plainPath reports whether a file is never committed. Such a file is adopted as it is.
@@ -186,7 +177,7 @@ func (ad *adoption) plainPath(p string) bool {
 	if len(parts) > 1 {
 		group = block.GroupID(parts[0])
 	}
-	return ad.Opts.Groups[group].Pinned || ad.Plain.Name(name) || ad.Temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], ad.Temp.Dir)
+	return ad.st.Opts.Groups[group].Pinned || ad.st.Plain.Name(name) || ad.st.Temp.Name(name) || slices.ContainsFunc(parts[:len(parts)-1], ad.st.Temp.Dir)
 }
 
 // adoptParents makes the directories of a path whose own records are missing. Each gets the owner of the directory
@@ -195,8 +186,8 @@ func (ad *adoption) adoptParents(dir string) index.ID {
 	if dir == "." || dir == "/" {
 		return index.Root
 	}
-	if id := ad.Mu.Ix.Walk(dir); id != 0 {
-		if !ad.Mu.Ix.At(id).IsDir() {
+	if id := ad.st.Mu.Ix.Walk(dir); id != 0 {
+		if !ad.st.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		return id
@@ -205,47 +196,46 @@ func (ad *adoption) adoptParents(dir string) index.ID {
 	if parent == 0 {
 		return 0
 	}
-	id := ad.Mu.Ix.Alloc()
-	en := ad.Mu.Ix.At(id)
-	now, above := ad.Now(), ad.Mu.Ix.At(parent)
-	en.Mode, en.UID, en.GID = above.Mode&(state.ModeType|0o755), above.UID, above.GID
-	en.Mtime, en.Atime, en.Ctime = now, now, now
-	ad.Mu.Ix.Link(id, parent, path.Base(dir))
-	ad.MarkDirLocked(id, en)
-	return id
+	now, above := ad.st.Now(), ad.st.Mu.Ix.At(parent)
+	return ad.st.ApplyLocked(&catalog.CreatedDir{
+		Attrs: catalog.Attrs{
+			Mode: above.Mode() & (state.ModeType | 0o755), UID: above.UID(), GID: above.GID(), Mtime: now, Atime: now, Ctime: now,
+		},
+		Parent: parent, Name: path.Base(dir),
+	}).ID
 }
 
 // raiseDirs gives directories without a record, from dir upwards, the highest commit number
 // below them. So no grave from before that number applies to them.
 func (ad *adoption) raiseDirs(dir index.ID, seq uint64) {
-	for ; dir != index.Root && dir != 0; dir = ad.Mu.Ix.Parent(dir) {
-		en := ad.Mu.Ix.At(dir)
-		if en.InMemory() || en.Seq >= seq {
+	for ; dir != index.Root && dir != 0; dir = ad.st.Mu.Ix.Parent(dir) {
+		en := ad.st.Mu.Ix.At(dir)
+		if en.InMemory() || en.Seq() >= seq {
 			return
 		}
-		en.Seq = seq
+		ad.st.ApplyLocked(catalog.Versioned{ID: dir, Seq: seq})
 	}
 }
 
 // shrinkAdopted evicts blocks if an earlier process had more memory than this one.
 func (ad *adoption) shrinkAdopted() {
 	var g state.Gone
-	for gr := range ad.Mu.Room.Groups() {
-		ad.writing.ShrinkLocked(gr.Bill(), &g)
+	for gr := range ad.st.Mu.Room.Groups() {
+		ad.Files.ShrinkLocked(gr.Bill(), &g)
 	}
-	ad.Finish(&g)
+	ad.st.Finish(&g)
 }
 
 // enumerate enters the blocks that the secondary tiers hold. Of two versions of a name the higher commit number wins,
 // wherever it is. The other version is removed. Blocks that only memory has are copied down.
 func (ad *adoption) enumerate() error {
-	for _, s := range ad.Tiers {
+	for _, s := range ad.st.Tiers {
 		list, ok := s.Tier.(driver.Enumerator)
 		if !ok {
 			continue
 		}
 		if st, ok := s.Tier.(driver.Statser); ok {
-			ad.Mu.Ix.Reserve(ad.Mu.Ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
+			ad.st.Mu.Ix.Reserve(ad.st.Mu.Ix.Len() + 2*int(st.Stats().Blocks)) // half full: short chains
 		}
 		var g state.Gone
 		en := enumeration{e: ad, s: s, g: &g}
@@ -255,13 +245,13 @@ func (ad *adoption) enumerate() error {
 		if len(en.stale) > 0 {
 			s.Tier.Remove(en.stale)
 		}
-		ad.Finish(&g)
-		ad.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
+		ad.st.Finish(&g)
+		ad.st.Log.Info("blocks of an earlier process", zap.String("tier", s.Opts.Name), zap.Uint64("blocks", en.blocks),
 			zap.Uint64("bytes", en.bytes), zap.Int("stale", len(en.stale)))
 	}
-	if blocks, _ := ad.BlocksLocked(); len(ad.Tiers) > 0 && blocks > 0 {
-		ad.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			ad.lower.CascadeLocked(id, en)
+	if blocks, _ := ad.st.Mu.Blocks(); len(ad.st.Tiers) > 0 && blocks > 0 {
+		ad.st.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+			ad.Transfer.CascadeLocked(id, en)
 			return true
 		})
 	}
@@ -281,7 +271,7 @@ type enumeration struct {
 
 func (n *enumeration) add(h *driver.Held) {
 	e := n.e
-	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.Now() {
+	if h.Attrs.Expires != 0 && h.Attrs.Expires <= e.st.Now() {
 		n.stale = append(n.stale, h.Key)
 		return
 	}
@@ -301,26 +291,19 @@ func (n *enumeration) add(h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	}
-	if id := e.Mu.Ix.Lookup(n.parent, name); id != 0 {
+	if id := e.st.Mu.Ix.Lookup(n.parent, name); id != 0 {
 		n.meet(id, h)
 		return
 	}
-	id := e.Mu.Ix.Alloc()
-	en := e.Mu.Ix.At(id)
 	a := &h.Attrs
-	en.Mode, en.UID, en.GID, en.Seq, en.Size = uint16(state.ModeRegular|a.Mode&0o7777), a.UID, a.GID, a.Seq, h.Size
-	en.Mtime, en.Atime, en.Ctime = a.Mtime, a.Mtime, a.Mtime
-	if h.Sum.Valid {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|index.FlagSum
-	}
-	e.Mu.Ix.SetExpires(id, a.Expires)
-	en.Tiers = n.s.Bit
-	e.EnterGroupLocked(en, e.GroupOfLocked(n.parent))
-	state.Pin(e.State, id, en, a.Pinned)
-	e.Mu.Ix.Link(id, n.parent, name)
-	e.Mu.Room.Group(en.Group).Learn(h.Size)
-	e.RecountLocked(state.Uncounted, state.Hollow)
-	e.Mu.Seq = max(e.Mu.Seq, a.Seq)
+	e.st.ApplyLocked(&catalog.CreatedFile{
+		Attrs: catalog.Attrs{
+			Mode: uint16(state.ModeRegular | a.Mode&0o7777), UID: a.UID, GID: a.GID, Mtime: a.Mtime, Atime: a.Mtime, Ctime: a.Mtime,
+		},
+		Parent: n.parent, Name: name, Tiers: n.s.Bit, Seq: a.Seq, Size: h.Size, Sum: h.Sum, Expires: a.Expires, Pinned: a.Pinned,
+		User: a.User,
+	})
+	e.st.Mu.Seq = max(e.st.Mu.Seq, a.Seq)
 	n.blocks++
 	n.bytes += uint64(h.Size)
 }
@@ -328,20 +311,17 @@ func (n *enumeration) add(h *driver.Held) {
 // meet decides about a block whose name has an entry already.
 func (n *enumeration) meet(id index.ID, h *driver.Held) {
 	e := n.e
-	en := e.Mu.Ix.At(id)
+	en := e.st.Mu.Ix.At(id)
 	switch {
-	case en.IsDir(), en.Seq > h.Attrs.Seq:
+	case en.IsDir(), en.Seq() > h.Attrs.Seq:
 		n.stale = append(n.stale, h.Key)
 		return
-	case en.Seq < h.Attrs.Seq:
-		e.names.DropNameLocked(id, en, event.Removed, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
+	case en.Seq() < h.Attrs.Seq:
+		e.Names.DropNameLocked(id, en, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}
-	en.Tiers |= n.s.Bit
-	if h.Sum.Valid && !en.HasSum() {
-		en.Sum, en.Flags = h.Sum.Sum, en.Flags|index.FlagSum
-	}
+	e.st.ApplyLocked(catalog.Copied{ID: id, Bit: n.s.Bit, Sum: h.Sum, Old: true})
 	n.blocks++
 	n.bytes += uint64(h.Size)
 }
@@ -353,20 +333,22 @@ func (ad *adoption) adoptDirs(dir string, kept []driver.DirAttrs) index.ID {
 	for depth := 0; dir != ""; depth++ {
 		var name string
 		name, dir, _ = strings.Cut(dir, "/")
-		id := ad.Mu.Ix.Lookup(parent, name)
+		id := ad.st.Mu.Ix.Lookup(parent, name)
 		if id == 0 {
-			id = ad.Mu.Ix.Alloc()
-			en := ad.Mu.Ix.At(id)
-			now := ad.Now()
-			en.Mode, en.Mtime, en.Atime, en.Ctime = state.ModeDir|0o755, now, now, now
-			en.UID, en.GID = uint32(os.Getuid()), uint32(os.Getgid())
-			ad.Mu.Ix.Link(id, parent, name)
-			ad.MarkDirLocked(id, en)
+			now := ad.st.Now()
+			id = ad.st.ApplyLocked(&catalog.CreatedDir{
+				Attrs: catalog.Attrs{
+					Mode: state.ModeDir | 0o755, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Mtime: now, Atime: now, Ctime: now,
+				},
+				Parent: parent, Name: name,
+			}).ID
 		}
-		if en := ad.Mu.Ix.At(id); depth < len(kept) && en.IsDir() && !en.InMemory() {
-			en.Mode, en.UID, en.GID = uint16(state.ModeDir|kept[depth].Mode&0o7777), kept[depth].UID, kept[depth].GID
+		if en := ad.st.Mu.Ix.At(id); depth < len(kept) && en.IsDir() && !en.InMemory() {
+			x := catalog.AttrsOf(id, en)
+			x.Mode, x.UID, x.GID = uint16(state.ModeDir|kept[depth].Mode&0o7777), kept[depth].UID, kept[depth].GID
+			ad.st.ApplyLocked(&x)
 		}
-		if !ad.Mu.Ix.At(id).IsDir() {
+		if !ad.st.Mu.Ix.At(id).IsDir() {
 			return 0
 		}
 		parent = id

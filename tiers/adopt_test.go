@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // crash leaves the store as the death of the process would: the lock on it goes,
@@ -62,7 +63,7 @@ func TestAdopt(t *testing.T) {
 	for _, end := range []string{"crash", "keep"} {
 		t.Run(end, func(t *testing.T) {
 			dir := shmDir(t)
-			o := tiers.Options{CapacityBytes: 64 * page}
+			o := state.Options{CapacityBytes: 64 * page}
 			w := open(t, dir, o)
 			must(t, w.mkdir("g"), w.mkdir("g/d"), w.mkdir("g/empty"), w.mkdir("h"))
 			must(t, w.put(10, "g/d/a", []byte("aaaa")), w.put(10, "g/b", []byte("old")), w.put(10, "g/b", []byte("b")))
@@ -127,7 +128,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-func resolve(t testing.TB, w *world, name string) tiers.Attr {
+func resolve(t testing.TB, w *world, name string) state.Attr {
 	t.Helper()
 	a, err := w.e.Resolve(context.Background(), name)
 	if err != nil {
@@ -141,7 +142,7 @@ func resolve(t testing.TB, w *world, name string) tiers.Attr {
 // (rule 5).
 func TestAdoptModified(t *testing.T) {
 	dir := shmDir(t)
-	o := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"p": {Pinned: true}}}
+	o := state.Options{Groups: map[block.GroupID]state.GroupOptions{"p": {Pinned: true}}}
 	w := open(t, dir, o)
 	must(t, w.mkdir("p"))
 	names := []string{"open", "open, synced before", "closed", "synced", "not changed", "p/open", "x.lock", "x.tmp"}
@@ -186,7 +187,7 @@ func TestAdoptModified(t *testing.T) {
 // it has replaced (rule 5).
 func TestAdoptReplaced(t *testing.T) {
 	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{CapacityBytes: 256 * page})
+	w := open(t, dir, state.Options{CapacityBytes: 256 * page})
 	must(t, w.put(10, "a", []byte("old")))
 	old := resolve(t, w, "a") // who has looked it up may open it for a moment yet
 	_, err := w.e.Lookup(1, "a", by(10))
@@ -199,7 +200,7 @@ func TestAdoptReplaced(t *testing.T) {
 		t.Fatal("the block was not replaced")
 	}
 	w.crash()
-	n := open(t, dir, tiers.Options{})
+	n := open(t, dir, state.Options{})
 	defer n.close(false)
 	if got := n.content("a"); got != "ErrNotFound" {
 		t.Errorf("got %q, want nothing", got)
@@ -232,10 +233,10 @@ func TestAdoptShared(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			dir := shmDir(t)
-			w := open(t, dir, tiers.Options{})
+			w := open(t, dir, state.Options{})
 			must(t, row.do(w))
 			w.crash()
-			n := open(t, dir, tiers.Options{})
+			n := open(t, dir, state.Options{})
 			defer n.close(false)
 			for name, want := range map[string]string{"x.tmp": row.want, "a": nothing} {
 				if got := n.content(name); got != want {
@@ -308,7 +309,7 @@ func TestAdoptRecords(t *testing.T) {
 					t.Errorf("Open panics: %v", r)
 				}
 			}()
-			w := open(t, dir, tiers.Options{})
+			w := open(t, dir, state.Options{})
 			defer w.close(false)
 			files := 0
 			for name, data := range tc.want {
@@ -333,13 +334,13 @@ func TestAdoptRecords(t *testing.T) {
 // committed last, and evicts the rest.
 func TestAdoptShrinks(t *testing.T) {
 	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{CapacityBytes: 8 * page})
+	w := open(t, dir, state.Options{CapacityBytes: 8 * page})
 	must(t, w.mkdir("g"))
 	for _, n := range []string{"g/1", "g/2", "g/3", "g/4"} {
 		must(t, w.put(10, n, make([]byte, 2*page)))
 	}
 	w.crash()
-	n := open(t, dir, tiers.Options{CapacityBytes: 4 * page})
+	n := open(t, dir, state.Options{CapacityBytes: 4 * page})
 	defer n.close(false)
 	names, err := n.names(10, "g")
 	must(t, err)
@@ -354,7 +355,7 @@ func TestAdoptShrinks(t *testing.T) {
 // TestClose: a close that does not keep frees everything (A11).
 func TestClose(t *testing.T) {
 	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{})
+	w := open(t, dir, state.Options{})
 	must(t, w.mkdir("g"), w.put(10, "g/a", []byte("x")))
 	w.close(false)
 	if _, err := os.Stat(filepath.Join(dir, "s")); !errors.Is(err, os.ErrNotExist) {
@@ -367,7 +368,7 @@ func TestClose(t *testing.T) {
 
 // TestOptions: Open reports every violation.
 func TestOptions(t *testing.T) {
-	for _, o := range []tiers.Options{
+	for _, o := range []state.Options{
 		{},
 		{CapacityBytes: 100},
 		{CapacityBytes: 1 << 20, HighWatermark: 2},
@@ -381,9 +382,9 @@ func TestOptions(t *testing.T) {
 	s, err := mem.Open(context.Background(), mem.Options{Dir: shmDir(t) + "/s", SizeBytes: 1 << 20, NoMount: true})
 	must(t, err)
 	defer s.Close(false)
-	for _, o := range []tiers.Options{
+	for _, o := range []state.Options{
 		{Primary: s, CapacityBytes: 1 << 20, Policy: "random"},
-		{Primary: s, CapacityBytes: 1 << 20, Groups: map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 2 << 20}}},
+		{Primary: s, CapacityBytes: 1 << 20, Groups: map[block.GroupID]state.GroupOptions{"g": {QuotaBytes: 2 << 20}}},
 	} {
 		if e, err := tiers.Open(context.Background(), o); err == nil {
 			e.Close(context.Background(), false)

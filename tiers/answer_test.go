@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -63,7 +63,7 @@ func TestLyingTier(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			l := &liar{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}
-			w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: l}}}, l.Reference)
+			w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: l}}}, l.Reference)
 			defer w.close(false)
 			must(t, w.mkdir("g"), w.put(10, "g/kept", []byte("before")))
 			w.evict("memory", "g/kept")

@@ -18,6 +18,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/invariant"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // asking is the tier of a node that knows nothing by itself: of what others have, Locate finds what was asked for.
@@ -109,12 +111,12 @@ func (n *asking) lapse(tell bool, paths ...string) {
 }
 
 // newNarrowCrowd starts n engines, the second of which is narrow and returned.
-func newNarrowCrowd(t *testing.T, n int, o tiers.Options) (c *crowd, b *node, others *asking) {
-	all := make([]tiers.Options, n)
+func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, others *asking) {
+	all := make([]state.Options, n)
 	for i := range all {
 		all[i] = o
 	}
-	c = newCrowdWith(t, tiers.CascadeOff, func(nd *node) driver.Tier {
+	c = newCrowdWith(t, state.CascadeOff, func(nd *node) driver.Tier {
 		f := &far{nd}
 		if nd.n != 1 {
 			return f
@@ -134,7 +136,7 @@ func (w *waits) MayWait() { w.n++ }
 // thread is told before. What is here already, and what others do not tell of, is not asked for.
 func TestAskLookup(t *testing.T) {
 	clock := newTestClock()
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{Now: clock.now})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{Now: clock.now})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("content")))
@@ -182,10 +184,10 @@ func TestAskLookupAllocs(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("the checks of this build allocate")
 	}
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	must(t, b.mkdir("g"))
-	paths, out := make([][]byte, 300), make([]tiers.Place, 300)
+	paths, out := make([][]byte, 300), make([]names.Place, 300)
 	for i := range paths {
 		paths[i] = fmt.Appendf(nil, "g/%d", i)
 		must(t, b.put(10, string(paths[i]), nil))
@@ -195,38 +197,16 @@ func TestAskLookupAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		at, _ := b.e.Lookup(dir, "7", by(10))
 		b.forget(at.ID)
-		b.e.Presences(paths, tiers.PresenceOptions{Lease: true}, out)
+		b.e.Presences(paths, names.PresenceOptions{Lease: true}, out)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	others.wantAsks()
 }
 
-// TestAskLost: what the node learned by asking and knows no more is forgotten, and asked for again. A directory that a
-// process has looked up is this node's own then.
-func TestAskLost(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	must(t, c.nodes[0].mkdir("g"), c.nodes[0].put(10, "g/x", []byte("content")))
-	c.tell()
-	for i := range 2 {
-		at, err := b.lookup(10, "g/x")
-		must(t, err)
-		others.wantAsks([]string{"g", "g/x"}[i:]...)
-		others.lapse(true, "g/x", "g")
-		if got := b.entries(); got != "g" {
-			t.Errorf("entries %q", got)
-		}
-		b.forget(at.ID)
-	}
-	if got := b.reads("g/x"); got != "content" {
-		t.Errorf("read %q", got)
-	}
-}
-
 // TestAskBlocked: while one look-up waits for others, the engine goes on.
 func TestAskBlocked(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	must(t, c.nodes[0].put(10, "x", []byte("content")), b.put(10, "own", []byte("own")))
 	c.tell()
@@ -254,7 +234,7 @@ func TestAskBlocked(t *testing.T) {
 
 // TestAskCancelled: a question ends with the engine, and that of a prefetch with its ctx, too. They are misses then.
 func TestAskCancelled(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	a := c.nodes[0]
 	defer a.close(false)
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("content")))
@@ -290,10 +270,10 @@ func TestAskCancelled(t *testing.T) {
 
 // TestAskPresences: many names of all kinds take one question, about those of which the node knows nothing.
 func TestAskPresences(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	must(t, b.mkdir("g"))
-	var names, ask []string
+	var paths, ask []string
 	for i := range 10_000 {
 		name := fmt.Sprintf("far/%04d", i)
 		switch i % 4 {
@@ -308,12 +288,12 @@ func TestAskPresences(t *testing.T) {
 		default:
 			ask = append(ask, name)
 		}
-		names = append(names, name)
+		paths = append(paths, name)
 	}
 	b.hear(0, "far", driver.Located{Seq: 10, Mode: 0o040755}, true)
 	others.forget() // what was asked before this node's own blocks were made
 	before := b.e.Stats().Counters
-	if got := b.states(tiers.PresenceOptions{Lease: true}, names...); got != strings.Repeat("m.2.", 2500) {
+	if got := b.states(names.PresenceOptions{Lease: true}, paths...); got != strings.Repeat("m.2.", 2500) {
 		t.Error("wrong states")
 	}
 	others.wantAsks(strings.Join(append([]string{"far"}, ask...), " "))
@@ -325,7 +305,7 @@ func TestAskPresences(t *testing.T) {
 	others.wantAsks("far/0003")
 	b.wantStates("2m", "far/0002", "g/0")
 	others.wantAsks()
-	for _, name := range names {
+	for _, name := range paths {
 		b.hear(0, name, driver.Located{}, false)
 	}
 }
@@ -333,12 +313,12 @@ func TestAskPresences(t *testing.T) {
 // TestAskPresencesViewer: whether a user may read what others have depends on the directories above, so they are asked
 // for, too, each once.
 func TestAskPresencesViewer(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")))
 	c.tell()
-	user := tiers.PresenceOptions{As: &event.Viewer{UID: 77}}
+	user := names.PresenceOptions{As: &event.Viewer{UID: 77}}
 	want := func(want string, names ...string) {
 		t.Helper()
 		if got := b.states(user, names...); got != want {
@@ -361,7 +341,7 @@ func TestAskPresencesViewer(t *testing.T) {
 
 // TestAskPrefetch: the whole way to a block is asked for at once. Of very many blocks those that come soon are asked for.
 func TestAskPrefetch(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")), b.put(10, "own", nil))
@@ -380,23 +360,10 @@ func TestAskPrefetch(t *testing.T) {
 	others.wantAsks(strings.Join(names[:1024], " "), strings.Join(names[1024:], " "))
 }
 
-// TestAskWhy: whether another node has a block is asked before something else is said.
-func TestAskWhy(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	must(t, c.nodes[0].mkdir("g"), c.nodes[0].put(10, "g/x", []byte("content")), b.put(10, "own", nil))
-	c.tell()
-	others.wantAsks("own")
-	b.wantVerdict("g/x", "present tier=peer")
-	b.wantVerdict("g/none", "never_stored")
-	b.wantVerdict("own", "present tier=memory")
-	others.wantAsks("g g/x", "g/none")
-}
-
 // TestAskDirs: a directory of this node that others have, too, is listed with their names. It is neither removed nor
 // renamed nor replaced, and of one that no other has they are asked nothing but that.
 func TestAskDirs(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 2, state.Options{})
 	defer c.close()
 	b.e.SetListWait(time.Minute)
 	a := c.nodes[0]
@@ -448,7 +415,7 @@ func TestAskDirs(t *testing.T) {
 // TestAskStale: an open of a version that its holder lost, of which the node knows nothing any more, is asked for again and finds
 // a later version.
 func TestAskStale(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 3, tiers.Options{})
+	c, b, others := newNarrowCrowd(t, 3, state.Options{})
 	defer c.close()
 	first, third := c.nodes[0], c.nodes[2]
 	must(t, first.put(10, "x", []byte("older")), third.put(10, "x", []byte("newer")))
@@ -458,7 +425,7 @@ func TestAskStale(t *testing.T) {
 	first.evict("x")
 	b.hear(2, "x", located(holding(t, third, "x")), true)
 	others.lapse(false, "x")
-	if _, err := b.openReadID(10, at.ID); !errors.Is(err, tiers.ErrStale) {
+	if _, err := b.openReadID(10, at.ID); !errors.Is(err, state.ErrStale) {
 		t.Errorf("open: %v", err)
 	}
 	b.forget(at.ID)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -20,8 +20,8 @@ import (
 // names and raw files of pinned groups do not (A13, A44).
 func TestCascade(t *testing.T) {
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{Direct: true})
-	w := openLower(t, shmDir(t), tiers.Options{
-		CapacityBytes: 256 * page, Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
+	w := openLower(t, shmDir(t), state.Options{
+		CapacityBytes: 256 * page, Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}},
 	}, disk, peer)
 	defer w.close(false)
 	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.mkdir("g/tmp"), w.mkdir("raw"))
@@ -77,8 +77,8 @@ func TestCascade(t *testing.T) {
 func TestCascadeQueue(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
 	release := disk.Hold(tiertest.OpStore)
-	w := openLower(t, shmDir(t), tiers.Options{
-		CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 3 * page}},
+	w := openLower(t, shmDir(t), state.Options{
+		CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 3 * page}},
 	}, disk)
 	defer w.close(false)
 	for i := range 12 {
@@ -100,50 +100,6 @@ func TestCascadeQueue(t *testing.T) {
 	w.wantWhere("large", "[memory disk]")
 }
 
-// TestCascadeJobs: a job has at most 32 blocks and 8 MiB, but a larger block goes
-// alone (B16, A30), and never two blocks of one key.
-func TestCascadeJobs(t *testing.T) {
-	var mu sync.Mutex
-	var jobs [][]int64
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
-		mu.Lock()
-		defer mu.Unlock()
-		var sizes []int64
-		for _, b := range j.Blocks {
-			sizes = append(sizes, b.Size)
-		}
-		jobs = append(jobs, sizes)
-	}})
-	release := disk.Hold(tiertest.OpStore)
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 40 << 20, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 40 << 20}}}, disk)
-	defer w.close(false)
-	for i := range 4 { // as many jobs as may be under way, so that the rest waits
-		must(t, w.put(10, fmt.Sprintf("first%d", i), []byte("x")))
-		must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, i+1))
-	}
-	for i := range 40 {
-		must(t, w.put(10, fmt.Sprint(i), []byte("x")))
-	}
-	must(t, w.put(10, "large", make([]byte, 9<<20)), w.put(10, "small", []byte("x")))
-	must(t, w.put(10, "5m", make([]byte, 5<<20)), w.put(10, "4m", make([]byte, 4<<20)))
-	release()
-	w.quiesce()
-	n := 0
-	for _, sizes := range jobs {
-		var sum int64
-		for _, s := range sizes {
-			sum += s
-		}
-		n += len(sizes)
-		if len(sizes) > 32 || sum > 8<<20 && len(sizes) > 1 {
-			t.Errorf("a job of %d blocks, %d bytes", len(sizes), sum)
-		}
-	}
-	if n != 48 || len(jobs) > 12 {
-		t.Errorf("%d blocks in %d jobs", n, len(jobs))
-	}
-}
-
 // TestCascadeRefused: a tier without room, without budget, or out of order leaves the
 // block in memory, where it is read and evicted as without that tier; the counters
 // tell (A31).
@@ -158,11 +114,11 @@ func TestCascadeRefused(t *testing.T) {
 		{"budget", tiertest.ReferenceOptions{BudgetBytes: 4 * page}, false, 1, 0},
 		{"offline", tiertest.ReferenceOptions{}, true, 0, 1},
 		{"error", tiertest.ReferenceOptions{Faults: tiertest.NewPlan(tiertest.Rule{
-			Op: tiertest.OpStore, Nth: 2, Fault: tiertest.Fault{Err: block.ErrUnavailable}})}, false, 0, 1},
+			Op: tiertest.OpStore, Nth: 2, Fault: tiertest.Fault{Err: block.ErrInvalid}})}, false, 0, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			disk := tiertest.NewReference(t, row.opts)
-			w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page}, disk)
+			w := openLower(t, shmDir(t), state.Options{CapacityBytes: 16 * page}, disk)
 			defer w.close(false)
 			if row.fail {
 				disk.Fail(errors.New("pulled"))
@@ -198,7 +154,7 @@ func TestCascadeRefused(t *testing.T) {
 // yet; when it is, it goes.
 func TestOverrunSpares(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 8 * page, HeadroomBytes: 8 * page}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 8 * page, HeadroomBytes: 8 * page}, disk)
 	release := disk.Hold(tiertest.OpStore)
 	must(t, w.put(10, "a", fill("6p", "a")))
 	f, err := w.create(10, "b", false, true)
@@ -276,7 +232,7 @@ func TestCascadeOrder(t *testing.T) {
 			for _, row := range cascadeOrders {
 				t.Run(fmt.Sprintf("%s queued=%v plain=%v", row.name, queued, plain), func(t *testing.T) {
 					disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-					o := tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 32 * page}}}
+					o := state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 32 * page}}}
 					if plain {
 						o.Secondaries[0].Tier = bare{disk}
 					}
@@ -338,8 +294,8 @@ func (w *lower) wantHeld(r *tiertest.Reference, want string) {
 // is there, also in a tier that is not the first and cannot make durable.
 func TestCascadeSync(t *testing.T) {
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{
-		{Cascade: tiers.CascadeOff}, {Tier: bare{peer}, Cascade: tiers.CascadeSync},
+	w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{
+		{Cascade: state.CascadeOff}, {Tier: bare{peer}, Cascade: state.CascadeSync},
 	}}, disk, peer)
 	defer w.close(false)
 	must(t, w.put(10, "b.tmp", []byte("b")))
@@ -371,7 +327,7 @@ func TestCascadeSync(t *testing.T) {
 // TestSecondHit: a tier with admission gets what was used twice.
 func TestSecondHit(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{SecondHit: true}}}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{SecondHit: true}}}, disk)
 	defer w.close(false)
 	for _, name := range []string{"once", "read", "written", "synced"} {
 		must(t, w.put(10, name, []byte("1")))
@@ -394,7 +350,7 @@ func TestSecondHit(t *testing.T) {
 // it leaves on request. What was removed before that was never written. fsync copies at once (A13).
 func TestCascadeOnEvict(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOnEvict}}}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}}}, disk)
 	defer w.close(false)
 	for i := range 16 {
 		must(t, w.put(10, fmt.Sprint(i), fill("4p", fmt.Sprintf("%x", i))))
@@ -431,8 +387,8 @@ func TestCascadeOnEvictFlow(t *testing.T) {
 	for _, policy := range []string{"lru", "arc", "s3fifo"} {
 		t.Run(policy, func(t *testing.T) {
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-			w := openLower(t, shmDir(t), tiers.Options{
-				CapacityBytes: 256 * page, Policy: policy, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOnEvict}},
+			w := openLower(t, shmDir(t), state.Options{
+				CapacityBytes: 256 * page, Policy: policy, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}},
 			}, disk)
 			defer w.close(false)
 			const blocks = 400

@@ -13,6 +13,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // crowdModel drives a crowd at random.
@@ -69,10 +71,10 @@ func crowdRounds(t *testing.T, rounds int) {
 }
 
 func (m *crowdModel) run(round int) {
-	o := tiers.Options{CapacityBytes: 12 * page, Now: m.clock.now, PromoteTimeout: patience}
-	cascade := tiers.CascadeOff
+	o := state.Options{CapacityBytes: 12 * page, Now: m.clock.now, PromoteTimeout: patience}
+	cascade := state.CascadeOff
 	if round%2 == 1 {
-		cascade = tiers.CascadeAsync
+		cascade = state.CascadeAsync
 	}
 	m.c = newCrowdOf(m.t, cascade, o, o, o, o)
 	defer m.c.close()
@@ -223,18 +225,18 @@ func (m *crowdModel) renameDir(nd *node) (string, error) {
 }
 
 // found runs do with what a node finds under some name.
-func (m *crowdModel) found(nd *node, do func(a *tiers.Attr) error) (string, error) {
+func (m *crowdModel) found(nd *node, do func(a *state.Attr) error) (string, error) {
 	name := m.file()
 	a, err := nd.lookup(10, name)
 	if err != nil {
 		return name, m.check(err, block.ErrNotFound)
 	}
 	defer nd.forget(a.ID)
-	return name, m.check(do(&a), block.ErrNotFound, block.ErrNoSpace, tiers.ErrStale)
+	return name, m.check(do(&a), block.ErrNotFound, block.ErrNoSpace, state.ErrStale)
 }
 
 func (m *crowdModel) fsync(nd *node) (string, error) {
-	return m.found(nd, func(a *tiers.Attr) error { return nd.e.Fsync(context.Background(), a.ID) })
+	return m.found(nd, func(a *state.Attr) error { return nd.e.Fsync(context.Background(), a.ID) })
 }
 
 func (m *crowdModel) take(nd *node) (string, error) {
@@ -254,7 +256,7 @@ func (m *crowdModel) take(nd *node) (string, error) {
 }
 
 func (m *crowdModel) truncate(nd *node) (string, error) {
-	return m.found(nd, func(a *tiers.Attr) error {
+	return m.found(nd, func(a *state.Attr) error {
 		return nd.e.TruncateName(context.Background(), a.ID, by(10), 0)
 	})
 }
@@ -277,8 +279,8 @@ func (m *crowdModel) openToEmpty(nd *node) (string, error) {
 		m.clock.add(5 * time.Second)
 		nd.e.Expire()
 	}()
-	return m.found(nd, func(a *tiers.Attr) error {
-		h, err := nd.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{Truncate: true})
+	return m.found(nd, func(a *state.Attr) error {
+		h, err := nd.e.OpenWrite(context.Background(), a.ID, by(10), openfile.WriteOptions{Truncate: true})
 		if err != nil {
 			return err
 		}
@@ -290,12 +292,12 @@ func (m *crowdModel) openToEmpty(nd *node) (string, error) {
 
 func (m *crowdModel) expire(nd *node) (string, error) {
 	defer m.c.nodes[m.rng.IntN(4)].e.Expire()
-	return m.found(nd, func(a *tiers.Attr) error { return nd.e.SetTTL(a.ID, 20*time.Millisecond) })
+	return m.found(nd, func(a *state.Attr) error { return nd.e.SetTTL(a.ID, 20*time.Millisecond) })
 }
 
 func (m *crowdModel) attributes(nd *node) (string, error) {
 	mode, mtime := uint32(0o600), int64(m.rng.IntN(1<<40))
-	return m.found(nd, func(a *tiers.Attr) error {
+	return m.found(nd, func(a *state.Attr) error {
 		_, err := nd.e.SetAttr(a.ID, tiers.Change{Mode: &mode, Mtime: &mtime})
 		return err
 	})

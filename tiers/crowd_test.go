@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -66,29 +67,29 @@ type node struct {
 
 // newCrowd starts n engines with the same options and a disk tier each, to which only
 // fsync copies.
-func newCrowd(t *testing.T, n int, o tiers.Options) *crowd {
-	all := make([]tiers.Options, n)
+func newCrowd(t *testing.T, n int, o state.Options) *crowd {
+	all := make([]state.Options, n)
 	for i := range all {
 		all[i] = o
 	}
-	return newCrowdOf(t, tiers.CascadeOff, all...)
+	return newCrowdOf(t, state.CascadeOff, all...)
 }
 
 // newCrowdOf starts an engine for each of the options.
-func newCrowdOf(t *testing.T, cascade tiers.CascadeMode, all ...tiers.Options) *crowd {
+func newCrowdOf(t *testing.T, cascade state.CascadeMode, all ...state.Options) *crowd {
 	return newCrowdWith(t, cascade, func(nd *node) driver.Tier { return &far{nd} }, all...)
 }
 
 // newCrowdWith is newCrowdOf with other tiers that stand for the others.
-func newCrowdWith(t *testing.T, cascade tiers.CascadeMode, others func(nd *node) driver.Tier, all ...tiers.Options) *crowd {
+func newCrowdWith(t *testing.T, cascade state.CascadeMode, others func(nd *node) driver.Tier, all ...state.Options) *crowd {
 	c := &crowd{t: t}
 	for i, o := range all {
 		nd := &node{n: i, crowd: c, known: make([]map[string]driver.Located, len(all)), graves: map[string]uint64{}, watched: map[string]bool{}, deaf: map[int]bool{}}
 		nd.disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
 		o = patient(o)
 		o.Secondaries = append(slices.Clone(o.Secondaries),
-			tiers.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
-			tiers.SecondaryOptions{Name: "peer", Tier: others(nd), Cascade: tiers.CascadeOff})
+			state.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
+			state.SecondaryOptions{Name: "peer", Tier: others(nd), Cascade: state.CascadeOff})
 		nd.world = open(t, shmDir(t), o)
 		nd.hold = true
 		nd.event = nd.e.Events().Next()

@@ -3,10 +3,9 @@
 //
 //	Engine  all of it; methods may be called in parallel
 //
-// Engine is made of rooms, a package each: writing, names, space, lower and elsewhere. They share a state.State: the lock,
-// the index, the accounts. No room imports another: each declares in its rooms.go what it needs of the others, and
-// engine.go wires them. This package has what concerns all of them: start and end, adoption, statistics, verdicts.
-// docs/architecture.md says more.
+// Engine stands on the packages openfile, transfer, memory and names, each of which calls only those after it. They share
+// a state.State: the lock, the index, the accounts. This package has what needs several of them: start and end, adoption,
+// statistics, attributes, eviction on request, the exchange with other nodes. docs/architecture.md says more.
 //
 // The engine uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages:
 // draft (writing), room (accounts of memory), fate (why a block is not there).
@@ -21,7 +20,7 @@
 //  3. Flush, or Rename to a name that is not temporary, commits. The engine takes size and time from the file. All
 //     processes see the name. The block enters the eviction order of its group. The event log gets an event. One
 //     xattr on the file makes the block survive a crash of the process.
-//  4. When the last handle for writing is closed, the block joins the queue of each secondary tier (package lower). The
+//  4. When the last handle for writing is closed, the block joins the queue of each secondary tier (package transfer). The
 //     tier copies it in batches and computes its checksum on the way. Only Fsync waits for that, and close where the
 //     cascade is synchronous. A file that may still be written meanwhile is Volatile.
 //
@@ -33,7 +32,7 @@
 //  3. CloseRead unpins it.
 //
 // A hollow block is in secondary tiers only: it has its name and attributes, but no bytes
-// in memory. Opening it promotes it (package lower):
+// in memory. Opening it promotes it (package transfer):
 //
 //  1. The first open makes room, and evicts for it if it must. It makes a file of the primary tier with its pages
 //     allocated. Later opens wait for the same promotion.
@@ -46,7 +45,7 @@
 // # Asking ahead
 //
 // Presences looks up thousands of names with few holds of the lock (package names). Prefetch promotes lists of blocks
-// ahead of use, a bounded number of bytes at a time (package lower). Hint does the same, and no caller waits. In the
+// ahead of use, a bounded number of bytes at a time (package transfer). Hint does the same, and no caller waits. In the
 // queues of the tiers these blocks come after those that a caller waits for. Jobs lists the loads under way. An open
 // that would come after its deadline is a miss: at once, if the recent speed of the tier predicts it, else when the
 // time is up (lane.Predictor). Why remembers what became of names (package fate).
@@ -63,7 +62,7 @@
 // # Other nodes
 //
 // One secondary tier may be a Remote: it stands for the other nodes. A cluster has more blocks than a node has memory
-// for, so the blocks of others have no entries until a caller asks for their names (package elsewhere). A look-up that finds no
+// for, so the blocks of others have no entries until a caller asks for their names (package names). A look-up that finds no
 // entry asks Remote.Locate, which answers from memory. From then on the block is hollow as others are: its open
 // promotes it. If the Remote does not know all names (Asker), a look-up of one that it does not know asks other nodes,
 // without a lock, and looks once more.
@@ -72,8 +71,9 @@
 // (Observe). So the later of two versions has the higher number wherever they were made, as far as the maker knew of
 // the other. Names that are removed, replaced or renamed leave a Grave. A grave voids the versions of its name with a
 // lower number (Remote.Bury there, Supersede here). Two nodes may store one name at the same time, each without the
-// other's version when it began. Then both keep theirs. So a clock that is wrong sets the numbers of all nodes, until
-// the others get there: they need not be times. A number that no clock gives is ignored, with all that came with it.
+// other's version when it began. Then both keep theirs, unless one has changed a block in place: its bytes differ, and
+// the later version stays. So a clock that is wrong sets the numbers of all nodes, until the others get there: they need
+// not be times. A number that no clock gives is ignored, with all that came with it.
 //
 // A name that is removed or renamed away gets its grave before the lock is released, so that no look-up finds it
 // elsewhere meanwhile. A replaced name gets its grave afterwards, because the new version has the name here already.
@@ -84,21 +84,21 @@
 // within its lease, though the other holders may evict it as well. Otherwise a node could read, in the time of a lease,
 // no more of the others' blocks than fit into its memory.
 //
-// This node tells the others what is in its own memory and on its own devices (package elsewhere); the event log says when
+// This node tells the others what is in its own memory and on its own devices (package names); the event log says when
 // that changes. It lends blocks and takes copies on request.
 //
 // # Writing
 //
 // Package draft has the rules. A name is one file. A file is opened for writing in place, except that O_TRUNC on a block
 // begins anew, and that a new file is private to its own process until it is committed. File has the states and how they
-// show in an entry. limbo.go of package writing has the blocks that were replaced and can still be opened for a moment.
+// show in an entry.
 //
 // # Several kernels
 //
 // With Options.Kernels several kernels refer to an entry, each with names and attributes of its own (package state).
 // Lookups, Opens and Lease of an entry count for all kernels together, so a front gives back exactly what its kernel
 // had. Invalidate also reports changes that one of the kernels asked for. It reports late, so a kernel may open what a
-// name meant before. A block without a name is then ErrStale, once, and the kernel looks again. A block that
+// name meant before. A block without a name is then ErrStale, and the kernel looks again. A block that
 // is still there, under another name now, cannot be reported in time. A thread is known by its kernel and its id.
 // Abandon ends the handles of a kernel that is gone.
 //
@@ -144,7 +144,7 @@
 //	File.ends         one handle of a file ends at a time; held as File.commits is
 //	File.commits      one file's bytes and its entry are brought in line; held across an fstat and one
 //	                  fsetxattr on tmpfs
-//	drafts.records    a stripe: orders the writers of one record; held across one
+//	Files.records     a stripe: orders the writers of one record; held across one
 //	                  fsetxattr on tmpfs
 //	State.Mu          all tables and accounts; short sections, no system call, no
 //	                  callback but those methods of Remote that do not block, no

@@ -7,34 +7,27 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/elsewhere"
+	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
-	"github.com/kvfs/kvfs/tiers/lower"
+	"github.com/kvfs/kvfs/tiers/memory"
 	"github.com/kvfs/kvfs/tiers/names"
-	"github.com/kvfs/kvfs/tiers/space"
+	"github.com/kvfs/kvfs/tiers/openfile"
 	"github.com/kvfs/kvfs/tiers/state"
-	"github.com/kvfs/kvfs/tiers/writing"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // Engine is the store: names, blocks, and the tiers of each block. It decides what may be evicted. All methods may be
-// called in parallel. See doc.go for the lock order and for a load and a store step by step.
-//
-// Its methods are those of its rooms, which are packages below this one, and say there in full what they do. The rooms
-// share a state.State.
-type Engine struct{ core *core }
+// called in parallel. What one package of the engine does alone are its methods; those of Engine itself need several. See
+// doc.go for the lock order and for a load and a store step by step.
+type Engine struct {
+	*names.Names
+	*memory.Memory
+	*transfer.Transfer
+	*openfile.Files
 
-// core is the rooms and what they share.
-type core struct {
-	*state.State
-
-	names     *names.Room
-	writing   *writing.Room
-	space     *space.Room
-	lower     *lower.Room
-	elsewhere *elsewhere.Room
-	verdicts  *verdicts
-	report    *report
+	st      *state.State
+	streams state.Allowance // bytes lent from files of lendStream
 }
 
 // Open makes an engine over opts.Primary and adopts the files that an earlier process left there. It fails with all
@@ -44,12 +37,12 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 		return nil, err
 	}
 	e := newEngine(opts)
-	if err := e.core.space.OpenRoom(); err != nil {
+	if err := e.Memory.OpenRoom(); err != nil {
 		return nil, err
 	}
-	e.core.lower.AddSecondaries()
-	e.core.MeterReuse()
-	a := &adoption{e.core}
+	e.Transfer.AddSecondaries()
+	e.st.MeterReuse()
+	a := &adoption{e}
 	if err := a.adopt(); err != nil {
 		return nil, err
 	}
@@ -57,62 +50,70 @@ func Open(ctx context.Context, opts state.Options) (*Engine, error) {
 		return nil, err
 	}
 	a.shrinkAdopted()
-	if _, err := e.core.space.Look(); err != nil {
+	if _, err := e.Memory.Look(); err != nil {
 		return nil, err
 	}
-	e.core.CheckCountsLocked()
-	e.core.Mu.SetCheck(e.core.CheckLocked)
-	ctx, e.core.Cancel = context.WithCancel(context.WithoutCancel(ctx))
-	e.core.Ctx = ctx
-	for _, s := range e.core.Tiers {
-		e.core.Work.Go(func() { s.Run(ctx) }) // ends when Close cancels ctx
+	e.st.CheckCountsLocked()
+	e.st.Mu.SetCheck(e.st.CheckLocked)
+	ctx, e.st.Cancel = context.WithCancel(context.WithoutCancel(ctx))
+	e.st.Ctx = ctx
+	for _, s := range e.st.Tiers {
+		e.st.Work.Go(func() { s.Run(ctx) }) // ends when Close cancels ctx
 	}
-	e.core.Work.Go(func() { e.core.space.RunEvictor(ctx) }) // likewise
-	e.core.Work.Go(func() { e.runExpiry(ctx) })             // likewise
+	e.st.Work.Go(func() { e.Memory.RunEvictor(ctx) }) // likewise
+	e.st.Work.Go(func() { e.runExpiry(ctx) })         // likewise
 	return e, nil
 }
 
-// newEngine makes an engine with all its rooms, each of which sees the others by the interfaces that it declares. The
-// engine has no secondary tier and no names yet.
+// newEngine makes an engine that has no secondary tier and no names yet.
 func newEngine(opts state.Options) *Engine {
-	c := &core{State: state.New(opts)}
-	c.names, c.writing, c.space = names.New(c.State), writing.New(c.State), space.New(c.State)
-	c.lower, c.elsewhere = lower.New(c.State), elsewhere.New(c.State)
-	c.verdicts, c.report = &verdicts{c}, &report{c}
-	c.names.Connect(c.elsewhere, c.lower, c.writing)
-	c.writing.Connect(c.elsewhere, c.lower, c.names, c.space)
-	c.space.Connect(c.elsewhere, c.lower, c.names, c.writing)
-	c.lower.Connect(c.elsewhere, c.names, c.space, c.verdicts, c.writing)
-	c.elsewhere.Connect(c.lower, c.names, c.writing)
-	c.Recorder = c.writing
-	return &Engine{c}
+	st := state.New(opts)
+	nm := names.New(st)
+	mem := memory.New(st, nm)
+	tr := transfer.New(st, nm, mem)
+	files := openfile.New(st, nm, mem, tr)
+	nm.Copies, mem.Clean, st.Recorder = tr, tr.CleanLocked, files
+	return &Engine{Names: nm, Memory: mem, Transfer: tr, Files: files, st: st}
 }
 
 // Close stops the background work and closes the tiers. If keep is set, the primary tier keeps the committed blocks
 // for a later process. The caller closes all files first, and calls Drain if blocks that are not copied down yet
 // matter. ctx bounds the wait for secondary tiers.
 func (e *Engine) Close(ctx context.Context, keep bool) error {
-	e.core.Mu.Lock()
-	if e.core.Mu.Closed {
-		e.core.Mu.Unlock()
+	e.st.Mu.Lock()
+	if e.st.Mu.Closed {
+		e.st.Mu.Unlock()
 		return nil
 	}
-	e.core.Mu.Closed = true
-	e.core.CheckCountsLocked()
-	for _, s := range e.core.Tiers {
+	e.st.Mu.Closed = true
+	e.st.CheckCountsLocked()
+	for _, s := range e.st.Tiers {
 		s.StopLocked()
 	}
-	files := slices.Collect(maps.Values(e.core.Mu.Files))
-	e.core.Mu.Unlock()
-	e.core.Cancel()
-	e.core.Work.Wait()
-	err := e.core.lower.CloseTiers(ctx)
-	for _, f := range files {
-		f.CloseFile()
-	}
-	e.core.EventLog.Close()
-	return errors.Join(err, e.core.Primary.Close(keep))
+	files := slices.Collect(maps.Values(e.st.Mu.Files))
+	e.st.Mu.Unlock()
+	e.st.Cancel()
+	e.st.Work.Wait()
+	err := e.Transfer.CloseTiers(ctx)
+	e.st.Finish(&state.Gone{Files: files})
+	e.st.EventLog.Close()
+	return errors.Join(err, e.st.Primary.Close(keep))
 }
+
+// Lookup returns the entry called name in the directory parent, as the caller's process sees it.
+func (e *Engine) Lookup(parent index.ID, name string, by state.Caller) (state.Attr, error) {
+	a, hollow, err := e.Names.Lookup(parent, name, by)
+	if hollow && e.st.Opts.PromoteOnLookup {
+		e.Promote(e.st.Ctx, nil, a.ID, true)
+	}
+	return a, err
+}
+
+// Events returns the log of events about blocks.
+func (e *Engine) Events() *event.Log { return e.st.Events() }
+
+// Writing reports whether any file is being written.
+func (e *Engine) Writing() bool { return e.st.Writing() }
 
 // runExpiry removes files past their time to live, temporary files that were not open for
 // TempExpiry, private files that no process opens any more, and groups without files.
@@ -127,17 +128,17 @@ func (e *Engine) runExpiry(ctx context.Context) {
 		case <-t.C:
 		}
 		var g state.Gone
-		e.core.Mu.Lock()
-		e.core.space.ExpireLocked(&g)
-		e.core.Mu.Room.Forget()
-		line := e.core.SummarizeLocked(&lane.Batch{})
-		e.core.Mu.Unlock()
-		e.core.Finish(&g)
-		e.core.writing.ExpireFiles()
-		strays = e.core.elsewhere.SettleStrays(strays)
-		e.core.LogSummary(line)
-		e.core.writing.TellTouched()
-		e.core.lower.ExpirePromotions()
+		e.st.Mu.Lock()
+		e.Memory.ExpireLocked(&g)
+		e.st.Mu.Room.Forget()
+		line := e.st.SummarizeLocked(&lane.Batch{})
+		e.st.Mu.Unlock()
+		e.st.Finish(&g)
+		e.Files.ExpireFiles()
+		strays = e.Names.SettleStrays(strays)
+		e.st.LogSummary(line)
+		e.Files.TellTouched()
+		e.Transfer.ExpirePromotions()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // listed is a tier that does nothing but list blocks.
@@ -46,9 +47,9 @@ func BenchmarkEnumerate(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		e, err := tiers.Open(ctx, tiers.Options{
+		e, err := tiers.Open(ctx, state.Options{
 			Primary: store, CapacityBytes: 32 << 20,
-			Secondaries: []tiers.SecondaryOptions{{Name: "disk", Tier: &listed{blocks: 1_000_000}}},
+			Secondaries: []state.SecondaryOptions{{Name: "disk", Tier: &listed{blocks: 1_000_000}}},
 		})
 		if err != nil {
 			b.Fatal(err)

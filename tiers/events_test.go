@@ -7,15 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestEventLog: subscribers read at their own pace; one that falls behind sees
 // how much it missed, and none keeps a writer waiting (A39).
 func TestEventLog(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page})
 	ctx := context.Background()
 	log := w.e.Events()
 	const n = event.Ring/2 + 100
@@ -65,7 +65,7 @@ func TestEventLog(t *testing.T) {
 func TestEventLogWait(t *testing.T) {
 	dir := shmDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, dir, tiers.Options{})
+		w := open(t, dir, state.Options{})
 		log := w.e.Events()
 		type result struct {
 			ev  event.Event
@@ -112,7 +112,7 @@ func TestEventLogWait(t *testing.T) {
 
 // TestLate: what the kernel sends after the engine was closed does no harm.
 func TestLate(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
+	w := open(t, shmDir(t), state.Options{})
 	must(t, w.put(10, "b", []byte("x")))
 	f := w.write(10, "a", "x")
 	if err := w.e.Close(context.Background(), false); err != nil {

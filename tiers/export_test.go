@@ -4,153 +4,135 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"runtime"
 	"time"
-	"unsafe"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
-	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // SetListWait sets Options.ListWait.
-func (e *Engine) SetListWait(d time.Duration) { e.core.Opts.ListWait = d }
+func (e *Engine) SetListWait(d time.Duration) { e.st.Opts.ListWait = d }
 
 // Expire does at once what runExpiry does at each tick.
 func (e *Engine) Expire() {
 	var g state.Gone
-	e.core.Mu.Lock()
-	e.core.space.ExpireLocked(&g)
-	e.core.Mu.Unlock()
-	e.core.Finish(&g)
-	e.core.writing.ExpireFiles()
-	e.core.elsewhere.SettleStrays(e.core.elsewhere.SettleStrays(nil))
+	e.st.Mu.Lock()
+	e.Memory.ExpireLocked(&g)
+	e.st.Mu.Unlock()
+	e.st.Finish(&g)
+	e.Files.ExpireFiles()
+	e.Names.SettleStrays(e.Names.SettleStrays(nil))
 }
-
-// TellTouched does at once what runExpiry does at each tick.
-func (e *Engine) TellTouched() { e.core.writing.TellTouched() }
 
 // Resolve finds a path below the mount, without counting a reference. It fails with ErrNotFound.
 func (e *Engine) Resolve(_ context.Context, path string) (state.Attr, error) {
 	var g state.Gone
-	defer e.core.Finish(&g)
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	id := e.core.elsewhere.WalkLocked(path)
-	e.core.elsewhere.TellOutdatedLocked(&g)
-	if id == 0 || !e.core.Mu.Ix.At(id).Committed() {
+	defer e.st.Finish(&g)
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	id := e.Names.WalkLocked(path, &g)
+	if id == 0 || !e.st.Mu.Ix.At(id).Committed() {
 		return state.Attr{}, block.ErrNotFound
 	}
-	return e.core.names.AttrLocked(id, e.core.Mu.Ix.At(id)), nil
+	return e.Names.AttrLocked(id, e.st.Mu.Ix.At(id)), nil
 }
 
-// inside returns a field of what v points to, by the names of fields on the way. The caller holds the lock.
-func inside(v any, fields ...string) reflect.Value {
-	x := reflect.ValueOf(v)
-	for _, name := range fields {
-		x = reflect.Indirect(x).FieldByName(name)
-		x = reflect.NewAt(x.Type(), unsafe.Pointer(x.UnsafeAddr())).Elem()
-	}
-	return x
+// Promotions returns how many blocks are on their way into memory.
+func (e *Engine) Promotions() (n int) {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	return e.promotionsLocked()
 }
 
-// load is a promotion under way.
-type load struct {
-	waiters int
-	charge  int64
-	bill    room.Bill
-	done    chan struct{}
+func (e *Engine) promotionsLocked() (n int) {
+	e.st.Mu.Ix.Descend(index.Root, func(id index.ID, _ *index.Entry) bool {
+		if e.Transfer.PromotingLocked(id) != "" {
+			n++
+		}
+		return true
+	})
+	return n
 }
 
-// loadsLocked returns the promotions in maps of the room of loads.
-func (e *Engine) loadsLocked(maps ...string) (loads []load) {
-	for _, name := range maps {
-		m := inside(e.core.lower, "loads", name)
-		for _, k := range m.MapKeys() {
-			p := k // the map is a set
-			if name == "promotions" {
-				p = m.MapIndex(k)
-			}
-			v := reflect.NewAt(p.Type().Elem(), p.UnsafePointer()).Interface()
-			loads = append(loads, load{
-				waiters: int(inside(v, "waiters").Int()), charge: inside(v, "charge").Int(),
-				bill: inside(v, "bill").Interface().(room.Bill), done: inside(v, "done").Interface().(chan struct{}),
-			})
+// AtRest reports whether no load is queued or under way, and none has room in memory.
+func (e *Engine) AtRest() bool {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	return !e.loadingLocked() && e.st.Mu.Room.Used() == e.chargedLocked()
+}
+
+// loadingLocked reports whether a load is queued or under way.
+func (e *Engine) loadingLocked() bool {
+	for _, s := range e.st.Tiers {
+		if jobs, waiting := s.LoadJobsLocked(nil); len(jobs)+waiting > 0 {
+			return true
 		}
 	}
-	return loads
+	return e.promotionsLocked() > 0
 }
 
-// Waiting returns how many promotions are under way, and how many wait for them.
-func (e *Engine) Waiting() (promotions, waiters int) {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	for _, l := range e.loadsLocked("promotions") {
-		promotions++
-		waiters += l.waiters
+// chargedLocked returns what all entries cost.
+func (e *Engine) chargedLocked() (bytes int64) {
+	for id := index.Root; id < e.st.Mu.Ix.End(); id++ {
+		if e.st.Mu.Ix.Valid(id) && !e.st.Mu.Ix.At(id).IsDir() {
+			bytes += e.st.Mu.Charge(id, e.st.Mu.Ix.At(id))
+		}
 	}
-	return promotions, waiters
+	return bytes
 }
 
 // Quiesce waits until all promotions have ended and all stores, removals and updates
 // that were queued have been done.
 func (e *Engine) Quiesce(ctx context.Context) error {
 	for idle := false; ; {
-		e.core.Mu.Lock()
-		var done chan struct{}
-		for _, l := range e.loadsLocked("promotions", "orphans") {
-			done = l.done
-		}
+		e.st.Mu.Lock()
+		loading := e.loadingLocked()
 		was := idle
-		idle = true
-		told := make(chan struct{}, len(e.core.Tiers))
-		for _, s := range e.core.Tiers {
+		idle = !loading
+		told := make(chan struct{}, len(e.st.Tiers))
+		for _, s := range e.st.Tiers {
 			jobs, queued := s.StoreJobsLocked(nil)
 			idle = idle && len(jobs)+queued == 0 && !s.KeyedLocked()
 			s.AfterKeyedLocked(func() { told <- struct{}{} })
 		}
-		e.core.Mu.Unlock()
-		for range e.core.Tiers {
+		idle = idle && e.st.Mu.Room.Used() == e.chargedLocked()
+		e.st.Mu.Unlock()
+		for range e.st.Tiers {
 			select {
 			case <-told:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 		}
-		if done == nil && idle && was {
+		if idle && was {
 			return nil
 		}
-		if done == nil {
-			if err := e.core.lower.Drain(ctx); err != nil {
-				return err
-			}
-			continue
+		if err := errors.Join(e.DrainPresent(ctx), ctx.Err()); err != nil {
+			return err
 		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		runtime.Gosched()
 	}
 }
 
 // Copies returns what the engine believes a secondary tier to hold, by path.
 func (e *Engine) Copies(tier string) map[string]driver.Held {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
 	held := map[string]driver.Held{}
-	for _, s := range e.core.Tiers {
+	for _, s := range e.st.Tiers {
 		if s.Opts.Name != tier {
 			continue
 		}
-		e.core.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-			if en.Tiers&s.Bit != 0 {
-				h := driver.Held{Key: e.core.KeyLocked(id), Size: en.Size, Attrs: e.core.AttrsLocked(id, en)}
-				h.Sum.Sum, h.Sum.Valid = en.Sum, en.HasSum()
+		e.st.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+			if en.Tiers()&s.Bit != 0 {
+				h := driver.Held{Key: e.st.KeyLocked(id), Size: en.Size(), Attrs: e.st.AttrsLocked(id, en)}
+				h.Sum.Sum, h.Sum.Valid = en.Sum(), en.HasSum()
 				held[h.Key.Path()] = h
 			}
 			return true
@@ -164,13 +146,12 @@ type audit struct {
 	e    *Engine
 	errs []error
 
-	used, pinned, limbo, guessed, blocks, hollow, dirs int64
-	groups                                             map[*room.Group]int64
-	accounts                                           map[*room.Account]int64
-	pins                                               map[any]int64 // what users have pinned of a group or an account
-	ranked                                             map[any]int   // blocks in the order of a group or an account
-	files                                              map[*room.Group]int
-	leaving                                            map[index.ID]bool
+	used, pinned, blocks, hollow, dirs int64
+	groups                             map[*room.Group]int64
+	accounts                           map[*room.Account]int64
+	pins                               map[any]int64 // what users have pinned of a group or an account
+	files                              map[*room.Group]int
+	leaving                            map[index.ID]bool
 }
 
 func (a *audit) bad(format string, args ...any) {
@@ -181,23 +162,18 @@ func (a *audit) bad(format string, args ...any) {
 // is too slow to be an invariant of the lock. Handles may be open, and promotions
 // and stores under way.
 func (e *Engine) Audit() error {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	a := &audit{e: e, accounts: map[*room.Account]int64{}, pins: map[any]int64{}, ranked: map[any]int{}, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	a := &audit{e: e, accounts: map[*room.Account]int64{}, pins: map[any]int64{}, groups: map[*room.Group]int64{}, files: map[*room.Group]int{}, leaving: map[index.ID]bool{}}
 	a.leavingLocked()
 	for id, invalid := index.Root, 0; invalid < 5000; id++ {
-		if !e.core.Mu.Ix.Valid(id) {
+		if !e.st.Mu.Ix.Valid(id) {
 			invalid++
 			continue
 		}
 		a.entryLocked(id)
 	}
-	for _, l := range e.loadsLocked("promotions", "orphans") {
-		a.used += l.charge
-		a.pinned += l.charge
-		a.billed(l.bill, l.charge)
-	}
-	for _, s := range e.core.Tiers {
+	for _, s := range e.st.Tiers {
 		a.tierLocked(s)
 	}
 	check := func(what string, got, want int64) {
@@ -205,47 +181,45 @@ func (e *Engine) Audit() error {
 			a.bad("%s: account says %d, entries say %d", what, got, want)
 		}
 	}
-	check("usedBytes", e.core.Mu.Room.Used(), a.used)
-	check("pinnedBytes", e.core.Mu.Room.Pinned(), a.pinned)
-	check("limboBytes", inside(e.core.writing, "drafts", "limbo", "bytes").Int(), a.limbo)
-	check("guessedBytes", inside(e.core.writing, "opens", "guessed").Addr().Interface().(*state.Allowance).Taken(), a.guessed)
-	blocks, hollow := e.core.BlocksLocked()
+	loading := e.loadingLocked() // loads have room that no entry has yet
+	charged := func(what string, got, want int64) {
+		if !loading || got < want {
+			check(what, got, want)
+		}
+	}
+	charged("usedBytes", e.st.Mu.Room.Used(), a.used)
+	charged("pinnedBytes", e.st.Mu.Room.Pinned(), a.pinned)
+	blocks, hollow := e.st.Mu.Blocks()
 	check("blocks", blocks, a.blocks)
 	check("hollow", hollow, a.hollow)
-	check("dirFiles", inside(e.core.names, "names", "dirFiles").Int(), a.dirs)
-	for g := range e.core.Mu.Room.Groups() {
-		check(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
+	check("dirFiles", e.st.Mu.DirFiles(), a.dirs)
+	for g := range e.st.Mu.Room.Groups() {
+		charged(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
 		check(fmt.Sprintf("files of group %q", g.Name()), int64(g.Files()), int64(a.files[g]))
 		pins, _ := g.Pins()
 		check(fmt.Sprintf("pins of group %q", g.Name()), pins, a.pins[g])
 	}
-	for acc := range e.core.Mu.Room.Accounts() {
-		check(fmt.Sprintf("account of %+v", acc.Holder()), acc.Used(), a.accounts[acc])
+	for acc := range e.st.Mu.Room.Accounts() {
+		charged(fmt.Sprintf("account of %+v", acc.Holder()), acc.Used(), a.accounts[acc])
 		pins, _ := acc.Pins()
 		check(fmt.Sprintf("pins of %+v", acc.Holder()), pins, a.pins[acc])
-		check(fmt.Sprintf("order of %+v", acc.Holder()), int64(inside(acc, "order").Interface().(policy.Policy).Len()), int64(a.ranked[acc]))
 	}
 	return errors.Join(a.errs...)
 }
 
-// billed adds charge to what those who pay use.
-func (a *audit) billed(b room.Bill, charge int64) {
-	a.groups[b.Group] += charge
-	for _, acc := range inside(&b, "accounts").Interface().([2]*room.Account) {
-		a.accounts[acc] += charge
+// billed adds charge to what those who pay for an entry use.
+func (a *audit) billed(en *index.Entry, charge int64) {
+	a.groups[a.e.st.Mu.Room.Group(en.Group())] += charge
+	for _, n := range en.Accounts() {
+		a.accounts[a.e.st.Mu.Room.Account(n)] += charge
 	}
 }
 
-// accountsLocked checks that a file is in the account of its owner, and notes its place in the orders of its accounts.
+// accountsLocked checks that a file is in the account of its owner.
 func (a *audit) accountsLocked(id index.ID, en *index.Entry) {
-	r := a.e.core.Mu.Room
-	if got, want := en.Accounts[state.OfUser], r.OfUser(en.UID); got != want {
-		a.bad("entry %d of user %d: in account %d, want %d", id, en.UID, got, want)
-	}
-	for _, n := range en.Accounts {
-		if n != 0 && en.Ranked() {
-			a.ranked[r.Account(n)]++
-		}
+	r := a.e.st.Mu.Room
+	if got, want := en.Accounts()[catalog.OfUser], r.OfUser(en.UID()); got != want {
+		a.bad("entry %d of user %d: in account %d, want %d", id, en.UID(), got, want)
 	}
 }
 
@@ -254,16 +228,15 @@ func (a *audit) pinsLocked(id index.ID, en *index.Entry, charge int64) {
 	if !en.Pinned() {
 		return
 	}
-	if !a.e.core.Mu.Ix.Linked(id) {
+	if !a.e.st.Mu.Ix.Linked(id) {
 		a.bad("entry %d: it has no name, and is pinned", id)
 	}
-	if a.e.core.HollowLocked(id, en) {
-		charge = state.ChargeOf(en.Size)
+	if a.e.st.HollowLocked(id, en) {
+		charge = catalog.ChargeOf(en.Size())
 	}
-	b := state.BillOf(a.e.core.Mu.Room, en)
-	a.pins[b.Group] += charge
-	for _, acc := range inside(&b, "accounts").Interface().([2]*room.Account) {
-		a.pins[acc] += charge
+	a.pins[a.e.st.Mu.Room.Group(en.Group())] += charge
+	for _, n := range en.Accounts() {
+		a.pins[a.e.st.Mu.Room.Account(n)] += charge
 	}
 }
 
@@ -278,7 +251,7 @@ func (a *audit) leavingLocked() {
 
 // eachStoreLocked calls fn for the stores that are queued or under way.
 func (e *Engine) eachStoreLocked(fn func(s *state.Secondary, op *lane.Store)) {
-	for _, s := range e.core.Tiers {
+	for _, s := range e.st.Tiers {
 		for op := range s.QueuedLocked() {
 			fn(s, op)
 		}
@@ -290,9 +263,9 @@ func (e *Engine) eachStoreLocked(fn func(s *state.Secondary, op *lane.Store)) {
 
 func (a *audit) entryLocked(id index.ID) {
 	e := a.e
-	en := e.core.Mu.Ix.At(id)
-	linked, f := e.core.Mu.Ix.Linked(id), e.core.Mu.Files[id]
-	if !linked && en.Lookups == 0 && en.Opens == 0 && f == nil {
+	en := e.st.Mu.Ix.At(id)
+	linked, f := e.st.Mu.Ix.Linked(id), e.st.Mu.Files[id]
+	if !linked && en.Lookups() == 0 && en.Opens() == 0 && f == nil {
 		a.bad("entry %d: nobody can reach it", id)
 	}
 	if en.IsDir() {
@@ -301,23 +274,17 @@ func (a *audit) entryLocked(id index.ID) {
 		}
 		return
 	}
-	charge := e.core.ChargeLocked(id, en)
+	charge := e.st.Mu.Charge(id, en)
 	a.used += charge
-	gr := e.core.Mu.Room.Group(en.Group)
-	a.billed(state.BillOf(e.core.Mu.Room, en), charge)
+	gr := e.st.Mu.Room.Group(en.Group())
+	a.billed(en, charge)
 	a.accountsLocked(id, en)
 	a.pinsLocked(id, en, charge)
-	if a.files[gr]++; e.core.Mu.Room.Find(gr.Name()) != gr {
+	if a.files[gr]++; e.st.Mu.Room.Find(gr.Name()) != gr {
 		a.bad("entry %d: its group was forgotten", id)
 	}
 	if en.Counted() {
 		a.pinned += charge
-	}
-	if en.InLimbo() {
-		a.limbo += state.ChargeOf(en.Size)
-	}
-	if f != nil {
-		a.guessed += inside(f, "guessed").Int()
 	}
 	resident := en.InMemory() || f != nil
 	if linked && en.Committed() {
@@ -326,18 +293,18 @@ func (a *audit) entryLocked(id index.ID) {
 		} else {
 			a.hollow++
 		}
-		if !resident && en.Tiers == 0 {
-			a.bad("%s: in no tier", e.core.Mu.Ix.Path(id))
+		if !resident && en.Tiers() == 0 {
+			a.bad("%s: in no tier", e.st.Mu.Ix.Path(id))
 		}
-		if e.core.GroupOfLocked(e.core.Mu.Ix.Parent(id)) != en.Group {
-			a.bad("%s: charged to group %q", e.core.Mu.Ix.Path(id), e.core.Mu.Room.Group(en.Group).Name())
+		if e.st.Mu.GroupOf(e.st.Mu.Ix.Parent(id)) != en.Group() {
+			a.bad("%s: charged to group %q", e.st.Mu.Ix.Path(id), e.st.Mu.Room.Group(en.Group()).Name())
 		}
 	}
-	if !linked && en.Tiers|en.Storing != 0 {
-		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers, en.Storing)
+	if !linked && en.Tiers()|en.Storing() != 0 {
+		a.bad("entry %d: has no name, but copies in tiers %b, underway to %b", id, en.Tiers(), en.Storing())
 	}
-	hold := en.Flags&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || e.core.Mu.Room.Group(en.Group).Pinned() || !linked || !resident
-	if got, want := en.Counted(), hold || en.Opens > 0; got != want && charge > 0 {
+	hold := en.Flags()&(index.FlagUncommitted|index.FlagPinned|index.FlagTemp|index.FlagPlain) != 0 || e.st.Mu.Room.Group(en.Group()).Pinned() || !linked || !resident
+	if got, want := en.Counted(), hold || en.Opens() > 0; got != want && charge > 0 {
 		a.bad("entry %d: counted as pinned %v, want %v", id, got, want)
 	}
 	if got := en.Ranked(); got == hold && !a.leaving[id] {
@@ -354,16 +321,16 @@ func (a *audit) tierLocked(s *state.Secondary) {
 	}
 	storing := map[index.ID]bool{}
 	e.eachStoreLocked(func(of *state.Secondary, op *lane.Store) {
-		if of == s && e.core.Mu.Ix.Valid(op.ID) && e.core.Mu.Ix.At(op.ID).Seq == op.Seq {
+		if of == s && e.st.Mu.Ix.Valid(op.ID) && e.st.Mu.Ix.At(op.ID).Seq() == op.Seq {
 			storing[op.ID] = true
 		}
 	})
-	e.core.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
-		if en.Storing&s.Bit != 0 && !storing[id] {
-			a.bad("%s: marked as on its way to %q, but no store is queued", e.core.Mu.Ix.Path(id), s.Opts.Name)
+	e.st.Mu.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
+		if en.Storing()&s.Bit != 0 && !storing[id] {
+			a.bad("%s: marked as on its way to %q, but no store is queued", e.st.Mu.Ix.Path(id), s.Opts.Name)
 		}
-		if en.Storing&en.Tiers&s.Bit != 0 {
-			a.bad("%s: in %q and on its way there", e.core.Mu.Ix.Path(id), s.Opts.Name)
+		if en.Storing()&en.Tiers()&s.Bit != 0 {
+			a.bad("%s: in %q and on its way there", e.st.Mu.Ix.Path(id), s.Opts.Name)
 		}
 		return true
 	})
@@ -371,10 +338,10 @@ func (a *audit) tierLocked(s *state.Secondary) {
 
 // Leaving reports whether a block is being copied because its policy has evicted it.
 func (e *Engine) Leaving(id index.ID) bool {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
 	leaving := false
-	for _, s := range e.core.Tiers {
+	for _, s := range e.st.Tiers {
 		for op := range s.BegunLocked() {
 			leaving = leaving || op.ID == id && op.Leaving
 		}
@@ -382,25 +349,9 @@ func (e *Engine) Leaving(id index.ID) bool {
 	return leaving
 }
 
-// StoreWaiters returns how many wait for stores that are queued or under way.
-func (e *Engine) StoreWaiters() int {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	n := 0
-	e.eachStoreLocked(func(_ *state.Secondary, op *lane.Store) { n += reflect.ValueOf(op).Elem().FieldByName("waiters").Len() })
-	return n
-}
-
 // Ref counts one more reference to an entry that the caller refers to already.
 func (e *Engine) Ref(id index.ID) {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	e.core.Mu.Ix.At(id).Lookups++
-}
-
-// Leased returns how many leases of requests are remembered.
-func (e *Engine) Leased() int {
-	e.core.Mu.Lock()
-	defer e.core.Mu.Unlock()
-	return inside(e.core.names, "lookups", "leases").Addr().Interface().(*room.Leases).Len()
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	e.st.ApplyLocked(catalog.Referred{ID: id})
 }

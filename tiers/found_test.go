@@ -16,6 +16,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -67,19 +69,19 @@ func (b *bucket) gives(paths ...string) {
 }
 
 // openBucket starts an engine over a bucket.
-func openBucket(t testing.TB, o tiers.Options) (*lower, *bucket) {
+func openBucket(t testing.TB, o state.Options) (*lower, *bucket) {
 	t.Helper()
 	b := newBucket(t, tiertest.ReferenceOptions{})
 	return overBucket(t, shmDir(t), o, b), b
 }
 
-func overBucket(t testing.TB, dir string, o tiers.Options, b *bucket) *lower {
+func overBucket(t testing.TB, dir string, o state.Options, b *bucket) *lower {
 	t.Helper()
 	if o.CapacityBytes == 0 {
 		o.CapacityBytes = 64 * page
 	}
 	if o.Secondaries == nil {
-		o.Secondaries = []tiers.SecondaryOptions{{}}
+		o.Secondaries = []state.SecondaryOptions{{}}
 	}
 	o.Secondaries = slices.Clone(o.Secondaries)
 	o.Secondaries[0].Tier = b
@@ -100,7 +102,7 @@ func (w *world) wantRead(want string, names ...string) {
 // opened. It is a miss of nothing, and the entries stay.
 func TestFound(t *testing.T) {
 	for _, later := range []bool{false, true} {
-		w, b := openBucket(t, tiers.Options{})
+		w, b := openBucket(t, state.Options{})
 		w.later = later
 		b.gives("g/a/b/x", "g/a/y", "top")
 		before := w.e.Stats().Counters
@@ -131,23 +133,6 @@ func TestFound(t *testing.T) {
 		w.quiesce()
 		w.end()
 	}
-}
-
-// TestFoundStable: the kernel does not keep that a name is absent, if a tier can get it.
-func TestFoundStable(t *testing.T) {
-	w, b := openBucket(t, tiers.Options{})
-	a, err := w.lookup(10, "top")
-	if kind(err) != "ErrNotFound" || a.Stable {
-		t.Errorf("%+v, %v", a, err)
-	}
-	b.gives("top")
-	w.wantRead("top", "top")
-	w.end()
-	plain := openLower(t, shmDir(t), tiers.Options{}, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
-	if a, err = plain.lookup(10, "top"); kind(err) != "ErrNotFound" || !a.Stable {
-		t.Errorf("without a Finder: %+v, %v", a, err)
-	}
-	plain.end()
 }
 
 // TestFoundChanges: what a process does to a name that only a Finder has, it does to the block there, at once as far as
@@ -212,7 +197,7 @@ func TestFoundChanges(t *testing.T) {
 		}, map[string]string{"g/x": "g"}, "g/x=g g/y=g/y h/d/z=h/d/z"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, b := openBucket(t, tiers.Options{Secondaries: []tiers.SecondaryOptions{{}}, TempPatterns: []string{"*.tmp"}})
+			w, b := openBucket(t, state.Options{Secondaries: []state.SecondaryOptions{{}}, TempPatterns: []string{"*.tmp"}})
 			b.gives("g/x", "g/y", "h/d/z")
 			row.do(w)
 			for name, want := range row.want {
@@ -256,7 +241,7 @@ func (s *slowBucket) Update(from, to block.Key, a *driver.Attrs) bool {
 func TestFoundNotYetRemoved(t *testing.T) {
 	b := newBucket(t, tiertest.ReferenceOptions{})
 	s := &slowBucket{b, make(chan struct{})}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: s}}}, b.Reference)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: s}}}, b.Reference)
 	b.gives("g/a/x", "g/a/y", "h/x", "h/d/y", "i/x", "j/k/x", "j/x")
 	for _, name := range []string{"g/a/x", "g/a/y", "h/x", "h/d/y", "i/x"} {
 		w.wantRead(name, name)
@@ -276,21 +261,6 @@ func TestFoundNotYetRemoved(t *testing.T) {
 	w.wantRead("file", "h")
 	w.wantHeld(b.Reference, "h=file i/z=i/x j/k/x=j/k/x j/x=j/x m/d/y=h/d/y m/x=h/x")
 	w.content("j/x")
-	w.end()
-}
-
-// TestFoundRmdir: a directory can be removed while only the tier has something in it. It is back at once.
-func TestFoundRmdir(t *testing.T) {
-	w, b := openBucket(t, tiers.Options{})
-	b.gives("g/a/x")
-	must(t, w.rmdir("g/a"), w.rmdir("g"))
-	w.wantRead("g/a/x", "g/a/x")
-	if err := w.rmdir("g/a"); kind(err) != "ErrNotEmpty" {
-		t.Error(err)
-	}
-	must(t, w.unlink(10, "g/a/x"), w.rmdir("g/a"), w.rmdir("g"))
-	w.quiesce()
-	w.wantRead("ErrNotFound", "g/a/x", "g/a", "g")
 	w.end()
 }
 
@@ -327,7 +297,7 @@ func TestFoundUnknown(t *testing.T) {
 		}, "old"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, b := openBucket(t, tiers.Options{TempPatterns: []string{"*.tmp"}, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}})
+			w, b := openBucket(t, state.Options{TempPatterns: []string{"*.tmp"}, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOff}}})
 			must(t, w.mkdir("g"), w.put(10, "g/x", []byte("new")))
 			b.give("g/x", "old", foreign("g/x", 10))
 			w.wantRead("new", "g/x")
@@ -340,22 +310,6 @@ func TestFoundUnknown(t *testing.T) {
 	}
 }
 
-// TestFoundSynced: what fsync promised stays when its version takes a name.
-func TestFoundSynced(t *testing.T) {
-	w, b := openBucket(t, tiers.Options{})
-	b.gives("g/x")
-	must(t, w.put(10, "g/x", []byte("one")))
-	f, err := w.openOrCreate(10, "g/x")
-	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte("two"), 0)
-	must(t, err, w.e.Fsync(context.Background(), f.id), f.close())
-	w.quiesce()
-	w.wantHeld(b.Reference, "g/x=two")
-	w.evict("memory", "g/x")
-	w.wantRead("two", "g/x")
-	w.end()
-}
-
 // TestFoundGone: a copy that the tier has lost, or that is bad, ends the entry.
 func TestFoundGone(t *testing.T) {
 	for name, lose := range map[string]func(b *bucket, key block.Key){
@@ -365,7 +319,7 @@ func TestFoundGone(t *testing.T) {
 		"offline": func(b *bucket, key block.Key) { b.Fail(os.ErrInvalid); b.Recover() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, b := openBucket(t, tiers.Options{})
+			w, b := openBucket(t, state.Options{})
 			b.gives("g/x", "g/y")
 			resolve(t, w.world, "g/x")
 			lose(b, mustKey(t, "g/x"))
@@ -377,37 +331,12 @@ func TestFoundGone(t *testing.T) {
 	}
 }
 
-// TestFoundReplaced: another version that the tier has by the time of the open is read then, whatever its size, and also
-// if the bytes of the one before are known.
-func TestFoundReplaced(t *testing.T) {
-	for _, known := range []bool{false, true} {
-		w, b := openBucket(t, tiers.Options{})
-		b.gives("g/x", "g/y")
-		resolve(t, w.world, "g/y")
-		resolve(t, w.world, "g/x")
-		if known {
-			w.wantRead("g/x", "g/x")
-			w.wantRead("g/y", "g/y")
-			w.evict("memory", "g/x", "g/y")
-		}
-		b.give("g/x", "new", foreign("g/x", 20))
-		b.give("g/y", "longer than before", foreign("g/y", 21))
-		w.wantRead("new", "g/x")
-		w.wantRead("longer than before", "g/y")
-		b.give("g/x", "new", foreign("g/x", 22)) // the same bytes are as good
-		w.evict("memory", "g/x")
-		w.wantRead("new", "g/x")
-		w.drain()
-		w.end()
-	}
-}
-
 // TestFoundRenamedLoad: a block does not get the bytes of another one whose name it takes, though neither checksum is
 // known, and the tier is told late.
 func TestFoundRenamedLoad(t *testing.T) {
 	b := newBucket(t, tiertest.ReferenceOptions{})
 	s := &slowBucket{b, make(chan struct{})}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: s}}}, b.Reference)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: s}}}, b.Reference)
 	b.gives("g/x", "g/y")
 	must(t, w.rename(10, "g/x", "g/y", false))
 	read := make(chan string, 1)
@@ -421,29 +350,15 @@ func TestFoundRenamedLoad(t *testing.T) {
 	w.end()
 }
 
-// TestFoundEvicted: what the tier evicts is gone, and not found by the time that it asks.
-func TestFoundEvicted(t *testing.T) {
-	b := newBucket(t, tiertest.ReferenceOptions{MaxBlocks: 2})
-	w := overBucket(t, shmDir(t), tiers.Options{}, b)
-	b.gives("g/x", "g/y")
-	resolve(t, w.world, "g/x")
-	b.give("g/z", "z", foreign("g/z", 10))
-	w.wantRead("ErrNotFound", "g/x")
-	w.wantRead("g/y", "g/y")
-	w.wantRead("z", "g/z")
-	w.quiesce()
-	w.end()
-}
-
 // TestFoundQueries: questions and loads of many names find what a Finder has. Questions make no entries, and count no
 // misses.
 func TestFoundQueries(t *testing.T) {
-	w, b := openBucket(t, tiers.Options{TempPatterns: []string{"*.tmp"}})
+	w, b := openBucket(t, state.Options{TempPatterns: []string{"*.tmp"}})
 	must(t, w.put(10, "f", []byte("a file, so that nothing can be below")))
 	b.gives("g/a/x", "g/a/y", "top", "f/x", "g/x.tmp")
 	b.give("old", "old", driver.Attrs{Seq: 9, Mode: 0o644, Expires: 1})
 	before := w.e.Stats().Counters
-	got := w.states(tiers.PresenceOptions{Lease: true}, "g/a/x", "g/a", "g/a/y", "top", "g/a/z", "f/x", "old", "f", "g/x.tmp")
+	got := w.states(names.PresenceOptions{Lease: true}, "g/a/x", "g/a", "g/a/y", "top", "g/a/z", "f/x", "old", "f", "g/x.tmp")
 	if want := "1.11...m."; got != want {
 		t.Errorf("states %q, want %q", got, want)
 	}
@@ -463,7 +378,7 @@ func TestFoundQueries(t *testing.T) {
 	}
 	w.wantStates("m1m", "g/a/x", "g/a/y", "top")
 	w.e.Hint(nil, "", [][]byte{[]byte("g/a/y")})
-	eventually(t, "a hint works", func() bool { return w.states(tiers.PresenceOptions{}, "g/a/y") == "m" })
+	eventually(t, "a hint works", func() bool { return w.states(names.PresenceOptions{}, "g/a/y") == "m" })
 	b.Remove([]block.Key{mustKey(t, "old"), mustKey(t, "f/x"), mustKey(t, "g/x.tmp")})
 	w.quiesce()
 	w.end()
@@ -471,13 +386,13 @@ func TestFoundQueries(t *testing.T) {
 
 // TestFoundShown: users are told of what they may read.
 func TestFoundShown(t *testing.T) {
-	w, b := openBucket(t, tiers.Options{})
+	w, b := openBucket(t, state.Options{})
 	b.gives("g/x")
 	for _, row := range []struct {
 		uid, gid uint32
 		want     string
 	}{{7, 100, "1"}, {100, 8, "1"}, {100, 100, "."}} {
-		if got := w.states(tiers.PresenceOptions{As: &event.Viewer{UID: row.uid, GIDs: []uint32{row.gid}}}, "g/x"); got != row.want {
+		if got := w.states(names.PresenceOptions{As: &event.Viewer{UID: row.uid, GIDs: []uint32{row.gid}}}, "g/x"); got != row.want {
 			t.Errorf("user %d of group %d: %q", row.uid, row.gid, got)
 		}
 	}
@@ -488,7 +403,7 @@ func TestFoundShown(t *testing.T) {
 // TestFoundExpires: a block found keeps its time to live.
 func TestFoundExpires(t *testing.T) {
 	clock := newTestClock()
-	w, b := openBucket(t, tiers.Options{Now: clock.now})
+	w, b := openBucket(t, state.Options{Now: clock.now})
 	a := foreign("g/x", 10)
 	a.Expires = clock.now().Add(time.Minute).UnixNano()
 	b.give("g/x", "x", a)
@@ -509,7 +424,7 @@ func TestFoundRestart(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		dir := shmDir(t)
 		b := newBucket(t, tiertest.ReferenceOptions{})
-		w := overBucket(t, dir, tiers.Options{}, b)
+		w := overBucket(t, dir, state.Options{}, b)
 		b.give("g/far", "far", foreign("g/far", uint64(time.Now().Add(time.Hour).UnixNano())))
 		must(t, w.mkdir("h"), w.put(10, "h/x", []byte("x")))
 		w.hollow("y", "h/y")
@@ -523,7 +438,7 @@ func TestFoundRestart(t *testing.T) {
 		again, err := b.Reopen()
 		must(t, err)
 		b.Finding.Reference = again
-		n := overBucket(t, dir, tiers.Options{}, b)
+		n := overBucket(t, dir, state.Options{}, b)
 		n.wantRead("x2", "h/x")
 		n.wantRead("y", "h/y")
 		n.wantRead("far", "g/far")
@@ -543,8 +458,8 @@ func TestFoundRestart(t *testing.T) {
 // that cannot be right is ignored.
 func TestFoundSeveral(t *testing.T) {
 	one, two := newBucket(t, tiertest.ReferenceOptions{}), newBucket(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{
-		{Tier: one, Cascade: tiers.CascadeOff}, {Tier: two, Cascade: tiers.CascadeOff},
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{
+		{Tier: one, Cascade: state.CascadeOff}, {Tier: two, Cascade: state.CascadeOff},
 	}}, one.Reference, two.Reference)
 	one.give("g/same", "same", foreign("g/same", 10))
 	two.give("g/same", "same", foreign("g/same", 10))
@@ -570,7 +485,7 @@ func TestFoundSeveral(t *testing.T) {
 // newBucketCrowd starts two engines over one bucket.
 func newBucketCrowd(t *testing.T) (c *crowd, b *bucket) {
 	b = newBucket(t, tiertest.ReferenceOptions{})
-	return newCrowd(t, 2, tiers.Options{Secondaries: []tiers.SecondaryOptions{{Name: "bucket", Tier: b, Cascade: tiers.CascadeOff}}}), b
+	return newCrowd(t, 2, state.Options{Secondaries: []state.SecondaryOptions{{Name: "bucket", Tier: b, Cascade: state.CascadeOff}}}), b
 }
 
 // TestFoundRemote: of a version that other nodes have and one of a Finder the later one wins, also when it comes after
@@ -614,53 +529,6 @@ func (nd *node) best(p string) (from int, best driver.Located, ok bool) {
 	nd.mu.Lock()
 	defer nd.mu.Unlock()
 	return nd.bestLocked(p)
-}
-
-// TestFoundRemoteLost: what no other node can give any more is found in the tier, by the same open.
-func TestFoundRemoteLost(t *testing.T) {
-	c, b := newBucketCrowd(t)
-	defer c.close()
-	first, second := c.nodes[0], c.nodes[1]
-	must(t, first.mkdir("g"), first.put(10, "g/x", []byte("peer")))
-	c.tell()
-	b.give("g/x", "kept", foreign("g/x", resolveSeq(first, "g/x")-1))
-	resolve(t, second.world, "g/x")
-	second.wantStates("3", "g/x")
-	first.evict("g/x") // the second node is not told yet
-	if got := second.reads("g/x"); got != "kept" {
-		t.Errorf("read %q", got)
-	}
-	c.tell()
-	c.everywhere("g/x", "kept")
-	must(t, first.unlink(10, "g/x"))
-	c.tell()
-	c.everywhere("g/x", "ENOENT")
-}
-
-// TestFoundGraves: what another node has removed is not found, neither a block nor a directory. What is stored later is.
-func TestFoundGraves(t *testing.T) {
-	c, b := newBucketCrowd(t)
-	defer c.close()
-	first, second := c.nodes[0], c.nodes[1]
-	must(t, first.mkdir("g"), first.mkdir("g/d"), first.put(10, "g/d/x", []byte("peer")))
-	c.tell()
-	seq := resolveSeq(first, "g/d/x")
-	must(t, first.unlink(10, "g/d/x"), first.rmdir("g/d"), first.rmdir("g"))
-	c.tell()
-	b.give("g/d/x", "stale", foreign("g/d/x", seq)) // which a slow tier of the second node might still say
-	second.wantStates("..", "g/d/x", "g/d")
-	c.everywhere("g/d/x", "ENOENT")
-	if got := second.entries(); got != "" {
-		t.Errorf("entries %q", got)
-	}
-	b.give("g/d/x", "later", foreign("g/d/x", uint64(time.Now().UnixNano())))
-	second.wantStates("1", "g/d/x")
-	if got := second.reads("g/d/x"); got != "later" {
-		t.Errorf("read %q", got)
-	}
-	must(t, second.unlink(10, "g/d/x"), second.rmdir("g/d"))
-	c.tell()
-	c.everywhere("g/d/x", "ENOENT")
 }
 
 // plainBucket is a bucket that can neither rename blocks nor change what is kept with them, as object storage.
@@ -707,7 +575,7 @@ func TestFoundAnew(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newBucket(t, tiertest.ReferenceOptions{})
-			o := tiers.Options{CapacityBytes: 64 * page, TempPatterns: []string{"*.tmp"}, Secondaries: []tiers.SecondaryOptions{{Tier: plainBucket{b, b, b}}}}
+			o := state.Options{CapacityBytes: 64 * page, TempPatterns: []string{"*.tmp"}, Secondaries: []state.SecondaryOptions{{Tier: plainBucket{b, b, b}}}}
 			w := openLower(t, shmDir(t), o, b.Reference)
 			b.gives("g/x", "g/y")
 			w.where("g/x")

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestFreed shows that who has registered the files of blocks is told of each that goes out
@@ -54,7 +55,7 @@ func TestFreed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var mu sync.Mutex
 			freed := map[[2]uint64]bool{}
-			w := open(t, shmDir(t), tiers.Options{
+			w := open(t, shmDir(t), state.Options{
 				Freed: func(dev, ino uint64) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -97,7 +98,7 @@ func TestFreedStream(t *testing.T) {
 	var mu sync.Mutex
 	freed := map[[2]uint64]bool{}
 	var lent *os.File
-	c := newCrowd(t, 1, tiers.Options{HighWatermark: 1, Freed: func(dev, ino uint64) {
+	c := newCrowd(t, 1, state.Options{HighWatermark: 1, Freed: func(dev, ino uint64) {
 		mu.Lock()
 		defer mu.Unlock()
 		freed[[2]uint64{dev, ino}] = true
@@ -134,7 +135,7 @@ func TestFreedStream(t *testing.T) {
 
 // TestEvictions shows that each block that leaves memory counts once, by the rule by which it went.
 func TestEvictions(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 4 * page})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 4 * page})
 	defer w.close(false)
 	for i, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		if err := w.put(10, name, payload(i, 2, page)); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -64,11 +65,11 @@ func (g *gated) pass() {
 
 // openGated starts an engine over a gated tier that has been given as many jobs as may
 // be under way, so that what is stored next waits in the queue.
-func openGated(t *testing.T, s tiers.SecondaryOptions) (*lower, *gated, []*driver.Job) {
+func openGated(t *testing.T, s state.SecondaryOptions) (*lower, *gated, []*driver.Job) {
 	t.Helper()
 	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
 	s.Tier = g
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{s}}, g.Reference)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{s}}, g.Reference)
 	must(t, w.mkdir("d"))
 	var busy []*driver.Job
 	for i := range 4 {
@@ -85,44 +86,10 @@ func (f *file) rewrite(data string, off int64) {
 	must(f.w.t, err)
 }
 
-// TestFsyncWritten: fsync of a file that is committed but still being written stores what
-// was written since, again and again, and so does the close.
-func TestFsyncWritten(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		commit func(w *lower, f *file)
-	}{
-		{"renamed", func(w *lower, f *file) { must(w.t, w.rename(10, "tmp.tmp", "a", false)) }},
-		{"flushed", func(w *lower, f *file) {
-			must(w.t, w.rename(10, "tmp.tmp", "a", false), f.flush(closer{}))
-		}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
-			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
-			f := w.write(10, "tmp.tmp", "1")
-			row.commit(w, f)
-			must(t, w.e.Fsync(until(t), f.id))
-			w.wantHeld(disk, "a=1")
-			f.rewrite("2", 1)
-			must(t, w.e.Fsync(until(t), f.id))
-			w.wantHeld(disk, "a=12")
-			f.rewrite("3", 2)
-			must(t, f.close())
-			w.wantHeld(disk, "a=123")
-			next, err := disk.Reopen()
-			must(t, err)
-			t.Cleanup(func() { next.Close(context.Background()) })
-			w.wantHeld(next, "a=123")
-			w.end()
-		})
-	}
-}
-
 // TestFsyncRenamedByAnother: a rename by another process than the writer, after an fsync, commits nothing yet. The tier
 // keeps no copy of the block that lost the name, and gets the new one at the writer's close.
 func TestFsyncRenamedByAnother(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 	must(t, w.put(10, "a", []byte("old")))
 	w.quiesce()
 	w.wantHeld(disk, "a=old")
@@ -138,7 +105,7 @@ func TestFsyncRenamedByAnother(t *testing.T) {
 
 // TestFsyncPoisoned: of a file whose write failed, fsync stores nothing and says so.
 func TestFsyncPoisoned(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: time.Nanosecond}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: time.Nanosecond}, tiertest.ReferenceOptions{})
 	f := w.write(10, "g/a", "1")
 	if _, err := f.h.WriteAt(context.Background(), []byte("x"), 8*page); !errors.Is(err, block.ErrTooLarge) {
 		t.Fatalf("write: %v", err)
@@ -158,7 +125,7 @@ func TestFsyncPoisoned(t *testing.T) {
 func TestStoreVolatile(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
-	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
+	w, _ := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{OnJob: func(op tiertest.Op, j *driver.Job) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, b := range j.Blocks {
@@ -182,7 +149,7 @@ func TestStoreVolatile(t *testing.T) {
 // TestWriteInterrupted: a write that is given up in its middle, because the mount ends,
 // leaves no short block.
 func TestWriteInterrupted(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 4 * page, WriteTimeout: patience})
 	other := w.write(20, "other", string(fill("3p", "o")))
 	f := w.write(10, "a", string(fill("1p", "1")))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -206,29 +173,11 @@ func TestWriteInterrupted(t *testing.T) {
 	w.close(false)
 }
 
-// TestFsyncRelease: the promise of fsync holds for a file that another process closed, so
-// that only its release commits it.
-func TestFsyncRelease(t *testing.T) {
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
-	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
-	must(t, w.put(10, "a", []byte("1")))
-	f, err := w.openWrite(context.Background(), 10, "a", true)
-	must(t, err)
-	f.rewrite("22", 0)
-	must(t, w.e.Fsync(until(t), f.id))
-	must(t, w.e.Flush(context.Background(), f.h, by(20), closer{}))
-	w.e.Release(f.h)
-	w.forget(f.id)
-	w.quiesce()
-	w.wantHeld(disk, "a=22")
-	w.end()
-}
-
 // TestCopyTorn: a copy that was under way when its block was opened for writing, and ends when another
 // block has the name, takes nothing from the copy of that (C20).
 func TestCopyTorn(t *testing.T) {
 	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: g}}}, g.Reference)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: g}}}, g.Reference)
 	must(t, w.put(10, "other", []byte("3")))
 	g.Reference.Store(g.next(t))
 	w.quiesce()
@@ -243,72 +192,6 @@ func TestCopyTorn(t *testing.T) {
 	w.quiesce()
 	w.wantHeld(g.Reference, "a=3 b=22")
 	w.end()
-}
-
-// TestFsyncTwice: two threads that fsync one new file wait for one store of it.
-func TestFsyncTwice(t *testing.T) {
-	w, g, busy := openGated(t, tiers.SecondaryOptions{})
-	f := w.write(10, "d/a", "1")
-	done := make(chan error, 2)
-	for i := range 2 {
-		go func() {
-			err := w.e.Fsync(until(t), f.id)
-			if holds(g.Reference) != "[busy0 d/a]" {
-				err = fmt.Errorf("returned while the tier holds %s: %w", holds(g.Reference), err)
-			}
-			done <- err
-		}()
-		eventually(t, "it waits", func() bool { return w.e.StoreWaiters() == i+1 })
-	}
-	g.Reference.Store(busy[0])
-	job := g.next(t)
-	if n := w.e.StoreWaiters(); n != 2 || job.Blocks[0].Key.Path() != "d/a" {
-		t.Errorf("%d wait for the store of %s", n, job.Blocks[0].Key)
-	}
-	g.Reference.Store(job)
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	for _, j := range busy[1:] {
-		g.Reference.Store(j)
-	}
-	g.pass()
-	must(t, f.close())
-	w.quiesce()
-	w.end()
-}
-
-// TestFsyncDisplaced: what fsync stored of an unfinished file does not outlive the file's
-// loss of its name.
-func TestFsyncDisplaced(t *testing.T) {
-	off := []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}
-	put := func(w *lower) error { return w.put(20, "a", []byte("other")) }
-	rename := func(w *lower) error {
-		must(w.t, w.put(20, "x.tmp", []byte("other")))
-		return w.rename(20, "x.tmp", "a", false)
-	}
-	for name, displace := range map[string]func(w *lower) error{"close": put, "rename": rename} {
-		t.Run(name, func(t *testing.T) {
-			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-			w := openLower(t, shmDir(t), tiers.Options{Secondaries: off}, disk)
-			f := w.write(10, "a", "un")
-			must(t, w.e.Fsync(until(t), f.id))
-			w.wantHeld(disk, "a=un")
-			must(t, displace(w))
-			w.quiesce()
-			w.wantHeld(disk, "")
-			f.rewrite("finished", 2)
-			must(t, f.close())
-			w.quiesce()
-			w.wantHeld(disk, "")
-			if got := w.content("a"); got != "other" {
-				t.Errorf("a: %q", got)
-			}
-			w.end()
-		})
-	}
 }
 
 // fsyncOf writes a in place, and returns what fsyncs and closes it.
@@ -344,7 +227,7 @@ func TestFsyncReplaces(t *testing.T) {
 			t.Run(fmt.Sprintf("%s fail=%v", row.name, fail), func(t *testing.T) {
 				plan := tiertest.NewPlan()
 				disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Faults: plan})
-				w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
+				w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOff}}}, disk)
 				must(t, w.put(10, "a", []byte("old")), w.e.Fsync(until(t), resolve(t, w.world, "a").ID))
 				commit := row.replace(w)
 				if fail {
@@ -398,20 +281,23 @@ func TestAttributesWhileQueued(t *testing.T) {
 		{"rename of the directory", func(w *lower, _ index.ID) error { return w.rename(10, "d", "e", false) }, "e/a"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, g, busy := openGated(t, tiers.SecondaryOptions{})
+			w, g, busy := openGated(t, state.SecondaryOptions{})
 			f := w.write(10, "d/a", "11")
+			queued := func() int64 { return w.e.Stats().Secondaries[0].QueuedBlocks }
+			before := queued()
 			synced := make(chan error, 1)
 			go func() { synced <- w.e.Fsync(until(t), f.id) }()
-			eventually(t, "fsync waits", func() bool { return w.e.StoreWaiters() == 1 })
+			eventually(t, "fsync has it copied", func() bool { return queued() == before+1 })
 			g.Reference.Store(busy[0])
 			g.Reference.Store(g.next(t))
 			must(t, <-synced)
 			must(t, w.put(10, "busy4", []byte("x")))
 			busy[0] = g.next(t)
 			f.rewrite("22", 0)
+			before = queued()
 			closed := make(chan error, 1)
 			go func() { closed <- f.close() }()
-			eventually(t, "close waits", func() bool { return w.e.StoreWaiters() == 1 })
+			eventually(t, "close has it copied", func() bool { return queued() == before+1 })
 			must(t, row.do(w, f.id))
 			for _, job := range busy {
 				g.Reference.Store(job)
@@ -438,7 +324,7 @@ func TestDrainEnds(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
-			o := tiers.Options{CapacityBytes: 4096 * page, Secondaries: []tiers.SecondaryOptions{{Tier: g, QueueBytes: page}}}
+			o := state.Options{CapacityBytes: 4096 * page, Secondaries: []state.SecondaryOptions{{Tier: g, QueueBytes: page}}}
 			if plain {
 				o.Secondaries[0].Tier = bare{g}
 			}
@@ -493,9 +379,9 @@ func TestDrainEnds(t *testing.T) {
 // cannot make durable it reports.
 func TestFsyncDir(t *testing.T) {
 	names := []string{"d/a", "d/b", "d/sub/c", "other"}
-	open := func(t *testing.T, s tiers.SecondaryOptions, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
+	open := func(t *testing.T, s state.SecondaryOptions, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
 		disk := tiertest.NewReference(t, r)
-		w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{s}}, disk)
+		w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{s}}, disk)
 		must(t, w.mkdir("d"), w.mkdir("d/sub"))
 		return w, disk
 	}
@@ -507,13 +393,13 @@ func TestFsyncDir(t *testing.T) {
 	const below = "d/a=1 d/b=1 d/sub/c=1"
 	for _, row := range []struct {
 		name string
-		s    tiers.SecondaryOptions
+		s    state.SecondaryOptions
 		r    tiertest.ReferenceOptions
 	}{
-		{"off", tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{}},
-		{"budget", tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{BudgetBytes: 1}},
-		{"second hit", tiers.SecondaryOptions{SecondHit: true}, tiertest.ReferenceOptions{}},
-		{"small queue", tiers.SecondaryOptions{Cascade: tiers.CascadeOff, QueueBytes: 1}, tiertest.ReferenceOptions{}},
+		{"off", state.SecondaryOptions{Cascade: state.CascadeOff}, tiertest.ReferenceOptions{}},
+		{"budget", state.SecondaryOptions{Cascade: state.CascadeOff}, tiertest.ReferenceOptions{BudgetBytes: 1}},
+		{"second hit", state.SecondaryOptions{SecondHit: true}, tiertest.ReferenceOptions{}},
+		{"small queue", state.SecondaryOptions{Cascade: state.CascadeOff, QueueBytes: 1}, tiertest.ReferenceOptions{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w, disk := open(t, row.s, row.r)
@@ -530,30 +416,15 @@ func TestFsyncDir(t *testing.T) {
 		})
 	}
 	t.Run("refused before", func(t *testing.T) {
-		w, disk := open(t, tiers.SecondaryOptions{}, tiertest.ReferenceOptions{BudgetBytes: 1})
+		w, disk := open(t, state.SecondaryOptions{}, tiertest.ReferenceOptions{BudgetBytes: 1})
 		write(w)
 		w.quiesce() // one was within the budget
 		must(t, w.e.FsyncDir(until(t), index.Root))
 		w.wantHeld(disk, below+" other=1")
 		w.end()
 	})
-	for _, under := range []struct{ queueBytes, jobs int }{{0, 4}, {2, 2}} { // all, or two find the queue full
-		t.Run(fmt.Sprint(under.jobs, " under way"), func(t *testing.T) {
-			w, disk := open(t, tiers.SecondaryOptions{QueueBytes: int64(under.queueBytes)}, tiertest.ReferenceOptions{BudgetBytes: 1})
-			release := disk.Hold(tiertest.OpStore)
-			write(w)
-			must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, under.jobs))
-			done := make(chan error, 1)
-			go func() { done <- w.e.FsyncDir(until(t), index.Root) }()
-			eventually(t, "it waits", func() bool { return w.e.StoreWaiters() > 1 })
-			release()
-			must(t, <-done)
-			w.wantHeld(disk, below+" other=1")
-			w.end()
-		})
-	}
 	t.Run("no room", func(t *testing.T) {
-		w, disk := open(t, tiers.SecondaryOptions{Cascade: tiers.CascadeOff}, tiertest.ReferenceOptions{CapacityBytes: 2})
+		w, disk := open(t, state.SecondaryOptions{Cascade: state.CascadeOff}, tiertest.ReferenceOptions{CapacityBytes: 2})
 		write(w)
 		must(t, w.e.SetPinned(resolve(t, w.world, "d/a").ID, true), w.e.SetPinned(resolve(t, w.world, "d/b").ID, true))
 		must(t, w.e.Fsync(until(t), resolve(t, w.world, "d/a").ID), w.e.Fsync(until(t), resolve(t, w.world, "d/b").ID))
@@ -575,13 +446,13 @@ func TestFsyncDir(t *testing.T) {
 // admission.
 func TestSyncCascadeRefused(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
-	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}}}, disk)
+	w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeSync}}}, disk)
 	must(t, w.put(10, "a", []byte("1")), w.put(10, "b", []byte("2")), w.put(10, "c.tmp", []byte("3")), w.rename(10, "c.tmp", "c", false))
 	w.wantHeld(disk, "a=1")
 	w.end()
 
 	disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w = openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync, SecondHit: true}}}, disk)
+	w = openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeSync, SecondHit: true}}}, disk)
 	for _, want := range []string{"", "a=1", "a=1"} {
 		must(t, w.put(10, "a", []byte("1")))
 		w.wantHeld(disk, want)

@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/memory"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // groupNames are the groups that the engine knows.
-func (w *world) groupNames() map[string]tiers.GroupStats {
-	all := map[string]tiers.GroupStats{}
+func (w *world) groupNames() map[string]memory.GroupStats {
+	all := map[string]memory.GroupStats{}
 	for _, g := range w.e.Accounts().Groups() {
 		all[string(g.Name)] = g
 	}
@@ -26,8 +27,8 @@ func (w *world) groupNames() map[string]tiers.GroupStats {
 func TestForgetGroups(t *testing.T) {
 	const many = 20_000
 	r := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{
-		CapacityBytes: 64 * page, LookupLease: -1, Groups: map[block.GroupID]tiers.GroupOptions{"configured": {BlockBytes: page}},
+	w := openLower(t, shmDir(t), state.Options{
+		CapacityBytes: 64 * page, LookupLease: -1, Groups: map[block.GroupID]state.GroupOptions{"configured": {BlockBytes: page}},
 	}, r)
 	defer w.close(false)
 	must(t, w.mkdir("hollow"), w.mkdir("open"), w.mkdir("configured"), w.mkdir("moved"), w.put(10, "open/x", fill("1p", "x")),
@@ -66,9 +67,9 @@ func TestForgetGroups(t *testing.T) {
 // keeps what it had, and nothing is left. What grows to that size in time is fine; a block that is changed in
 // place to another size is none any more (C14, C15).
 func TestStrict(t *testing.T) {
-	strict := tiers.GroupOptions{BlockBytes: 2 * page, Strict: true}
-	pinned := tiers.GroupOptions{BlockBytes: 2 * page, Strict: true, Pinned: true, QuotaBytes: 8 * page}
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, LookupLease: -1, Groups: map[block.GroupID]tiers.GroupOptions{"g": strict, "raw": pinned}})
+	strict := state.GroupOptions{BlockBytes: 2 * page, Strict: true}
+	pinned := state.GroupOptions{BlockBytes: 2 * page, Strict: true, Pinned: true, QuotaBytes: 8 * page}
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page, LookupLease: -1, Groups: map[block.GroupID]state.GroupOptions{"g": strict, "raw": pinned}})
 	defer w.close(false)
 	old, good := fill("2p", "o"), fill("2p", "n")
 	refused := func(what string, err error) {
@@ -127,7 +128,7 @@ func TestStrict(t *testing.T) {
 // TestGroupFound shows what counts as the use of a group: its writers alone find no block, though they look their
 // temporary names up.
 func TestGroupFound(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page})
 	defer w.close(false)
 	must(t, w.mkdir("g"), w.mkdir("h"))
 	for i := range 3 {

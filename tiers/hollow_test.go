@@ -7,23 +7,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
-
-// writeThrough opens a file for writing without emptying it and writes at off.
-func (w *lower) writeThrough(name, data string, off int64) {
-	w.t.Helper()
-	f, err := w.openWrite(context.Background(), 10, name, false)
-	must(w.t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte(data), off)
-	must(w.t, err, f.close())
-}
 
 // hollowOps are what can happen to a hollow block g/a with content "content", and what
 // is there afterwards, as pairs of name and content.
@@ -64,13 +56,10 @@ var hollowOps = []struct {
 			w.t.Errorf("%v, %v", sum, err)
 		}
 	}, "g/a=content", "[disk]"},
-	{"rewrite", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("new"))) }, "g/a=new", "[memory disk]"},
-	{"append", func(w *lower) { w.writeThrough("g/a", "ed", 7) }, "g/a=contented", "[memory disk]"},
-	{"overwrite a part", func(w *lower) { w.writeThrough("g/a", "r", 2) }, "g/a=cortent", "[memory disk]"},
 	{"open for writing only", func(w *lower) {
 		a, err := w.lookup(10, "g/a")
 		must(w.t, err)
-		h, err := w.e.OpenWrite(context.Background(), a.ID, by(10), tiers.WriteOptions{}) // on the block's own inode
+		h, err := w.e.OpenWrite(context.Background(), a.ID, by(10), openfile.WriteOptions{}) // on the block's own inode
 		must(w.t, err)
 		f := &file{w: w.world, tid: 10, id: a.ID, h: h}
 		if p, err := f.read(); err != nil || string(p) != "content" {
@@ -84,24 +73,8 @@ var hollowOps = []struct {
 	{"truncate to nothing", func(w *lower) {
 		must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/a").ID, by(10), 0))
 	}, "g/a=", "[memory disk]"},
-	{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, "g/b=content", ""},
-	{"rename to a temporary name and back", func(w *lower) {
-		must(w.t, w.rename(10, "g/a", "g/a.tmp", false))
-		w.audit()
-		must(w.t, w.rename(10, "g/a.tmp", "g/b", false))
-	}, "g/b=content", ""},
 	{"rename to another group", func(w *lower) { must(w.t, w.mkdir("h"), w.rename(10, "g/a", "h/a", false)) }, "h/a=content", ""},
 	{"rename directory", func(w *lower) { must(w.t, w.rename(10, "g", "h", false)) }, "h/a=content", ""},
-	{"rename over it", func(w *lower) {
-		must(w.t, w.put(10, "g/b", []byte("b")), w.rename(10, "g/b", "g/a", false))
-	}, "g/a=b", "[memory disk]"},
-	{"rename it over", func(w *lower) {
-		must(w.t, w.put(10, "g/b", []byte("b")), w.rename(10, "g/a", "g/b", false))
-	}, "g/b=content", ""},
-	{"rename over a hollow one", func(w *lower) {
-		w.hollow("b", "g/b")
-		must(w.t, w.rename(10, "g/a", "g/b", false))
-	}, "g/b=content", ""},
 	{"create exclusively", func(w *lower) {
 		if _, err := w.create(10, "g/a", true, false); kind(err) != "ErrExist" {
 			w.t.Errorf("%v", err)
@@ -145,7 +118,7 @@ var hollowOps = []struct {
 func TestHollow(t *testing.T) {
 	for _, row := range hollowOps {
 		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+			w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 			w.hollow("content", "g/a")
 			row.do(w)
 			w.quiesce()
@@ -166,135 +139,6 @@ func TestHollow(t *testing.T) {
 			w.end()
 		})
 	}
-}
-
-// TestHollowExpires: time to live holds for hollow blocks too.
-func TestHollowExpires(t *testing.T) {
-	var ahead atomic.Int64
-	w, _ := openLowerOne(t, tiers.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}, tiertest.ReferenceOptions{})
-	w.hollow("x", "g/a", "g/b")
-	id := resolve(t, w.world, "g/a").ID
-	must(t, w.e.SetTTL(id, time.Minute))
-	if ttl := w.e.TTL(id); ttl <= 0 || ttl > time.Minute {
-		t.Errorf("time to live %v", ttl)
-	}
-	ahead.Store(int64(2 * time.Minute))
-	if got := w.content("g/a"); got != "ErrNotFound" {
-		t.Errorf("read %q", got)
-	}
-	w.e.Expire()
-	w.quiesce()
-	w.wantHeld(w.refs[0], "g/b=x")
-	w.end()
-}
-
-// TestEvictToHollow: memory that runs full loses nothing: what has a copy leaves its
-// bytes and keeps its name, what has none waits for its copy, and no write fails for
-// that (A13).
-func TestEvictToHollow(t *testing.T) {
-	for _, o := range []tiers.Options{
-		{CapacityBytes: 8 * page},
-		{CapacityBytes: 8 * page, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 1}}},
-		{CapacityBytes: 8 * page, LookupLease: time.Hour}, // the copy keeps the promise
-		{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 8 * page}}},
-	} {
-		o.WriteTimeout = patience
-		w, disk := openLowerOne(t, o, tiertest.ReferenceOptions{Latency: time.Millisecond})
-		for i := range 32 {
-			must(t, w.put(10, fmt.Sprintf("g/%d", i), fill("2p", "x")))
-		}
-		w.quiesce()
-		st := w.e.Stats()
-		if st.Counters.Lost != 0 || st.Hollow+st.Blocks != 32 || st.Blocks > 4 || len(held(disk)) != 32 || st.Counters.NoSpace != 0 {
-			t.Errorf("%+v", st)
-		}
-		for i := range 32 {
-			if got := w.content(fmt.Sprintf("g/%d", i)); len(got) != 2*page {
-				t.Errorf("%d: %.20q", i, got)
-			}
-		}
-		w.end()
-	}
-}
-
-// TestEvictLost: a writer that has waited for as long as it may takes what has no copy
-// yet; that is counted.
-func TestEvictLost(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{
-		CapacityBytes: 8 * page, WriteTimeout: 10 * time.Millisecond, Secondaries: []tiers.SecondaryOptions{{QueueBytes: 2 * page}},
-	}, tiertest.ReferenceOptions{})
-	release := disk.Hold(tiertest.OpStore)
-	for i := range 8 {
-		must(t, w.put(10, fmt.Sprintf("g/%d", i), fill("2p", "x")))
-		w.audit()
-	}
-	if st := w.e.Stats(); st.Counters.Lost == 0 || st.Secondaries[0].CascadeDropped != st.Counters.Lost {
-		t.Errorf("%+v", st)
-	}
-	w.wantWhere("g/0", "[memory]") // it was in the queue, and protected
-	release()
-	w.end()
-}
-
-// TestEvictKeeps: open and pinned blocks stay in memory although there is a copy, and
-// EvictFrom tells why it kept what.
-func TestEvictKeeps(t *testing.T) {
-	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{
-		CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
-		Secondaries: []tiers.SecondaryOptions{{}, {Cascade: tiers.CascadeOff}},
-	}, disk, peer)
-	must(t, w.mkdir("raw"), w.put(10, "raw/x", []byte("x")), w.put(10, "open", []byte("x")), w.put(10, "pinned", []byte("x")), w.put(10, "free", []byte("x")))
-	must(t, w.e.SetPinned(resolve(t, w.world, "pinned").ID, true))
-	f, err := w.openRead(10, "open")
-	must(t, err)
-	writing := w.write(10, "writing", "x")
-	reasons := func(tier string, force bool, paths ...string) string {
-		r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: tier, All: len(paths) == 0, Paths: paths, Force: force})
-		if err != nil {
-			return kind(err)
-		}
-		var out []string
-		for _, k := range r.Kept {
-			out = append(out, k.Path+": "+k.Reason.String())
-		}
-		return fmt.Sprintf("%d %d %q", r.Blocks, r.Bytes, out)
-	}
-	for _, row := range []struct{ got, want string }{
-		{reasons("nowhere", false), "ErrInvalid"},
-		{reasons("memory", false, "missing"), `0 0 ["missing: not found"]`},
-		{reasons("peer", false, "free"), `0 0 ["free: not in this tier"]`},
-		{reasons("memory", false), `1 1 ["raw/x: pinned" "pinned: pinned" "writing: being written" "open: open"]`},
-		{reasons("disk", false), `2 2 ["free: only copy" "writing: being written"]`}, // memory still has the others
-		{reasons("memory", true, "raw"), `0 0 ["raw/x: pinned"]`},
-	} {
-		if row.got != row.want {
-			t.Errorf("evict: %s\nwant   %s", row.got, row.want)
-		}
-	}
-	w.wantWhere("open", "[memory]", "pinned", "[memory]", "free", "[disk]", "raw/x", "[memory]")
-	must(t, f.close(), writing.close(), w.e.SetPinned(resolve(t, w.world, "pinned").ID, false))
-	w.end()
-}
-
-// TestWatermarkHollow: the background evictor makes blocks hollow.
-func TestWatermarkHollow(t *testing.T) {
-	var ahead atomic.Int64
-	w, _ := openLowerOne(t, tiers.Options{
-		CapacityBytes: 16 * page, HighWatermark: 0.5, LowWatermark: 0.25,
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
-	}, tiertest.ReferenceOptions{})
-	for i := range 8 {
-		must(t, w.put(10, fmt.Sprintf("g/%d", i), fill("1p", "x")))
-	}
-	w.quiesce()
-	ahead.Store(int64(time.Minute))
-	must(t, w.put(10, "g/last", fill("1p", "x"))) // passes the mark
-	eventually(t, "four pages are left", func() bool { return w.e.Stats().UsedBytes == 4*page })
-	if st := w.e.Stats(); st.Hollow != 5 || st.Counters.Lost != 0 {
-		t.Errorf("%+v", st)
-	}
-	w.end()
 }
 
 // TestFsync: fsync waits until a file is durable, in every state that a file can be
@@ -359,10 +203,10 @@ func TestFsync(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{BudgetBytes: 1})
-			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}}}, disk)
+			w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOff}}}, disk)
 			if row.name == "all, by drain" {
 				disk = tiertest.NewReference(t, tiertest.ReferenceOptions{})
-				w = openLower(t, shmDir(t), tiers.Options{}, disk)
+				w = openLower(t, shmDir(t), state.Options{}, disk)
 			}
 			t.Cleanup(func() { w.e.Close(ctx, false) })
 			row.do(w)
@@ -389,7 +233,7 @@ func (w *lower) quiesceStores() {
 // close that it was to make durable.
 func TestFsyncFails(t *testing.T) {
 	plan := tiertest.NewPlan()
-	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{Faults: plan})
+	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{Faults: plan})
 	must(t, w.put(10, "g/a", []byte("1")))
 	w.quiesce()
 	plan.Set(tiertest.Rule{Op: tiertest.OpSync, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
@@ -439,7 +283,7 @@ func (r *refusing) Store(job *driver.Job) {
 func TestFsyncRefused(t *testing.T) {
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
 	sick := &refusing{Reference: disk}
-	w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Tier: sick}, {Tier: bare{peer}}}}, disk, peer)
+	w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Tier: sick}, {Tier: bare{peer}}}}, disk, peer)
 	f := w.write(10, "a", "un")
 	must(t, w.e.Fsync(until(t), f.id))
 	if got := holds(disk); got != "[a]" {

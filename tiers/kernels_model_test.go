@@ -16,6 +16,8 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A kernel whose names, references and files are used by one goroutine at a time may be told
@@ -33,7 +35,7 @@ type kernel struct {
 	m     *mounts
 	n     uint32
 	names map[dentry]index.ID
-	attrs map[index.ID]tiers.Attr
+	attrs map[index.ID]state.Attr
 	refs  map[index.ID]uint64
 	mu    sync.Mutex
 	inbox []dentry // of what it was told and has not yet heard; without a name: attributes of parent
@@ -67,10 +69,10 @@ func (m *mounts) logf(format string, args ...any) {
 
 func (m *mounts) mount() {
 	m.made++
-	m.live = append(m.live, &kernel{m: m, n: m.made, names: map[dentry]index.ID{}, attrs: map[index.ID]tiers.Attr{}, refs: map[index.ID]uint64{}})
+	m.live = append(m.live, &kernel{m: m, n: m.made, names: map[dentry]index.ID{}, attrs: map[index.ID]state.Attr{}, refs: map[index.ID]uint64{}})
 }
 
-func (m *mounts) invalidate(by tiers.Process, parent, id index.ID, name string) {
+func (m *mounts) invalidate(by state.Process, parent, id index.ID, name string) {
 	d := dentry{parent, name}
 	if name == "" {
 		d.parent = id
@@ -112,7 +114,7 @@ func (k *kernel) look(tid uint32, parent index.ID, name string, again bool) (ind
 		return id, nil
 	}
 	delete(k.names, d)
-	a, err := k.m.e.Lookup(parent, name, asks(tid, again))
+	a, err := k.m.e.Lookup(parent, name, by(tid))
 	if err != nil {
 		if a.Stable {
 			k.m.t.Errorf("%s: its absence may be kept", name)
@@ -143,7 +145,7 @@ func (k *kernel) walk(tid uint32, p string, again bool) (id index.ID, err error)
 // try does something with a path, once more with all of it looked up again if that was stale.
 func (k *kernel) try(fn func(again bool) error) (err error) {
 	for tries := range 3 {
-		if err = fn(tries > 0); !errors.Is(err, tiers.ErrStale) {
+		if err = fn(tries > 0); !errors.Is(err, state.ErrStale) {
 			return err
 		}
 	}
@@ -158,7 +160,7 @@ func (k *kernel) read(p string) (data []byte, err error) {
 		if err != nil {
 			return err
 		}
-		f, err := k.m.openReadBy(asks(tid, again), tid, id)
+		f, err := k.m.openReadBy(by(tid), tid, id)
 		if err != nil {
 			return err
 		}
@@ -180,13 +182,13 @@ func (k *kernel) begin(p string, keep bool) (w *written, err error) {
 		if err != nil {
 			return err
 		}
-		var h *tiers.Handle
+		var h *openfile.Handle
 		id, err := k.look(tid, dir, path.Base(p), again)
 		if err == nil {
-			h, err = k.m.e.OpenWrite(context.Background(), id, asks(tid, again), tiers.WriteOptions{Truncate: !keep})
+			h, err = k.m.e.OpenWrite(context.Background(), id, by(tid), openfile.WriteOptions{Truncate: !keep})
 		} else if errors.Is(err, block.ErrNotFound) && !keep {
-			var a tiers.Attr
-			a, h, err = k.m.e.Create(context.Background(), tiers.CreateOptions{Parent: dir, Name: path.Base(p), Mode: 0o644, By: asks(tid, again), Truncate: true})
+			var a state.Attr
+			a, h, err = k.m.e.Create(context.Background(), openfile.CreateOptions{Parent: dir, Name: path.Base(p), Mode: 0o644, By: by(tid), Truncate: true})
 			if id = a.ID; err == nil {
 				k.refs[id]++
 			}
@@ -364,7 +366,7 @@ func (k *kernel) rename(tid uint32, from, to string) error {
 			return err
 		}
 		k.look(tid, toDir, path.Base(to), again)
-		err = k.m.e.Rename(context.Background(), tiers.RenameOptions{
+		err = k.m.e.Rename(context.Background(), openfile.RenameOptions{
 			Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), By: by(tid),
 		})
 		if err == nil {
@@ -437,7 +439,7 @@ func (m *mounts) makeDir() {
 	}
 	k := m.any()
 	m.logf("%d mkdir %s", k.n, d)
-	a, err := m.e.Mkdir(index.Root, d, 0o755, 0, 0, tiers.Process{})
+	a, err := m.e.Mkdir(index.Root, d, 0o755, 0, 0, state.Process{})
 	if m.want("mkdir "+d, err, nil) {
 		k.refs[a.ID]++
 		k.names[dentry{index.Root, d}], k.attrs[a.ID] = a.ID, a
@@ -604,9 +606,9 @@ func TestKernelsModel(t *testing.T) {
 				rng: rand.New(rand.NewPCG(seed, uint64(i))), blocks: map[string][]byte{}, dirs: map[string]bool{"raw": true}, evicts: i > 0,
 			}
 			clock := newTestClock() // a look-up holds until its open, however long that takes
-			m.world = open(t, shmDir(t), tiers.Options{
+			m.world = open(t, shmDir(t), state.Options{
 				CapacityBytes: capacity, Kernels: true, Invalidate: m.invalidate, Now: clock.now,
-				Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
+				Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}},
 			})
 			m.mount()
 			m.mount()
@@ -650,7 +652,7 @@ func TestKernelsStorm(t *testing.T) {
 	seed := seed(t)
 	m := &mounts{}
 	clock := newTestClock()
-	m.world = open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Kernels: true, Invalidate: m.invalidate, Now: clock.now})
+	m.world = open(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Kernels: true, Invalidate: m.invalidate, Now: clock.now})
 	must(t, m.mkdir("g"))
 	for range 6 {
 		m.mount()
@@ -701,7 +703,7 @@ func (k *kernel) storm(rng *rand.Rand) {
 		default:
 			err = k.store(p, payload(0, uint64(n), 24+rng.IntN(page)), rng.IntN(6))
 		}
-		if err != nil && !errors.Is(err, block.ErrNotFound) && !errors.Is(err, tiers.ErrStale) {
+		if err != nil && !errors.Is(err, block.ErrNotFound) && !errors.Is(err, state.ErrStale) {
 			k.m.t.Errorf("mount %d: %v", k.n, err)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -20,7 +20,7 @@ func thread(mount, tid uint32) uint32 { return mount<<22 | tid }
 // told records the calls of Invalidate: names, with @ and the number of the mount that knows, if one does.
 type told struct{ calls []string }
 
-func (k *told) invalidate(by tiers.Process, parent, id index.ID, name string) {
+func (k *told) invalidate(by state.Process, parent, id index.ID, name string) {
 	switch {
 	case name != "" && parent != 0 && by.Kernel != 0:
 		k.calls = append(k.calls, fmt.Sprintf("%s@%d", name, by.Kernel))
@@ -77,10 +77,10 @@ var notices = []struct {
 	{what: "unlink", do: func(w *world) error { return w.unlink(thread(1, 10), "a") }, want: []string{"a@1"}},
 	{what: "rmdir", do: func(w *world) error { return w.rmdirBy(thread(1, 10), "empty") }, want: []string{"empty@1"}},
 	{what: "rename", do: func(w *world) error { return w.rename(thread(1, 10), "a", "z", false) }, want: []string{"a@1"}},
-	{what: "rename over", do: func(w *world) error { return w.rename(thread(1, 10), "a", "b", false) }, want: []string{"a@1", "b@1"}},
+	{what: "rename over", do: func(w *world) error { return w.rename(thread(1, 10), "a", "b", false) }, want: []string{"b@1", "a@1"}},
 	{what: "rename of a directory", do: func(w *world) error { return w.rename(thread(1, 10), "g", "h", false) }, want: []string{"g@1"}},
 	{what: "rename of a directory over", do: func(w *world) error { return w.rename(thread(1, 10), "g", "empty", false) },
-		want: []string{"g@1", "empty@1"}},
+		want: []string{"empty@1", "g@1"}},
 	{what: "write, rename from temporary over", do: func(w *world) error {
 		if err := w.put(10, "a.tmp", fill("1p", "x")); err != nil {
 			return err
@@ -138,9 +138,9 @@ func TestKernelsNotices(t *testing.T) {
 		for _, row := range notices {
 			t.Run(fmt.Sprintf("%s, several %v", row.what, several), func(t *testing.T) {
 				var k told
-				w := open(t, shmDir(t), tiers.Options{
+				w := open(t, shmDir(t), state.Options{
 					CapacityBytes: 64 * page, Kernels: several, Invalidate: k.invalidate,
-					Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}},
+					Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}},
 				})
 				must(t, w.mkdir("g"), w.mkdir("empty"), w.mkdir("raw"))
 				held := []string{"", "g", "empty", "raw"}
@@ -185,8 +185,8 @@ func TestKernelsRenameFails(t *testing.T) {
 	var k told
 	plan := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpStore, Fault: tiertest.Fault{Err: block.ErrUnavailable}})
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Faults: plan})
-	w := openLower(t, shmDir(t), tiers.Options{
-		Kernels: true, Invalidate: k.invalidate, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeOff}},
+	w := openLower(t, shmDir(t), state.Options{
+		Kernels: true, Invalidate: k.invalidate, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOff}},
 	}, disk)
 	defer w.close(false)
 	must(t, w.put(10, "a", []byte("old")))
@@ -208,103 +208,10 @@ func TestKernelsRenameFails(t *testing.T) {
 // one can make it.
 func TestKernelsAbsence(t *testing.T) {
 	for _, several := range []bool{false, true} {
-		w := open(t, shmDir(t), tiers.Options{Kernels: several})
+		w := open(t, shmDir(t), state.Options{Kernels: several})
 		if a, err := w.lookup(10, "a"); kind(err) != "ErrNotFound" || a.Stable == several {
 			t.Errorf("several %v: %v, stable %v", several, err, a.Stable)
 		}
 		w.close(false)
 	}
-}
-
-// TestKernelsLookAgain: a kernel that has not heard yet that a block was replaced or removed is
-// sent to look again, so that it does not find the old one; who has the file open, or loses
-// the race a second time, gets it.
-func TestKernelsLookAgain(t *testing.T) {
-	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{Kernels: true, Now: clock.now, CapacityBytes: 4096 * page})
-	defer w.close(false)
-	one, other := thread(1, 10), thread(2, 10)
-	try := func(want string, id index.ID, c tiers.Caller) {
-		t.Helper()
-		o, err := w.e.OpenRead(context.Background(), id, c, false)
-		if err == nil {
-			w.e.CloseRead(o.ID)
-		}
-		if got := kind(err); got != want {
-			t.Errorf("open: %s, want %s", got, want)
-		}
-	}
-	must(t, w.put(one, "a", []byte("old")))
-	a, err := w.lookup(other, "a")
-	must(t, err)
-	defer w.forget(a.ID)
-	must(t, w.put(one, "t.tmp", []byte("new")), w.rename(one, "t.tmp", "a", false))
-	try("ErrStale", a.ID, by(other))   // it is in limbo
-	try("ok", a.ID, asks(other, true)) // it lost the race twice
-	if got, err := w.get(other, "a"); err != nil || string(got) != "new" {
-		t.Errorf("read %q, %v", got, err)
-	}
-	anew := func(id index.ID) { // the kernel looks again only once
-		t.Helper()
-		if _, err := w.e.OpenWrite(context.Background(), id, by(other), tiers.WriteOptions{Truncate: true}); kind(err) != "ErrStale" {
-			t.Errorf("to write it anew: %v", err)
-		}
-		b, err := w.lookupBy(asks(other, true), "a")
-		must(t, err)
-		h, err := w.e.OpenWrite(context.Background(), b.ID, asks(other, true), tiers.WriteOptions{Truncate: true})
-		must(t, err)
-		w.e.Abandon(h)
-		w.forget(b.ID)
-	}
-	anew(a.ID)
-	must(t, w.put(one, "a", []byte("new")))
-	a2, err := w.lookup(other, "a")
-	must(t, err, w.unlink(one, "a"), w.put(one, "a", []byte("newest")))
-	anew(a2.ID) // it was removed before the name was written again
-	w.forget(a2.ID)
-	clock.add(time.Second)
-
-	must(t, w.put(one, "a", []byte("last")))
-	f, err := w.openRead(one, "a")
-	must(t, err, w.unlink(one, "a"))
-	try("ErrStale", f.id, by(one)) // reopened through /proc
-	try("ok", f.id, asks(one, true))
-	must(t, f.close())
-
-	must(t, w.mkdir("d"))
-	d, err := w.lookup(other, "d")
-	must(t, err, w.rmdir("d"), w.mkdir("d"))
-	for try, want := range []string{"ErrStale", "ErrNotFound"} {
-		if _, err := w.e.Lookup(d.ID, "x", asks(other, try > 0)); kind(err) != want {
-			t.Errorf("look-up in a directory that is gone: %v, want %s", err, want)
-		}
-	}
-	w.forget(d.ID)
-	removeAll(t, w, "")
-}
-
-// TestRenameDirPrivate: a private file in a directory belongs to the group of that when it is renamed.
-func TestRenameDirPrivate(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
-	defer w.close(false)
-	must(t, w.mkdir("g"), w.put(10, "g/a", fill("1p", "x")))
-	f, err := w.openWrite(context.Background(), 20, "g/a", true)
-	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), fill("2p", "y"), 0)
-	must(t, err, w.rename(10, "g", "h", false))
-	w.audit()
-	must(t, f.close())
-	for _, g := range w.e.Accounts().Groups() {
-		if want := map[block.GroupID]int64{"h": 2 * page}[g.Name]; g.UsedBytes != want {
-			t.Errorf("group %q uses %d, want %d", g.Name, g.UsedBytes, want)
-		}
-	}
-}
-
-// TestKernelsWhy: who did it is named with his mount.
-func TestKernelsWhy(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{Kernels: true})
-	defer w.close(false)
-	must(t, w.put(thread(1, 10), "a", []byte("x")), w.unlink(thread(3, 17), "a"))
-	w.wantVerdict("a", "removed tier=memory rule=unlink by=thread 17 of mount 3")
 }

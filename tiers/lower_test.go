@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -32,13 +33,13 @@ var tierNames = []string{"disk", "peer"}
 
 // openLower starts an engine over reference tiers: disk, and peer if two are given.
 // What o.Secondaries says already is kept.
-func openLower(t testing.TB, dir string, o tiers.Options, refs ...*tiertest.Reference) *lower {
+func openLower(t testing.TB, dir string, o state.Options, refs ...*tiertest.Reference) *lower {
 	t.Helper()
 	o = patient(o)
 	o.Secondaries = slices.Clone(o.Secondaries)
 	for i, r := range refs {
 		if i == len(o.Secondaries) {
-			o.Secondaries = append(o.Secondaries, tiers.SecondaryOptions{})
+			o.Secondaries = append(o.Secondaries, state.SecondaryOptions{})
 		}
 		s := &o.Secondaries[i]
 		if s.Name == "" {
@@ -53,7 +54,7 @@ func openLower(t testing.TB, dir string, o tiers.Options, refs ...*tiertest.Refe
 
 // patient has an engine wait for the tiers below for as long as a test does, unless that is what
 // the test is about.
-func patient(o tiers.Options) tiers.Options {
+func patient(o state.Options) state.Options {
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = patience
 	}

@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestMissesAreNotStores: a look-up counts as a miss unless its process makes the name, and began to at most 100 ms later.
 func TestMissesAreNotStores(t *testing.T) {
 	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{Now: clock.now})
+	w := open(t, shmDir(t), state.Options{Now: clock.now})
 	defer w.close(false)
 	must(t, w.mkdir("g"))
 	last := w.e.Stats().Counters.LookupMisses
@@ -72,7 +72,7 @@ func TestMissesAreNotStores(t *testing.T) {
 
 // BenchmarkMiss measures look-ups of names that are not there.
 func BenchmarkMiss(b *testing.B) {
-	w := open(b, shmDir(b), tiers.Options{})
+	w := open(b, shmDir(b), state.Options{})
 	defer w.close(false)
 	names := make([]string, 1<<16)
 	for i := range names {

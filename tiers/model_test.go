@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -37,6 +38,7 @@ type bytesOf struct {
 	data    []byte
 	kind    string // "block", "temp" or "plain"
 	hidden  bool   // it has its name, but only its own process finds it there
+	moved   bool   // hidden, and not even that: another process renamed it
 	at      string // the name that it has; "": none any more
 	owner   uint32
 	handles []*opening
@@ -103,7 +105,7 @@ func (m *model) logf(format string, args ...any) {
 
 // mine reports whether a process finds a file that others do not.
 func (b *bytesOf) mine(proc uint32) bool {
-	return b.owner == proc || slices.ContainsFunc(b.handles, func(o *opening) bool { return o.proc == proc })
+	return !b.moved && (b.owner == proc || slices.ContainsFunc(b.handles, func(o *opening) bool { return o.proc == proc }))
 }
 
 // writtenBy reports whether a process has a file open for writing; not: any other.
@@ -139,7 +141,7 @@ func (m *model) take(proc uint32, name string) *bytesOf {
 }
 
 // commit makes a file what its name means to all.
-func (m *model) commit(b *bytesOf) { b.hidden, b.changed = false, false }
+func (m *model) commit(b *bytesOf) { b.hidden, b.moved, b.changed = false, false, false }
 
 // opened follows an open for writing that found b. trunc: O_TRUNC.
 func (m *model) opened(proc uint32, name string, b *bytesOf, trunc bool) *bytesOf {
@@ -360,7 +362,7 @@ func (m *model) rename() {
 	}
 	b.at, b.kind, m.names[to] = to, kind, b
 	if i := slices.IndexFunc(b.handles, func(o *opening) bool { return o.proc != proc }); kind == "block" && i >= 0 && (was != "block" || b.hidden) {
-		b.hidden, b.owner = true, b.handles[i].proc // its close commits it
+		b.hidden, b.moved, b.owner = true, true, b.handles[i].proc // its close commits it
 		return
 	}
 	if kind == "plain" && len(b.handles) == 0 {
@@ -493,18 +495,18 @@ func (m *model) compare() {
 // modelSetups are the engines of TestModel. Those with secondary tiers have enough
 // memory for all that can be open, so that nothing is missed for want of it.
 var modelSetups = []stormSetup{
-	{o: tiers.Options{CapacityBytes: 1024 * page}},
-	{o: tiers.Options{CapacityBytes: 64 * page}},
-	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "arc"}},
-	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}},
-	{o: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 48 * page}}}},
-	{o: tiers.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g0": {BlockBytes: 3 * page}}, HeadroomBytes: 16 * page}},
-	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}},
-	{o: tiers.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page, Direct: true}}},
-	{o: tiers.Options{CapacityBytes: 64 * page, PromoteOnLookup: true, Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}, {}}},
+	{o: state.Options{CapacityBytes: 1024 * page}},
+	{o: state.Options{CapacityBytes: 64 * page}},
+	{o: state.Options{CapacityBytes: 64 * page, Policy: "arc"}},
+	{o: state.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}},
+	{o: state.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]state.GroupOptions{"g1": {QuotaBytes: 48 * page}}}},
+	{o: state.Options{CapacityBytes: 128 * page, Groups: map[block.GroupID]state.GroupOptions{"g0": {BlockBytes: 3 * page}}, HeadroomBytes: 16 * page}},
+	{o: state.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}},
+	{o: state.Options{CapacityBytes: 64 * page, Policy: "s3fifo"}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page, Direct: true}}},
+	{o: state.Options{CapacityBytes: 64 * page, PromoteOnLookup: true, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeSync}, {}}},
 		refs: []tiertest.ReferenceOptions{{CapacityBytes: 6 * page}, {CapacityBytes: 20 * page}}},
-	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}, found: true},
-	{o: tiers.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page}, {}}, found: true},
+	{o: state.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{}}, found: true},
+	{o: state.Options{CapacityBytes: 64 * page}, refs: []tiertest.ReferenceOptions{{CapacityBytes: 12 * page}, {}}, found: true},
 }
 
 // TestModel: the engine does what the rules of writing say, whatever three processes open, write, close,
@@ -535,15 +537,15 @@ func (m *model) run(t *testing.T, row stormSetup) {
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(m.now.Load())) }
 	o.Groups = maps.Clone(o.Groups)
 	if o.Groups == nil {
-		o.Groups = map[block.GroupID]tiers.GroupOptions{}
+		o.Groups = map[block.GroupID]state.GroupOptions{}
 	}
-	o.Groups["p"] = tiers.GroupOptions{Pinned: true}
+	o.Groups["p"] = state.GroupOptions{Pinned: true}
 	var refs []*tiertest.Reference
 	for _, r := range row.refs {
 		refs = append(refs, tiertest.NewReference(t, r))
 	}
 	if row.found {
-		o.Secondaries = []tiers.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
+		o.Secondaries = []state.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 	}
 	dir := shmDir(t)
 	m.lower = openLower(t, dir, o, refs...)
@@ -575,7 +577,7 @@ func (m *model) run(t *testing.T, row stormSetup) {
 }
 
 // crashed has the engine die, and checks what the next one finds.
-func (m *model) crashed(dir string, o tiers.Options) {
+func (m *model) crashed(dir string, o state.Options) {
 	for _, r := range m.reads {
 		r.f.bytes.Close()
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -72,7 +74,7 @@ func TestRenameDirOrder(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
 			slow := &slowRecorder{Reference: disk, begun: make(chan struct{}, 1), next: make(chan struct{})}
-			w = openLower(t, shmDir(t), tiers.Options{CapacityBytes: 4 * blocks * page, Secondaries: []tiers.SecondaryOptions{{Tier: slow}}}, disk)
+			w = openLower(t, shmDir(t), state.Options{CapacityBytes: 4 * blocks * page, Secondaries: []state.SecondaryOptions{{Tier: slow}}}, disk)
 			must(t, w.mkdir("d"))
 			for i := range blocks {
 				must(t, w.put(10, fmt.Sprint("d/", i), []byte("1")))
@@ -102,7 +104,7 @@ func TestRenameDirOrder(t *testing.T) {
 // waitCount counts how often a caller may wait.
 type waitCount int
 
-// MayWait implements tiers.Waiter.
+// MayWait implements state.Waiter.
 func (n *waitCount) MayWait() { *n++ }
 
 // waitGate is the clock of a tier that serves nothing until a caller says that it may wait.
@@ -111,7 +113,7 @@ type waitGate struct {
 	open chan time.Time
 }
 
-// MayWait implements tiers.Waiter.
+// MayWait implements state.Waiter.
 func (g *waitGate) MayWait() {
 	if g.waitCount.MayWait(); g.waitCount == 1 {
 		close(g.open)
@@ -127,9 +129,9 @@ func TestWaits(t *testing.T) {
 	for _, row := range []struct {
 		what  string
 		delay time.Duration // of the tier, until the caller may wait: else it may be done by then
-		do    func(w *lower, who tiers.Caller) error
+		do    func(w *lower, who state.Caller) error
 	}{
-		{"open of a hollow block", 0, func(w *lower, who tiers.Caller) error {
+		{"open of a hollow block", 0, func(w *lower, who state.Caller) error {
 			w.hollow("1", "g/a")
 			o, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, who, false)
 			if err == nil {
@@ -137,30 +139,30 @@ func TestWaits(t *testing.T) {
 			}
 			return err
 		}},
-		{"create that meets a hollow block", 0, func(w *lower, who tiers.Caller) error {
+		{"create that meets a hollow block", 0, func(w *lower, who state.Caller) error {
 			w.hollow("1", "g/a")
-			a, h, err := w.e.Create(ctx, tiers.CreateOptions{Parent: resolve(t, w.world, "g").ID, Name: "a", By: who})
+			a, h, err := w.e.Create(ctx, openfile.CreateOptions{Parent: resolve(t, w.world, "g").ID, Name: "a", By: who})
 			if err == nil {
 				w.e.Release(h)
 				w.forget(a.ID)
 			}
 			return err
 		}},
-		{"close", 1, func(w *lower, who tiers.Caller) error {
+		{"close", 1, func(w *lower, who state.Caller) error {
 			f := w.write(10, "g/a", "1")
 			defer f.release()
 			return w.e.Flush(ctx, f.h, who, closer{})
 		}},
-		{"rename", 1, func(w *lower, who tiers.Caller) error {
+		{"rename", 1, func(w *lower, who state.Caller) error {
 			must(t, w.write(10, "g/a.tmp", "1").close())
 			dir := resolve(t, w.world, "g").ID
-			return w.e.Rename(ctx, tiers.RenameOptions{Parent: dir, Name: "a.tmp", NewParent: dir, NewName: "a", By: who})
+			return w.e.Rename(ctx, openfile.RenameOptions{Parent: dir, Name: "a.tmp", NewParent: dir, NewName: "a", By: who})
 		}},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			waits := waitGate{open: make(chan time.Time)}
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: row.delay, Clock: &waits})
-			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Cascade: tiers.CascadeSync}}}, disk)
+			w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeSync}}}, disk)
 			must(t, w.mkdir("g"))
 			who := by(10)
 			who.Waits = &waits
@@ -176,13 +178,13 @@ func TestWaits(t *testing.T) {
 // TestRenameDirWaits: the rename of a directory that is not empty tells that it may take
 // a while.
 func TestRenameDirWaits(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
+	w := open(t, shmDir(t), state.Options{})
 	must(t, w.mkdir("d"))
 	var waits waitCount
 	who := by(10)
 	who.Waits = &waits
 	rename := func(from, to string) error {
-		return w.e.Rename(context.Background(), tiers.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, By: who})
+		return w.e.Rename(context.Background(), openfile.RenameOptions{Parent: index.Root, Name: from, NewParent: index.Root, NewName: to, By: who})
 	}
 	must(t, rename("d", "e"))
 	if waits != 0 {

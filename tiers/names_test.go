@@ -31,20 +31,6 @@ func TestNames(t *testing.T) {
 			mkdir g/b -> ErrExist
 			create 20 c g -> ErrIsDir
 			create 20 c g excl -> ErrExist`},
-		{name: "create joins what others write without truncating", text: `
-			create 10 a g/a
-			write a 1p x
-			create 20 b g/a
-			sameino a b -> true
-			write b 1p y 1p
-			close a -> ok; stored g/a 2p
-			write b 1p z 2p
-			close b -> ok; stored g/a 3p`},
-		{name: "create finds a block that the kernel did not know", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 20 b g/a
-			read b -> x*1p
-			close b`},
 		{name: "rmdir", text: `
 			rmdir g/d -> ErrNotFound
 			mkdir g/d

@@ -10,13 +10,15 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/memory"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // pinQuota sets a quota of what users pin, in pages.
-func (w *world) pinQuota(kind tiers.QuotaKind, name string, pages int64) {
+func (w *world) pinQuota(kind memory.QuotaKind, name string, pages int64) {
 	w.t.Helper()
-	must(w.t, w.e.Accounts().SetQuota(context.Background(), tiers.Quota{Kind: kind, Name: name, Bytes: pages * page, Pinned: true}))
+	must(w.t, w.e.Accounts().SetQuota(context.Background(), memory.Quota{Kind: kind, Name: name, Bytes: pages * page, Pinned: true}))
 	w.audit()
 }
 
@@ -46,9 +48,9 @@ func (w *world) setPin(name string, pinned bool) error {
 // TestPinQuota shows that a pin above a quota fails, whatever the quota is of, while others pin; and that bytes count from
 // the pin to its end, in whatever way it ends.
 func TestPinQuota(t *testing.T) {
-	for kind, name := range map[tiers.QuotaKind]string{tiers.QuotaGroup: "a", tiers.QuotaUser: "1", tiers.QuotaCgroup: "/c/1"} {
+	for kind, name := range map[memory.QuotaKind]string{memory.QuotaGroup: "a", memory.QuotaUser: "1", memory.QuotaCgroup: "/c/1"} {
 		t.Run(string(kind), func(t *testing.T) {
-			w := shared(t, tiers.Options{CapacityBytes: 64 * page})
+			w := shared(t, state.Options{CapacityBytes: 64 * page})
 			want := func(err error, is error, pinned, quota int) {
 				t.Helper()
 				if got, want := w.pins(), fmt.Sprintf("%s %s: %d of %d", kind, name, pinned, quota); got != want || !errors.Is(err, is) {
@@ -94,30 +96,16 @@ func TestPinQuota(t *testing.T) {
 	}
 }
 
-// TestPinQuotaOpen shows that a pinned block counts no more from its unlink on, also while it is open.
-func TestPinQuotaOpen(t *testing.T) {
-	w := shared(t, tiers.Options{})
-	w.pinQuota(tiers.QuotaUser, "1", 2)
-	must(t, w.put(10, "a/1", fill("2p", "x")), w.put(10, "a/2", fill("2p", "x")), w.setPin("a/1", true))
-	f, err := w.openRead(10, "a/1")
-	must(t, err, w.unlink(10, "a/1"), w.setPin("a/2", true))
-	if got, want := w.pins(), "user 1: 2 of 2"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	f.close()
-	w.close(false)
-}
-
 // TestPinQuotaMoves shows that a pinned block counts where it is renamed to, and for whom it is given to; and that a group
 // takes no more than it may have.
 func TestPinQuotaMoves(t *testing.T) {
-	w := shared(t, tiers.Options{CapacityBytes: 64 * page})
+	w := shared(t, state.Options{CapacityBytes: 64 * page})
 	must(t, w.mkdir("a/d"), w.mkdir("b/e"))
-	w.pinQuota(tiers.QuotaGroup, "a", 9)
-	w.pinQuota(tiers.QuotaGroup, "b", 4)
-	w.pinQuota(tiers.QuotaGroup, "c", 4)
-	w.pinQuota(tiers.QuotaUser, "1", 9)
-	w.pinQuota(tiers.QuotaUser, "2", 2)
+	w.pinQuota(memory.QuotaGroup, "a", 9)
+	w.pinQuota(memory.QuotaGroup, "b", 4)
+	w.pinQuota(memory.QuotaGroup, "c", 4)
+	w.pinQuota(memory.QuotaUser, "1", 9)
+	w.pinQuota(memory.QuotaUser, "2", 2)
 	must(t, w.put(10, "a/d/1", fill("2p", "x")), w.put(10, "a/d/2", fill("3p", "x")), w.put(10, "a/3", fill("3p", "x")), w.put(10, "b/4", fill("3p", "x")))
 	for _, name := range []string{"a/d/1", "a/d/2", "a/3"} {
 		must(t, w.setPin(name, true))
@@ -151,7 +139,7 @@ func TestPinQuotaMoves(t *testing.T) {
 // comes up whatever the quota is.
 func TestPinQuotaLower(t *testing.T) {
 	dir, disk := shmDir(t), tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	o := tiers.Options{CapacityBytes: 64 * page}
+	o := state.Options{CapacityBytes: 64 * page}
 	w := openLower(t, dir, o, disk)
 	pins := func(w *lower, want string) {
 		t.Helper()
@@ -160,7 +148,7 @@ func TestPinQuotaLower(t *testing.T) {
 		}
 	}
 	must(t, w.mkdir("g"))
-	w.pinQuota(tiers.QuotaGroup, "g", 4)
+	w.pinQuota(memory.QuotaGroup, "g", 4)
 	w.hollow(string(fill("3p", "x")), "g/a")
 	w.hollow(string(fill("2p", "x")), "g/b")
 	must(t, w.setPin("g/a", true))
@@ -168,23 +156,23 @@ func TestPinQuotaLower(t *testing.T) {
 	if err := w.setPin("g/b", true); !errors.Is(err, block.ErrQuota) {
 		t.Errorf("a block below memory: %v", err)
 	}
-	w.pinQuota(tiers.QuotaGroup, "g", 1)
+	w.pinQuota(memory.QuotaGroup, "g", 1)
 	if got := w.content("g/a"); len(got) != 3*page {
 		t.Errorf("g/a: %.20q", got)
 	}
 	pins(w, "group g: 3 of 1")
 	w.wantWhere("g/a", "[memory disk]")
 	w.quiesce()
-	for _, memory := range []string{"g/a", "none"} { // in memory, and below it alone
-		w.close(memory != "none")
-		if memory == "none" {
+	for _, resident := range []string{"g/a", "none"} { // in memory, and below it alone
+		w.close(resident != "none")
+		if resident == "none" {
 			must(t, os.RemoveAll(dir+"/s"))
 		}
 		again, err := disk.Reopen()
 		must(t, err)
 		disk = again
 		w = openLower(t, dir, o, disk)
-		w.pinQuota(tiers.QuotaGroup, "g", 4)
+		w.pinQuota(memory.QuotaGroup, "g", 4)
 		pins(w, "group g: 3 of 4")
 	}
 	w.wantWhere("g/a", "[disk]")
@@ -193,54 +181,39 @@ func TestPinQuotaLower(t *testing.T) {
 	w.end()
 }
 
-// TestPinQuotaPinnedGroup shows that a pinned group counts nothing but what users have pinned of it.
-func TestPinQuotaPinnedGroup(t *testing.T) {
-	w := shared(t, tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"pool": {Pinned: true}}})
-	w.pinQuota(tiers.QuotaUser, "1", 2)
-	must(t, w.mkdir("pool"), w.put(10, "pool/1", fill("4p", "x")), w.put(10, "pool/2", fill("2p", "x")))
-	if err := w.e.SetPinned(resolve(t, w, "pool/1").ID, true); !errors.Is(err, block.ErrQuota) {
-		t.Errorf("a pin above the quota: %v", err)
-	}
-	must(t, w.e.SetPinned(resolve(t, w, "pool/2").ID, true))
-	if got, want := w.pins(), "user 1: 2 of 2"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	w.close(false)
-}
-
 // TestPinQuotaRefused shows which quotas of pins are refused, and that each kind of quota goes by itself.
 func TestPinQuotaRefused(t *testing.T) {
-	w := shared(t, tiers.Options{})
-	set := func(kind tiers.QuotaKind, name string, bytes int64, pinned bool) error {
-		return w.e.Accounts().SetQuota(t.Context(), tiers.Quota{Kind: kind, Name: name, Bytes: bytes, Pinned: pinned})
+	w := shared(t, state.Options{})
+	set := func(kind memory.QuotaKind, name string, bytes int64, pinned bool) error {
+		return w.e.Accounts().SetQuota(t.Context(), memory.Quota{Kind: kind, Name: name, Bytes: bytes, Pinned: pinned})
 	}
-	w.quota(tiers.QuotaUser, "1", 8)
-	w.quota(tiers.QuotaGroup, "a", 8)
+	w.quota(memory.QuotaUser, "1", 8)
+	w.quota(memory.QuotaGroup, "a", 8)
 	for _, of := range [][2]string{{"user", "1"}, {"user", "anna"}, {"group", "a"}, {"group", "none"}, {"cgroup", "/c"}, {"cgroup", "c"}, {"node", "1"}} {
-		if err := set(tiers.QuotaKind(of[0]), of[1], 0, true); !errors.Is(err, block.ErrInvalid) {
+		if err := set(memory.QuotaKind(of[0]), of[1], 0, true); !errors.Is(err, block.ErrInvalid) {
 			t.Errorf("clear %s: %v", of, err)
 		}
 	}
-	if err := set(tiers.QuotaUser, "1", -1, true); !errors.Is(err, block.ErrInvalid) {
+	if err := set(memory.QuotaUser, "1", -1, true); !errors.Is(err, block.ErrInvalid) {
 		t.Errorf("a negative one: %v", err)
 	}
 	if got, want := w.used(), "group a: 0 of 8, user 1: 0 of 8"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	w.pinQuota(tiers.QuotaUser, "1", 99) // a lower tier may have more than memory
-	w.pinQuota(tiers.QuotaGroup, "a", 99)
-	w.quota(tiers.QuotaUser, "1", 0)
-	w.quota(tiers.QuotaGroup, "a", 0)
+	w.pinQuota(memory.QuotaUser, "1", 99) // a lower tier may have more than memory
+	w.pinQuota(memory.QuotaGroup, "a", 99)
+	w.quota(memory.QuotaUser, "1", 0)
+	w.quota(memory.QuotaGroup, "a", 0)
 	if got, want := w.pins(), "group a: 0 of 99, user 1: 0 of 99"; got != want || w.used() != "group a: 0 of 0, user 1: 0 of 0" {
 		t.Errorf("%s, want %s; used %s", got, want, w.used())
 	}
-	if err := set(tiers.QuotaUser, "1", 0, false); !errors.Is(err, block.ErrInvalid) {
+	if err := set(memory.QuotaUser, "1", 0, false); !errors.Is(err, block.ErrInvalid) {
 		t.Errorf("clear what is not there: %v", err)
 	}
 	for i := range 63 {
-		must(t, set(tiers.QuotaGroup, fmt.Sprint("g", i), page, i%2 == 0))
+		must(t, set(memory.QuotaGroup, fmt.Sprint("g", i), page, i%2 == 0))
 	}
-	if err := set(tiers.QuotaGroup, "large", page, true); !errors.Is(err, block.ErrInvalid) {
+	if err := set(memory.QuotaGroup, "large", page, true); !errors.Is(err, block.ErrInvalid) {
 		t.Errorf("one too many: %v", err)
 	}
 	w.close(false)

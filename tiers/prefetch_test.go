@@ -15,13 +15,16 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // fetched is what a Prefetch has told.
 type fetched struct {
 	mu      sync.Mutex
-	results []tiers.PrefetchResult
+	results []transfer.PrefetchResult
 	times   []int // Done was called, by path
 	news    chan int
 }
@@ -39,7 +42,7 @@ func (w *world) prefetch(ctx context.Context, names ...string) *fetched {
 }
 
 func newFetched(n int) *fetched {
-	return &fetched{results: make([]tiers.PrefetchResult, n), times: make([]int, n), news: make(chan int, n+16)}
+	return &fetched{results: make([]transfer.PrefetchResult, n), times: make([]int, n), news: make(chan int, n+16)}
 }
 
 func (w *world) fetch(ctx context.Context, f *fetched, names ...string) {
@@ -47,7 +50,7 @@ func (w *world) fetch(ctx context.Context, f *fetched, names ...string) {
 	for i, name := range names {
 		paths[i] = []byte(name)
 	}
-	w.e.Prefetch(ctx, tiers.PrefetchRequest{Request: "req", Paths: paths, Done: func(i int, r tiers.PrefetchResult) {
+	w.e.Prefetch(ctx, transfer.PrefetchRequest{Request: "req", Paths: paths, Done: func(i int, r transfer.PrefetchResult) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.results[i] = r
@@ -88,7 +91,7 @@ func numbered(dir string, n int) []string {
 
 // TestPrefetch: each outcome, for names of all kinds, duplicates among them.
 func TestPrefetch(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("g/sub"), w.put(10, "g/m", []byte("1234")))
 	w.hollow("12345", "g/a", "g/b", "g/c")
 	w.hollow("gone", "g/lost")
@@ -103,7 +106,7 @@ func TestPrefetch(t *testing.T) {
 	must(t, err)
 	must(t, w.put(10, "g/old", []byte("x")))
 	must(t, w.e.SetTTL(resolve(t, w.world, "g/old").ID, time.Nanosecond))
-	eventually(t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/old") == "." })
+	eventually(t, "its time passes", func() bool { return w.states(names.PresenceOptions{}, "g/old") == "." })
 	disk.Corrupt(mustKey(t, "g/lost"))
 
 	rows := []struct{ name, want string }{
@@ -169,7 +172,7 @@ func (o *jobOrder) keys() (keys []string) {
 // list and in few jobs; a list larger than memory comes to its end.
 func TestPrefetchBounded(t *testing.T) {
 	var order jobOrder
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 32 * page, LookupLease: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: 32 * page, LookupLease: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{
 		Workers: 1, OnJob: func(op tiertest.Op, j *driver.Job) {
 			if op != tiertest.OpLoad {
 				return
@@ -188,7 +191,7 @@ func TestPrefetchBounded(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); w.fetch(context.Background(), f, names...) }()
 	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 4)) // an eighth of 32 pages
-	if n, _ := w.e.Waiting(); n != 4 {
+	if n := w.e.Promotions(); n != 4 {
 		t.Errorf("%d under way, want 4", n)
 	}
 	release()
@@ -206,7 +209,7 @@ func TestPrefetchBounded(t *testing.T) {
 
 // TestPrefetchTooLarge: a block that memory has no room for fails, the others do not.
 func TestPrefetchTooLarge(t *testing.T) {
-	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 8 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{CapacityBytes: 8 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("7p", "x")), "g/large")
 	w.hollow("x", "g/a", "g/b")
 	must(t, w.put(10, "g/pin", fill("2p", "x")))
@@ -224,7 +227,7 @@ func TestPrefetchTooLarge(t *testing.T) {
 // TestPrefetchCancel: when it is cancelled, all that is not told yet fails at once, no more is
 // begun, and what was under way leaves no pin behind.
 func TestPrefetchCancel(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
 	names := numbered("g", 40)
 	w.hollow(string(fill("1p", "x")), names...)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -237,7 +240,7 @@ func TestPrefetchCancel(t *testing.T) {
 	cancel()
 	<-done
 	for i, r := range f.results {
-		if f.times[i] != 1 || r.Outcome != tiers.PrefetchFailed || !errors.Is(r.Err, context.Canceled) {
+		if f.times[i] != 1 || r.Outcome != transfer.PrefetchFailed || !errors.Is(r.Err, context.Canceled) {
 			t.Errorf("%s: %+v, told %d times", names[i], r, f.times[i])
 		}
 	}
@@ -262,7 +265,7 @@ func TestPrefetchCancel(t *testing.T) {
 // look-up.
 func TestPrefetchLease(t *testing.T) {
 	clock := newTestClock()
-	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 8 * page, LookupLease: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{CapacityBytes: 8 * page, LookupLease: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("1p", "x")), "g/a", "g/c")
 	must(t, w.put(10, "g/b", fill("1p", "x")))
 	w.drain()
@@ -282,7 +285,7 @@ func TestPrefetchLease(t *testing.T) {
 
 // TestPrefetchClose: the end of the engine ends prefetches and hints.
 func TestPrefetchClose(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{PromoteBatchKeys: 1}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{PromoteBatchKeys: 1}, tiertest.ReferenceOptions{})
 	names := numbered("g", 40)
 	w.hollow(string(fill("1p", "x")), names...)
 	disk.Hold(tiertest.OpLoad)
@@ -302,8 +305,8 @@ func TestPrefetchClose(t *testing.T) {
 			t.Errorf("%s: told %d times", names[i], n)
 		}
 	}
-	if n := w.e.HintsUnderWay(); n != 0 || !w.e.AtRest() {
-		t.Errorf("%d hints under way, at rest: %v", n, w.e.AtRest())
+	if !w.e.AtRest() {
+		t.Error("loads are left")
 	}
 	if jobs, _ := w.e.Jobs(); len(jobs) != 0 {
 		t.Errorf("jobs %+v", jobs)
@@ -341,7 +344,7 @@ func TestPrefetchMeets(t *testing.T) {
 		}, "l"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+			w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 			w.hollow("1", "g/a")
 			release := disk.Hold(tiertest.OpLoad)
 			f := newFetched(1)
@@ -364,7 +367,7 @@ func TestPrefetchMeets(t *testing.T) {
 // TestPrefetchTimeout: a tier that does not answer fails a prefetch after PromoteTimeout; what it
 // gives afterwards leaves no pin (A24).
 func TestPrefetchTimeout(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{PromoteTimeout: 10 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{PromoteTimeout: 10 * time.Millisecond}, tiertest.ReferenceOptions{})
 	w.hollow("content", "g/a", "g/b")
 	release := disk.Hold(tiertest.OpLoad)
 	got := w.prefetch(context.Background(), "g/a", "g/a", "g/b")
@@ -374,8 +377,8 @@ func TestPrefetchTimeout(t *testing.T) {
 	if n := w.e.Stats().Secondaries[0].PromoteTimeouts; n != 3 {
 		t.Errorf("%d timeouts", n)
 	}
-	if n, waiters := w.e.Waiting(); n != 2 || waiters != 0 {
-		t.Errorf("%d promotions, %d wait", n, waiters)
+	if n := w.e.Promotions(); n != 2 {
+		t.Errorf("%d promotions", n)
 	}
 	release()
 	w.atRest()
@@ -383,13 +386,12 @@ func TestPrefetchTimeout(t *testing.T) {
 	w.end()
 }
 
-// TestPrefetchGivesWay: who waits in an open goes before what is wanted ahead of use, also if it
-// is the very same block.
+// TestPrefetchGivesWay: who waits in an open goes before what is wanted ahead of use.
 func TestPrefetchGivesWay(t *testing.T) {
 	var begun jobOrder
 	var mu sync.Mutex
 	waitedFor := map[string]bool{}
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
 		Workers: 1, OnJob: func(op tiertest.Op, j *driver.Job) {
 			if op == tiertest.OpLoad {
 				begun.add(j)
@@ -407,23 +409,20 @@ func TestPrefetchGivesWay(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.fetch(context.Background(), f, names...) })
 	eventually(t, "the rest waits", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 10 })
-	for i, name := range []string{"g/read", names[underWay+5]} {
-		wg.Go(func() {
-			if got := w.content(name); len(got) == 0 || got[0] != 'x' {
-				t.Errorf("%s: %.20q", name, got)
-			}
-		})
-		eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == len(names)+1+i })
-		eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
-	}
+	wg.Go(func() {
+		if got := w.content("g/read"); len(got) == 0 || got[0] != 'x' {
+			t.Errorf("g/read: %.20q", got)
+		}
+	})
+	eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
 	must(t, w.e.AuditLoads())
 	release()
 	wg.Wait()
-	want := []string{"g/read", names[underWay+5], names[underWay]}
-	if order := begun.keys(); len(order) < underWay+3 || !slices.Equal(order[underWay:underWay+3], want) {
+	want := []string{"g/read", names[underWay]}
+	if order := begun.keys(); len(order) < underWay+2 || !slices.Equal(order[underWay:underWay+2], want) {
 		t.Errorf("then came %v, want %v", order[min(underWay, len(order)):], want)
 	}
-	if !waitedFor[want[0]] || !waitedFor[want[1]] || waitedFor[want[2]] {
+	if !waitedFor[want[0]] || waitedFor[want[1]] {
 		t.Errorf("waited for: %v", waitedFor)
 	}
 	if s := f.letters(); s != strings.Repeat("l", len(names)) {
@@ -433,35 +432,10 @@ func TestPrefetchGivesWay(t *testing.T) {
 	w.end()
 }
 
-// TestPrefetchRemote: what other nodes have is fetched like what a tier of this node has, and
-// leaves no entry where it could not be had.
-func TestPrefetchRemote(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	x, y := c.nodes[0], c.nodes[1]
-	must(t, x.mkdir("g"), x.put(10, "g/a", []byte("content")), x.put(10, "g/b", []byte("content")))
-	c.tell()
-	if s := y.prefetch(context.Background(), "g/a", "g", "g/none", "g/a").letters(); s != "l..l" {
-		t.Errorf("results %q", s)
-	}
-	y.mu.Lock()
-	y.deaf[0] = true
-	y.mu.Unlock()
-	if got := y.prefetch(context.Background(), "g/b", "g/a"); got.letters() != "!m" || !errors.Is(got.results[0].Err, block.ErrUnavailable) {
-		t.Errorf("of a node that does not answer: %q, %v", got.letters(), got.results[0].Err)
-	}
-	eventually(t, "the entry goes", func() bool { return y.entries() == "g g/a" })
-	must(t, y.e.AuditLoads())
-	eventually(t, "the loads end", y.e.AtRest)
-	if st := y.e.Stats(); st.PinnedBytes != 0 {
-		t.Errorf("left: %+v", st)
-	}
-}
-
 // TestHint: a hint returns at once, copies what it was given, and is forgotten while too many are
 // under way.
 func TestHint(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 1024 * page}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: 1024 * page}, tiertest.ReferenceOptions{})
 	names := numbered("g", tiers.MaxHintCalls+4)
 	w.hollow("x", names...)
 	release := disk.Hold(tiertest.OpLoad)
@@ -472,20 +446,18 @@ func TestHint(t *testing.T) {
 	}
 	copy(path, "?????")
 	w.e.Hint(nil, "hint", nil)
-	if n := w.e.HintsUnderWay(); n != tiers.MaxHintCalls {
-		t.Errorf("%d hints under way", n)
-	}
-	eventually(t, "all have begun", func() bool { n, _ := w.e.Waiting(); return n == tiers.MaxHintCalls })
+	eventually(t, "all have begun", func() bool { return w.e.Promotions() == tiers.MaxHintCalls })
 	release()
-	eventually(t, "all hints end", func() bool { return w.e.HintsUnderWay() == 0 })
 	w.atRest()
 	for i, name := range names {
 		if want := i < tiers.MaxHintCalls; (w.where(name) == "[memory disk]") != want {
 			t.Errorf("%s: in %s", name, w.where(name))
 		}
 	}
-	w.e.Hint(nil, "hint", [][]byte{[]byte(names[len(names)-1])})
-	eventually(t, "the next hint is heard", func() bool { return w.where(names[len(names)-1]) == "[memory disk]" })
+	eventually(t, "the next hint is heard", func() bool { // when the others have ended
+		w.e.Hint(nil, "hint", [][]byte{[]byte(names[len(names)-1])})
+		return w.where(names[len(names)-1]) == "[memory disk]"
+	})
 	w.atRest()
 	w.end()
 }
@@ -495,7 +467,7 @@ func TestHint(t *testing.T) {
 func TestPrefetchStorm(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	w, disk := openLowerOne(t, tiers.Options{
+	w, disk := openLowerOne(t, state.Options{
 		CapacityBytes: 24 * page, LookupLease: time.Millisecond, WriteTimeout: 2 * time.Millisecond,
 		OpenDeadline: 2 * time.Millisecond, PromoteBatchKeys: 3, PromoteWindow: 50 * time.Microsecond,
 	}, tiertest.ReferenceOptions{
@@ -517,7 +489,6 @@ func TestPrefetchStorm(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "all hints end", func() bool { return w.e.HintsUnderWay() == 0 })
 	w.drain()
 	eventually(t, "all loads have ended", w.e.AtRest)
 	must(t, w.e.AuditLoads())
@@ -534,11 +505,11 @@ func TestPrefetchStorm(t *testing.T) {
 }
 
 // stormStep does one of the things that TestPrefetchStorm is about.
-func (w *lower) stormStep(rng *rand.Rand, n int, names []string) {
-	name := names[rng.IntN(len(names))]
+func (w *lower) stormStep(rng *rand.Rand, n int, blocks []string) {
+	name := blocks[rng.IntN(len(blocks))]
 	var some []string
 	for range 1 + rng.IntN(20) {
-		some = append(some, names[rng.IntN(len(names))])
+		some = append(some, blocks[rng.IntN(len(blocks))])
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(5))*time.Millisecond)
 	defer cancel()
@@ -554,7 +525,7 @@ func (w *lower) stormStep(rng *rand.Rand, n int, names []string) {
 	case 4:
 		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: some[:1]})
 		must(w.t, err)
-		w.presences(tiers.PresenceOptions{Lease: true}, some...)
+		w.presences(names.PresenceOptions{Lease: true}, some...)
 		w.e.Why(name)
 		w.e.Jobs()
 		must(w.t, w.e.AuditLoads())

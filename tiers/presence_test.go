@@ -10,22 +10,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // presences asks for the places of some paths at a time.
-func (w *world) presences(o tiers.PresenceOptions, names ...string) []tiers.Place {
-	paths := make([][]byte, len(names))
-	for i, name := range names {
+func (w *world) presences(o names.PresenceOptions, blocks ...string) []names.Place {
+	paths := make([][]byte, len(blocks))
+	for i, name := range blocks {
 		paths[i] = []byte(name)
 	}
-	out := make([]tiers.Place, len(names))
+	out := make([]names.Place, len(blocks))
 	for i := range out {
-		out[i] = tiers.Place{Presence: driver.Hit, Tier: 99, Late: true} // to be overwritten
+		out[i] = names.Place{Presence: driver.Hit, Tier: 99, Late: true} // to be overwritten
 	}
 	w.e.Presences(paths, o, out)
 	return out
@@ -33,7 +34,7 @@ func (w *world) presences(o tiers.PresenceOptions, names ...string) []tiers.Plac
 
 // states is presences as the letters of docs/control.md: m, 1 and 2 are hits in memory and in
 // the tiers below.
-func (w *world) states(o tiers.PresenceOptions, names ...string) string {
+func (w *world) states(o names.PresenceOptions, names ...string) string {
 	var s strings.Builder
 	for _, p := range w.presences(o, names...) {
 		switch {
@@ -53,10 +54,10 @@ func (w *world) states(o tiers.PresenceOptions, names ...string) string {
 }
 
 // wantStates compares states.
-func (w *world) wantStates(want string, names ...string) {
+func (w *world) wantStates(want string, blocks ...string) {
 	w.t.Helper()
-	if got := w.states(tiers.PresenceOptions{}, names...); got != want {
-		w.t.Errorf("states of %q: %q, want %q", names, got, want)
+	if got := w.states(names.PresenceOptions{}, blocks...); got != want {
+		w.t.Errorf("states of %q: %q, want %q", blocks, got, want)
 	}
 }
 
@@ -64,7 +65,7 @@ func (w *world) wantStates(want string, names ...string) {
 // A26), and that blocks of one group are not found in another (C20).
 func TestPresences(t *testing.T) {
 	refs := []*tiertest.Reference{tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page}, refs...)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page}, refs...)
 	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.mkdir("h"), w.put(10, "top", []byte("x")), w.put(10, "g/a", []byte("x")))
 	w.hollow("x", "g/b", "g/sub/c")
 	w.hollow("x", "h/second")
@@ -100,7 +101,7 @@ func TestPresences(t *testing.T) {
 	must(t, f.close(), temp.close(), w.unlink(10, "g/x.tmp"))
 	w.wantStates("m.", "g/new", "g/x.tmp")
 	must(t, w.e.SetTTL(resolve(t, w.world, "g/new").ID, time.Nanosecond))
-	eventually(t, "its time passes", func() bool { return w.states(tiers.PresenceOptions{}, "g/new") == "." })
+	eventually(t, "its time passes", func() bool { return w.states(names.PresenceOptions{}, "g/new") == "." })
 
 	release := refs[0].Hold(tiertest.OpLoad)
 	a, err := w.lookup(10, "g/b")
@@ -117,47 +118,11 @@ func TestPresences(t *testing.T) {
 	w.end()
 }
 
-// TestPresencesCount: hits and misses are counted as those of look-ups are, if the blocks get a lease.
-func TestPresencesCount(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
-	defer w.close(false)
-	must(t, w.put(10, "a", []byte("x")))
-	before := w.e.Stats().Counters
-	w.presences(tiers.PresenceOptions{}, "a", "b") // nobody is about to read them
-	w.presences(tiers.PresenceOptions{Lease: true}, "a", "b", "a", "c")
-	after := w.e.Stats().Counters
-	if hits, misses := after.LookupHit-before.LookupHit, after.LookupMisses-before.LookupMisses; hits != 2 || misses != 2 {
-		t.Errorf("%d hits, %d misses", hits, misses)
-	}
-}
-
-// TestPresencesLease: what was asked for with a lease stays while others go; without one it is
-// as any other block.
-func TestPresencesLease(t *testing.T) {
-	for _, lease := range []bool{true, false} {
-		clock := newTestClock()
-		w := open(t, shmDir(t), tiers.Options{
-			CapacityBytes: 4 * page, LookupLease: time.Hour, WriteTimeout: time.Minute, Now: clock.now,
-		})
-		for i := range 4 {
-			must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
-		}
-		clock.add(2 * time.Hour) // the writers' own look-ups
-		w.presences(tiers.PresenceOptions{Lease: lease}, "0", "1")
-		must(t, w.put(10, "new", fill("1p", "x")), w.put(10, "newer", fill("1p", "x")))
-		want := map[bool]string{true: "mm..mm", false: "..mmmm"}[lease]
-		if got := w.states(tiers.PresenceOptions{}, "0", "1", "2", "3", "new", "newer"); got != want {
-			t.Errorf("lease %v: %q, want %q", lease, got, want)
-		}
-		w.close(false)
-	}
-}
-
 // TestPresencesRemote: what only others have is found, gets no entry, and is late like anything
 // else; the name of a file is no directory.
 func TestPresencesRemote(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{ // its clock stands still, so that what was measured is not too old to count
-		Now: newTestClock().now, Groups: map[block.GroupID]tiers.GroupOptions{"g": {OpenDeadline: time.Minute}},
+	c := newCrowd(t, 2, state.Options{ // its clock stands still, so that what was measured is not too old to count
+		Now: newTestClock().now, Groups: map[block.GroupID]state.GroupOptions{"g": {OpenDeadline: time.Minute}},
 	})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
@@ -173,10 +138,10 @@ func TestPresencesRemote(t *testing.T) {
 
 	b.e.Measure("peer", 7, time.Hour)
 	b.wantStates("ll", "g/x", "g/sub/y")
-	if got := b.states(tiers.PresenceOptions{Deadline: -1}, "g/x"); got != "2" {
+	if got := b.states(names.PresenceOptions{Deadline: -1}, "g/x"); got != "2" {
 		t.Errorf("without a deadline: %q", got)
 	}
-	if got := b.states(tiers.PresenceOptions{Deadline: 10 * time.Hour}, "g/x", "g/sub/y"); got != "22" {
+	if got := b.states(names.PresenceOptions{Deadline: 10 * time.Hour}, "g/x", "g/sub/y"); got != "22" {
 		t.Errorf("with a long one: %q", got)
 	}
 	b.e.Measure("peer", 1<<40, time.Second)
@@ -189,7 +154,7 @@ func TestPresencesRemote(t *testing.T) {
 // TestBlocks: each block whose bytes this node has is listed once, with its tiers but those of
 // other nodes.
 func TestBlocks(t *testing.T) {
-	c := newCrowdOf(t, tiers.CascadeAsync, make([]tiers.Options, 2)...)
+	c := newCrowdOf(t, state.CascadeAsync, make([]state.Options, 2)...)
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/far", []byte("1")), a.put(10, "g/both", []byte("12")))
@@ -225,7 +190,7 @@ func TestPresencesAllocs(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("the checks of this build allocate")
 	}
-	w, _ := openLowerOne(t, tiers.Options{LookupLease: time.Hour, OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{LookupLease: time.Hour, OpenDeadline: time.Second}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("h"))
 	var paths [][]byte
 	for i := range 300 {
@@ -240,8 +205,8 @@ func TestPresencesAllocs(t *testing.T) {
 	must(t, err)
 	shadow, err := w.openWrite(context.Background(), 20, string(paths[0]), true)
 	must(t, err)
-	out := make([]tiers.Place, len(paths))
-	if n := testing.AllocsPerRun(20, func() { w.e.Presences(paths, tiers.PresenceOptions{Lease: true}, out) }); n != 0 {
+	out := make([]names.Place, len(paths))
+	if n := testing.AllocsPerRun(20, func() { w.e.Presences(paths, names.PresenceOptions{Lease: true}, out) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	if out[3].Tier != 1 || out[39].Presence != driver.Hit || out[40].Presence != driver.Miss {
@@ -251,142 +216,26 @@ func TestPresencesAllocs(t *testing.T) {
 	w.end()
 }
 
-// closeWritten closes a file for which there may not have been room.
-func closeWritten(t *testing.T, f *file) {
-	t.Helper()
-	if err := f.close(); err != nil && !errors.Is(err, block.ErrNoSpace) && !errors.Is(err, block.ErrPoisoned) {
-		t.Fatal(err)
-	}
-}
-
-// TestPresencesAgree: whatever happens to names, Presences says of each what a look-up by
-// somebody who writes nothing says, and where the block is (A15, A26). The model is the engine's
-// own other interface: Lookup, PresenceOf and TierNames.
-func TestPresencesAgree(t *testing.T) {
-	rng := rand.New(rand.NewPCG(seed(t), 0))
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: 24 * page, WriteTimeout: time.Millisecond, PromoteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
-	must(t, w.mkdir("h"), w.mkdir("g/deep"))
-	dirs := []string{"g", "h", "g/deep"}
-	var names []string
-	for _, d := range dirs {
-		for i := range 8 {
-			names = append(names, fmt.Sprintf("%s/%d", d, i), fmt.Sprintf("%s/%d.tmp", d, i))
-		}
-	}
-	var writing []*file
-	var release func()
-	for range 600 {
-		name := names[rng.IntN(len(names))]
-		switch rng.IntN(11) {
-		case 0, 1:
-			if err := w.put(10, name, fill("1p", "x")); err != nil && !errors.Is(err, block.ErrNoSpace) {
-				t.Fatalf("put %s: %v", name, err)
-			}
-		case 2:
-			if f, err := w.openOrCreate(20, name); err == nil {
-				writing = append(writing, f)
-			}
-			if len(writing) > 4 {
-				closeWritten(t, writing[0])
-				writing = writing[1:]
-			}
-		case 3:
-			if len(writing) > 0 {
-				closeWritten(t, writing[0])
-				writing = writing[1:]
-			}
-		case 4:
-			_ = w.unlink(10, name) // there may be none
-		case 5:
-			_ = w.rename(10, name, names[rng.IntN(len(names))], false) // likewise
-		case 6, 7:
-			_, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", Paths: []string{name}})
-			must(t, err)
-		case 8:
-			if release == nil {
-				release = disk.Hold(tiertest.OpLoad)
-			} else {
-				release()
-				release = nil
-			}
-		case 9:
-			w.e.Hint(nil, "", [][]byte{[]byte(name)})
-		case 10:
-			if a, err := w.e.Resolve(context.Background(), name); err == nil {
-				_ = w.e.SetTTL(a.ID, [...]time.Duration{time.Nanosecond, time.Hour}[rng.IntN(2)]) // it may have gone
-			}
-		}
-		w.agree(names)
-	}
-	if release != nil {
-		release()
-	}
-	for _, f := range writing {
-		closeWritten(t, f)
-	}
-	w.drain()
-	eventually(t, "all is at rest", func() bool { return w.e.AtRest() && w.e.HintsUnderWay() == 0 })
-	w.agree(names)
-	w.close(false)
-}
-
-// agree compares Presences with Lookup. What changes by itself in between is looked at again.
-func (w *lower) agree(names []string) {
-	w.t.Helper()
-	var wrong string
-	for range 100 {
-		got := w.states(tiers.PresenceOptions{}, names...)
-		if wrong = ""; len(got) != len(names) {
-			w.t.Fatalf("%d states", len(got))
-		}
-		for i, name := range names {
-			if want := w.expect(name); !strings.Contains(want, got[i:i+1]) {
-				wrong = fmt.Sprintf("%s: %q, want %q", name, got[i], want)
-			}
-		}
-		if wrong == "" {
-			return
-		}
-	}
-	w.t.Fatal(wrong)
-}
-
-// expect returns the states that a name may be in by what Lookup says to a stranger.
-func (w *lower) expect(name string) string {
-	a, err := w.lookup(90, name)
-	if err != nil {
-		return ".w" // a version of somebody else may be on its way
-	}
-	defer w.forget(a.ID)
-	if w.e.PresenceOf(a.ID) == driver.Pending || a.Temp {
-		return "w"
-	}
-	if where := w.e.TierNames(a.ID); len(where) > 0 && where[0] == "memory" {
-		return "m"
-	}
-	return "1"
-}
-
 // BenchmarkPresences measures one call of 10,000 names of 64 hexadecimal digits in one directory
 // of 100,000: those that are there, and those that are not, the same or one of ten sets in turn.
 func BenchmarkPresences(b *testing.B) {
 	const all, asked = 100_000, 10_000
-	w := open(b, shmDir(b), tiers.Options{CapacityBytes: (all + 10) * page, LookupLease: time.Minute})
+	w := open(b, shmDir(b), state.Options{CapacityBytes: (all + 10) * page, BurstGap: 100 * time.Millisecond, LookupLease: time.Minute})
 	defer w.close(false)
 	must(b, w.mkdir("g"))
 	rng := rand.New(rand.NewPCG(1, 2))
-	names := make([]string, all)
-	for i := range names {
-		names[i] = fmt.Sprintf("g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
-		must(b, w.put(10, names[i], nil))
+	blocks := make([]string, all)
+	for i := range blocks {
+		blocks[i] = fmt.Sprintf("g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
+		must(b, w.put(10, blocks[i], nil))
 	}
-	rng.Shuffle(all, func(i, j int) { names[i], names[j] = names[j], names[i] })
-	paths, out := make([][]byte, asked), make([]tiers.Place, asked)
-	text := []byte(strings.Join(names[:asked], ""))
+	rng.Shuffle(all, func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
+	paths, out := make([][]byte, asked), make([]names.Place, asked)
+	text := []byte(strings.Join(blocks[:asked], ""))
 	for i := range paths {
-		paths[i], text = text[:len(names[i])], text[len(names[i]):]
+		paths[i], text = text[:len(blocks[i])], text[len(blocks[i]):]
 	}
-	for _, o := range []tiers.PresenceOptions{{}, {Lease: true}} {
+	for _, o := range []names.PresenceOptions{{}, {Lease: true}} {
 		b.Run(fmt.Sprintf("lease=%v", o.Lease), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -406,7 +255,7 @@ func BenchmarkPresences(b *testing.B) {
 		b.Run(fmt.Sprintf("absent=%d", len(absent)), func(b *testing.B) {
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
-				w.e.Presences(absent[n%sets*asked:][:asked], tiers.PresenceOptions{}, out)
+				w.e.Presences(absent[n%sets*asked:][:asked], names.PresenceOptions{}, out)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
 		})

@@ -17,11 +17,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // openLowerOne starts an engine over one reference tier with a directory g.
-func openLowerOne(t *testing.T, o tiers.Options, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
+func openLowerOne(t *testing.T, o state.Options, r tiertest.ReferenceOptions) (*lower, *tiertest.Reference) {
 	t.Helper()
 	if o.CapacityBytes == 0 {
 		o.CapacityBytes = 64 * page
@@ -55,7 +57,7 @@ func (w *lower) end() {
 // all of them get the bytes; the block is then as any other in memory, with its time
 // of modification, and a copy below (A14, A18, A23).
 func TestPromote(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 	w.hollow("content", "g/a")
 	before := resolve(t, w.world, "g/a")
 	w.wantWhere("g/a", "[disk]")
@@ -71,7 +73,7 @@ func TestPromote(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "20 readers wait", func() bool { _, n := w.e.Waiting(); return n == 20 })
+	eventually(t, "it is asked for", func() bool { return w.e.Promotions() == 1 })
 	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1)) // by the first of them
 	if p := w.e.PresenceOf(before.ID); p != driver.Pending {
 		t.Errorf("while it is promoted: %v (A15)", p)
@@ -104,15 +106,15 @@ func TestPromote(t *testing.T) {
 func TestPromoteBatch(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		o      tiers.Options
+		o      state.Options
 		blocks int
 		want   []int // keys of each job, sorted
 	}{
-		{"keys", tiers.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 3}, 6, []int{3, 3}},
-		{"bytes", tiers.Options{PromoteWindow: time.Hour, PromoteBatchBytes: 4 * page}, 4, []int{2, 2}},
-		{"window", tiers.Options{PromoteWindow: time.Microsecond}, 1, []int{1}},
-		{"none", tiers.Options{}, 3, []int{1, 1, 1}},
-		{"larger than a batch", tiers.Options{PromoteBatchBytes: page}, 1, []int{1}}, // B16
+		{"keys", state.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 3}, 6, []int{3, 3}},
+		{"bytes", state.Options{PromoteWindow: time.Hour, PromoteBatchBytes: 4 * page}, 4, []int{2, 2}},
+		{"window", state.Options{PromoteWindow: time.Microsecond}, 1, []int{1}},
+		{"none", state.Options{}, 3, []int{1, 1, 1}},
+		{"larger than a batch", state.Options{PromoteBatchBytes: page}, 1, []int{1}}, // B16
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var mu sync.Mutex
@@ -137,7 +139,7 @@ func TestPromoteBatch(t *testing.T) {
 				a, err := w.lookup(10, name)
 				must(t, err)
 				wg.Add(1)
-				w.e.OpenLater(a.ID, by(10), func(o tiers.Opened, _ *os.File, err error) {
+				w.e.OpenLater(a.ID, by(10), func(o openfile.Opened, _ *os.File, err error) {
 					defer wg.Done()
 					if err != nil || o.Size != 2*page {
 						t.Errorf("%s: %+v, %v", name, o, err)
@@ -192,7 +194,7 @@ func TestPromoteFallback(t *testing.T) {
 				if !two {
 					refs, want, where = refs[:1], "ErrNotFound", row.alone
 				}
-				w := openLower(t, shmDir(t), tiers.Options{}, refs...)
+				w := openLower(t, shmDir(t), state.Options{}, refs...)
 				w.hollow("content", "a")
 				if row.do != nil {
 					row.do(refs[0], mustKey(t, "a"))
@@ -215,55 +217,10 @@ func TestPromoteFallback(t *testing.T) {
 	}
 }
 
-// TestPromoteTimeout: a reader that waits for too long gets a miss, one that is
-// interrupted leaves; the promotion goes on without them, and nothing leaks (A17, A24).
-func TestPromoteTimeout(t *testing.T) {
-	for _, interrupted := range []bool{false, true} {
-		o := tiers.Options{PromoteTimeout: 20 * time.Millisecond}
-		ctx, cancel := context.WithCancel(context.Background())
-		want := "ErrNotFound"
-		if interrupted {
-			o.PromoteTimeout, want = patience, "Canceled"
-		}
-		w, disk := openLowerOne(t, o, tiertest.ReferenceOptions{})
-		w.hollow("content", "g/a")
-		release := disk.Hold(tiertest.OpLoad)
-		a, err := w.lookup(10, "g/a")
-		must(t, err)
-		done := make(chan error, 1)
-		go func() {
-			_, err := w.e.OpenRead(ctx, a.ID, by(10), false)
-			done <- err
-		}()
-		if interrupted {
-			eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == 1 })
-			cancel()
-		}
-		if err := <-done; kind(err) != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-		cancel()
-		w.forget(a.ID)
-		if n, waiters := w.e.Waiting(); n != 1 || waiters != 0 {
-			t.Errorf("%d promotions, %d wait", n, waiters)
-		}
-		if n := w.e.Stats().Secondaries[0].PromoteTimeouts; (n == 1) == interrupted {
-			t.Errorf("%d timeouts", n)
-		}
-		release()
-		w.quiesce()
-		w.wantWhere("g/a", "[memory disk]")
-		if p := w.e.Stats().PinnedBytes; p != 0 {
-			t.Errorf("%d bytes pinned", p)
-		}
-		w.end()
-	}
-}
-
 // TestPromoteNoRoom: if memory is full of what cannot go, a hollow block is a miss
 // after a while, without an endless wait, and can be read later (A17).
 func TestPromoteNoRoom(t *testing.T) {
-	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("2p", "x")), "g/a")
 	must(t, w.put(10, "g/pin", fill("3p", "y")))
 	pin := resolve(t, w.world, "g/pin").ID
@@ -293,15 +250,15 @@ func TestPromoteNoRoom(t *testing.T) {
 // with PromoteOnLookup a look-up does (A16).
 func TestPromoteHint(t *testing.T) {
 	for _, onLookup := range []bool{false, true} {
-		w, disk := openLowerOne(t, tiers.Options{PromoteOnLookup: onLookup}, tiertest.ReferenceOptions{})
+		w, disk := openLowerOne(t, state.Options{PromoteOnLookup: onLookup}, tiertest.ReferenceOptions{})
 		w.hollow("content", "g/a")
 		release := disk.Hold(tiertest.OpLoad)
 		a, err := w.lookup(10, "g/a")
 		must(t, err)
-		if n, _ := w.e.Waiting(); (n == 1) != onLookup {
+		if n := w.e.Promotions(); (n == 1) != onLookup {
 			t.Errorf("%d promotions after a look-up", n)
 		}
-		if _, err := w.e.OpenHot(a.ID, by(10)); !errors.Is(err, tiers.ErrHollow) {
+		if _, err := w.e.OpenHot(a.ID, by(10)); !errors.Is(err, state.ErrHollow) {
 			t.Errorf("OpenHot: %v", err)
 		}
 		if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); kind(err) != "ErrPending" {
@@ -325,12 +282,7 @@ func TestPromoteMeets(t *testing.T) {
 		read []string // what the reader may get
 		then string   // pairs of name and content
 	}{
-		{"unlink", func(w *lower) { must(w.t, w.unlink(10, "g/a")) }, []string{"ErrNotFound"}, ""},
 		{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "g/a"), w.put(10, "g/a", []byte("2"))) }, []string{"2"}, "g/a=2"},
-		{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, []string{"1"}, "g/b=1"},
-		{"rename and back", func(w *lower) {
-			must(w.t, w.rename(10, "g/a", "g/b", false), w.rename(10, "g/b", "g/a", false))
-		}, []string{"1"}, "g/a=1"},
 		{"rename, write anew", func(w *lower) {
 			must(w.t, w.rename(10, "g/a", "g/b", false), w.put(10, "g/a", []byte("2")))
 		}, []string{"1", "2"}, "g/a=2 g/b=1"},
@@ -353,8 +305,8 @@ func TestPromoteMeets(t *testing.T) {
 		}, []string{"1"}, "g/a=1"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, tiers.Options{
-				Groups: map[block.GroupID]tiers.GroupOptions{"q": {QuotaBytes: 8 * page}},
+			w, disk := openLowerOne(t, state.Options{
+				Groups: map[block.GroupID]state.GroupOptions{"q": {QuotaBytes: 8 * page}},
 			}, tiertest.ReferenceOptions{})
 			w.hollow("1", "g/a")
 			release := disk.Hold(tiertest.OpLoad)
@@ -384,7 +336,7 @@ func TestPromoteMeets(t *testing.T) {
 // its time of modification, even one that was set while it was hollow (A11).
 func TestPromoteCrash(t *testing.T) {
 	dir := shmDir(t)
-	w := openLower(t, dir, tiers.Options{}, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
+	w := openLower(t, dir, state.Options{}, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
 	w.hollow("content", "a", "b")
 	mtime := int64(1e18)
 	_, err := w.e.SetAttr(resolve(t, w.world, "b").ID, tiers.Change{Mtime: &mtime})
@@ -395,7 +347,7 @@ func TestPromoteCrash(t *testing.T) {
 	before := resolve(t, w.world, "a")
 	w.quiesce()
 	w.crash()
-	next := open(t, dir, tiers.Options{})
+	next := open(t, dir, state.Options{})
 	defer next.close(false)
 	if got := next.content("a") + next.content("b"); got != "contentcontent" {
 		t.Errorf("after the crash: %q", got)
@@ -413,17 +365,17 @@ func TestPromoteCrash(t *testing.T) {
 func TestOpenLater(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		o    tiers.Options
+		o    state.Options
 		do   func(w *lower, release func())
 		want string
 	}{
-		{"there", tiers.Options{}, func(w *lower, release func()) { release() }, "ok"},
-		{"gone", tiers.Options{}, func(w *lower, release func()) { must(w.t, w.unlink(10, "g/a")); release() }, "ErrStale"},
-		{"lost", tiers.Options{}, func(w *lower, release func()) {
+		{"there", state.Options{}, func(w *lower, release func()) { release() }, "ok"},
+		{"gone", state.Options{}, func(w *lower, release func()) { must(w.t, w.unlink(10, "g/a")); release() }, "ErrStale"},
+		{"lost", state.Options{}, func(w *lower, release func()) {
 			w.refs[0].Corrupt(mustKey(w.t, "g/a"))
 			release()
 		}, "ErrStale"},
-		{"late", tiers.Options{PromoteTimeout: time.Millisecond}, func(w *lower, release func()) {}, "ErrNotFound"},
+		{"late", state.Options{PromoteTimeout: time.Millisecond}, func(w *lower, release func()) {}, "ErrNotFound"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{})
@@ -432,7 +384,7 @@ func TestOpenLater(t *testing.T) {
 			must(t, err)
 			release := disk.Hold(tiertest.OpLoad)
 			got := make(chan string, 2)
-			w.e.OpenLater(a.ID, by(10), func(o tiers.Opened, file *os.File, err error) {
+			w.e.OpenLater(a.ID, by(10), func(o openfile.Opened, file *os.File, err error) {
 				if err == nil {
 					p, readErr := io.ReadAll(file)
 					if readErr != nil || string(p) != "content" || o.Size != 7 {
@@ -459,26 +411,9 @@ func TestOpenLater(t *testing.T) {
 	}
 }
 
-// TestPromoteTooLarge: a block that is larger than memory is a miss at once, and stays
-// where it is (B16).
-func TestPromoteTooLarge(t *testing.T) {
-	dir := shmDir(t)
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	plant(t, disk, "large", string(fill("5p", "x")), driver.Attrs{Seq: 1, Mode: 0o644})
-	w := openLower(t, dir, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, disk)
-	if got := w.content("large"); got != "ErrNotFound" {
-		t.Errorf("read %.20q", got)
-	}
-	w.wantWhere("large", "[disk]")
-	if st := w.e.Stats(); st.Counters.PromoteNoRoom != 1 || st.UsedBytes != 0 {
-		t.Errorf("%+v", st)
-	}
-	w.end()
-}
-
 // TestPromoteInterrupted: who is interrupted while it waits for room leaves at once.
 func TestPromoteInterrupted(t *testing.T) {
-	w, _ := openLowerOne(t, tiers.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("2p", "x")), "g/a")
 	must(t, w.put(10, "g/pin", fill("3p", "y")))
 	pin := resolve(t, w.world, "g/pin").ID
@@ -489,7 +424,7 @@ func TestPromoteInterrupted(t *testing.T) {
 		_, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, by(10), false)
 		done <- err
 	}()
-	eventually(t, "a reader waits", func() bool { _, n := w.e.Waiting(); return n == 1 })
+	eventually(t, "it is asked for", func() bool { return w.e.Promotions() == 1 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -502,7 +437,7 @@ func TestPromoteInterrupted(t *testing.T) {
 
 // TestNothingToDo: no files, no keys, no work: all is a success without a job (C18).
 func TestNothingToDo(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 	must(t, w.e.Drain(until(t)))
 	for _, tier := range []string{"memory", "disk"} {
 		if r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: tier, All: true}); err != nil || r.Blocks != 0 || r.KeptN != 0 {
@@ -521,31 +456,20 @@ func TestNothingToDo(t *testing.T) {
 // TestPromoteOneKeyTwice: a name that goes to another block while its first one waits
 // to be loaded does not make a job with one key twice (A5, C20).
 func TestPromoteOneKeyTwice(t *testing.T) {
-	w, disk := openLowerOne(t, tiers.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{OnJob: checkJob})
+	w, disk := openLowerOne(t, state.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{OnJob: checkJob})
 	for i, data := range []string{"1", "2"} {
 		w.hollow(data, "g/a")
 		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "g/a").ID, by(10), true); kind(err) != "ErrPending" {
 			t.Error(err)
 		}
 		if i == 0 { // the second makes the job full, so that both may be done at any time
-			eventually(t, "it is asked for", func() bool { n, _ := w.e.Waiting(); return n > 0 })
+			eventually(t, "it is asked for", func() bool { return w.e.Promotions() > 0 })
 			eventually(t, "it has its room", func() bool { return w.e.Stats().UsedBytes == page })
 			must(t, w.unlink(10, "g/a"))
 		}
 	}
 	must(t, disk.AwaitDone(until(t), tiertest.OpLoad, 2))
 	if got := w.content("g/a"); got != "2" {
-		t.Errorf("read %q", got)
-	}
-	w.end()
-}
-
-// TestPromoteAsksAgain: a tier that is busy with the name answers the second time.
-func TestPromoteAsksAgain(t *testing.T) {
-	w, _ := openLowerOne(t, tiers.Options{}, tiertest.ReferenceOptions{Faults: tiertest.NewPlan(
-		tiertest.Rule{Op: tiertest.OpLoad, Nth: 1, Fault: tiertest.Fault{Err: block.ErrPending}})})
-	w.hollow("content", "g/a")
-	if got := w.content("g/a"); got != "content" {
 		t.Errorf("read %q", got)
 	}
 	w.end()
@@ -579,7 +503,7 @@ func TestPromoteLateWrite(t *testing.T) {
 		t.Run(cause.Error(), func(t *testing.T) {
 			disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
 			sick := &lateWriter{Reference: disk, late: make(chan *os.File, 1), err: cause}
-			w := openLower(t, shmDir(t), tiers.Options{Secondaries: []tiers.SecondaryOptions{{Tier: sick}}}, disk, peer)
+			w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Tier: sick}}}, disk, peer)
 			must(t, w.put(10, "a", []byte("content")))
 			w.quiesce()
 			w.evict("memory", "a")
@@ -618,7 +542,7 @@ func TestTouchBatches(t *testing.T) {
 	const blocks = 1100
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
 	count := &touchCounter{Tier: disk}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 2 * blocks * page, Secondaries: []tiers.SecondaryOptions{{Tier: count}}}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 2 * blocks * page, Secondaries: []state.SecondaryOptions{{Tier: count}}}, disk)
 	for i := range blocks {
 		must(t, w.put(10, fmt.Sprint(i), []byte("x")))
 	}
@@ -643,7 +567,7 @@ func TestTouchBatches(t *testing.T) {
 // beyond what a search without force looks at.
 func TestPromoteSpares(t *testing.T) {
 	const n = 64
-	w, disk := openLowerOne(t, tiers.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("1p", "x")), "g/cold")
 	release := disk.Hold(tiertest.OpStore)
 	for i := range n {

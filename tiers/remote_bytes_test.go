@@ -10,6 +10,8 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -28,7 +30,7 @@ func (nd *node) fill() {
 // TestRemoteNewer: a later version that is announced without a grave of the earlier one is
 // what a look-up finds from then on, and the kernel is told of the change.
 func TestRemoteNewer(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	b := c.nodes[1]
 	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
@@ -52,7 +54,7 @@ func TestRemoteNewer(t *testing.T) {
 // TestRemoteBusy: a block that cannot be had just now is a miss, also where others have a
 // later version: an engine never gets ESTALE from what it has just looked up.
 func TestRemoteBusy(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	b := c.nodes[1]
 	b.busy = true
@@ -61,7 +63,7 @@ func TestRemoteBusy(t *testing.T) {
 	at, err := b.lookup(10, "g/x")
 	must(t, err)
 	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, tiers.ErrStale) {
+	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, state.ErrStale) {
 		t.Errorf("what was looked up before: %v", err)
 	}
 	b.forget(at.ID)
@@ -75,45 +77,13 @@ func TestRemoteBusy(t *testing.T) {
 	}
 }
 
-// TestRemoteReplacedLookup: who has looked up a block that is then replaced elsewhere is told to look
-// again, and can still open it if that is all he can do; one that is removed is gone.
-func TestRemoteReplacedLookup(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{CapacityBytes: 256 * page})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
-	c.tell()
-	b.reads("g/x")
-	c.tell()
-	at, err := b.lookup(10, "g/x")
-	must(t, err, a.put(10, "g/x", []byte("newer")))
-	c.tell()
-	if _, err := b.openReadID(10, at.ID); !errors.Is(err, tiers.ErrStale) {
-		t.Errorf("replaced: %v", err)
-	}
-	f, err := b.openReadBy(asks(10, true), 10, at.ID)
-	must(t, err)
-	if data, err := f.read(); err != nil || string(data) != "old" {
-		t.Errorf("read %q, %v", data, err)
-	}
-	must(t, f.close())
-	c.everywhere("g/x", "newer")
-	at, err = b.lookup(10, "g/x")
-	must(t, err, a.unlink(10, "g/x"))
-	c.tell()
-	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, tiers.ErrStale) {
-		t.Errorf("removed: %v", err)
-	}
-	b.forget(at.ID)
-}
-
 // TestRemoteLease: what others have may be evicted within its lease, so that reading more
 // of it than memory holds goes on; but not before it has been copied to the disk of this
 // node, where that is wanted.
 func TestRemoteLease(t *testing.T) {
-	for _, cascade := range []tiers.CascadeMode{tiers.CascadeOff, tiers.CascadeAsync} {
+	for _, cascade := range []state.CascadeMode{state.CascadeOff, state.CascadeAsync} {
 		clock := newTestClock()
-		o := tiers.Options{LookupLease: time.Hour, WriteTimeout: 50 * time.Millisecond}
+		o := state.Options{LookupLease: time.Hour, WriteTimeout: 50 * time.Millisecond}
 		o.Now = clock.now
 		c := newCrowdOf(t, cascade, o, o)
 		a, b := c.nodes[0], c.nodes[1]
@@ -123,7 +93,7 @@ func TestRemoteLease(t *testing.T) {
 		c.tell()
 		at, err := b.lookup(10, "g/x")
 		must(t, err)
-		if cascade == tiers.CascadeOff {
+		if cascade == state.CascadeOff {
 			b.fill()
 			if h, ok := b.e.Holding("g/x"); ok {
 				t.Errorf("still here: %+v", h)
@@ -157,18 +127,18 @@ func TestRemoteLease(t *testing.T) {
 // TestRemoteAttrs: attributes that are set on what only others have stay, because this
 // node has it from then on.
 func TestRemoteAttrs(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"))
-	set := map[string]func(at *tiers.Attr) error{
-		"g/mode": func(at *tiers.Attr) error {
+	set := map[string]func(at *state.Attr) error{
+		"g/mode": func(at *state.Attr) error {
 			mode := uint32(0o600)
 			_, err := b.e.SetAttr(at.ID, tiers.Change{Mode: &mode})
 			return err
 		},
-		"g/pin": func(at *tiers.Attr) error { return b.e.SetPinned(at.ID, true) },
-		"g/ttl": func(at *tiers.Attr) error { return b.e.SetTTL(at.ID, time.Hour) },
+		"g/pin": func(at *state.Attr) error { return b.e.SetPinned(at.ID, true) },
+		"g/ttl": func(at *state.Attr) error { return b.e.SetTTL(at.ID, time.Hour) },
 	}
 	for name := range set {
 		must(t, a.put(10, name, []byte("x")))
@@ -210,29 +180,10 @@ func TestRemoteAttrs(t *testing.T) {
 	b.forget(at.ID)
 }
 
-// TestRemotePromoteOnLookup: a look-up promotes files, not directories.
-func TestRemotePromoteOnLookup(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{PromoteOnLookup: true})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")), b.mkdir("q"), b.put(10, "q/z", []byte("z")))
-	c.tell()
-	at, err := b.lookup(10, "g")
-	must(t, err)
-	if n, _ := b.e.Waiting(); n != 0 {
-		t.Error("a directory is being promoted")
-	}
-	x, err := b.e.Lookup(at.ID, "x", by(10))
-	must(t, err)
-	eventually(t, "the file is here", func() bool { h, ok := b.e.Holding("g/x"); return ok && h.Memory })
-	b.forget(x.ID)
-	b.forget(at.ID)
-}
-
 // TestTakeOverDir: a block that is offered does not take the place of a directory.
 func TestTakeOverDir(t *testing.T) {
 	for _, known := range []string{"g/sub", "g/sub/x"} {
-		c := newCrowd(t, 2, tiers.Options{})
+		c := newCrowd(t, 2, state.Options{})
 		a, b := c.nodes[0], c.nodes[1]
 		must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("x")), b.mkdir("q"), b.put(10, "q/z", []byte("z")))
 		c.tell()
@@ -252,7 +203,7 @@ func TestTakeOverDir(t *testing.T) {
 // TestTakeOver: a version that is offered takes the place of an older one of this node
 // when it is here, and not before.
 func TestTakeOver(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{PromoteTimeout: patience})
+	c := newCrowd(t, 2, state.Options{PromoteTimeout: patience})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), b.mkdir("g"), b.put(10, "g/x", []byte("old")), a.put(10, "g/x", []byte("newer")))
@@ -280,8 +231,7 @@ func TestTakeOver(t *testing.T) {
 	b.mu.Unlock()
 	eventually(t, "what nobody waits for ends", b.e.AtRest)
 	r, err := b.openRead(10, "g/x")
-	var jobs []tiers.LoadJob
-	before := b.e.Measured("peer")
+	var jobs []lane.LoadJob
 	b.mu.Lock()
 	b.atLoad = func() { jobs, _ = b.e.Jobs() }
 	b.mu.Unlock()
@@ -291,9 +241,6 @@ func TestTakeOver(t *testing.T) {
 	}
 	eventually(t, "its job ends", b.e.AtRest)
 	must(t, b.e.AuditLoads())
-	if after := b.e.Measured("peer"); after <= before {
-		t.Errorf("measured before %v, then %v bytes", before, after)
-	}
 	b.mu.Lock()
 	b.atLoad = nil
 	b.mu.Unlock()
@@ -317,7 +264,7 @@ func TestTakeOver(t *testing.T) {
 // there was nothing of that version.
 func TestTakeRemoved(t *testing.T) {
 	for _, older := range []bool{true, false} {
-		c := newCrowd(t, 2, tiers.Options{PromoteTimeout: patience})
+		c := newCrowd(t, 2, state.Options{PromoteTimeout: patience})
 		a, b := c.nodes[0], c.nodes[1]
 		must(t, a.mkdir("g"), b.mkdir("g"))
 		if older {
@@ -351,7 +298,7 @@ func TestTakeRemoved(t *testing.T) {
 // TestLendRemoved: a block that is removed while it is being brought from disk for a loan
 // is a miss, and nobody's number is used again meanwhile.
 func TestLendRemoved(t *testing.T) {
-	c := newCrowd(t, 1, tiers.Options{})
+	c := newCrowd(t, 1, state.Options{})
 	defer c.close()
 	a := c.nodes[0]
 	ctx := until(t)
@@ -366,7 +313,7 @@ func TestLendRemoved(t *testing.T) {
 		}
 		done <- err
 	}()
-	eventually(t, "it is being loaded", func() bool { _, n := a.e.Waiting(); return n == 1 })
+	eventually(t, "it is being loaded", func() bool { return a.e.Promotions() == 1 })
 	must(t, a.unlink(10, "g/x"))
 	a.letGo()
 	must(t, a.put(10, "g/y", []byte("y")))
@@ -382,7 +329,7 @@ func TestLendRemoved(t *testing.T) {
 // TestLendShared: a block that is open for writing is lent when it is closed, with the checksum of what
 // it is then.
 func TestLendShared(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
@@ -407,7 +354,7 @@ func TestLendShared(t *testing.T) {
 // TestLendOwn: what is lent comes from this node: who lends does not ask those who may be
 // waiting for the loan.
 func TestLendOwn(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	ctx := context.Background()
@@ -434,7 +381,7 @@ func TestLendOwn(t *testing.T) {
 // TestRemoteForcedEvict: a block that others have too, and that is evicted while it is
 // being copied to disk, leaves no entry behind if the copy fails.
 func TestRemoteForcedEvict(t *testing.T) {
-	c := newCrowdOf(t, tiers.CascadeAsync, tiers.Options{}, tiers.Options{})
+	c := newCrowdOf(t, state.CascadeAsync, state.Options{}, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
@@ -453,7 +400,7 @@ func TestRemoteForcedEvict(t *testing.T) {
 // TestRemoteSameNumber: a block that is evicted while it is being copied to disk, and then
 // found elsewhere, is not taken for the one that was copied.
 func TestRemoteSameNumber(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	b := c.nodes[1]
 	ctx := until(t)

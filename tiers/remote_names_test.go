@@ -14,13 +14,15 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
 // TestRemoteDirsGone: directories that nobody has any more go, the inner ones with the
 // outer, also where something was being written in them until then.
 func TestRemoteDirsGone(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.mkdir("g/sub"))
@@ -65,7 +67,7 @@ func TestRemoteDirsUsed(t *testing.T) {
 		},
 	} {
 		for _, back := range []bool{false, true} {
-			c := newCrowd(t, 3, tiers.Options{})
+			c := newCrowd(t, 3, state.Options{})
 			a, b := c.nodes[0], c.nodes[1]
 			must(t, a.mkdir("g"), a.mkdir("g/sub"), a.mkdir("g/idle"))
 			c.tell()
@@ -109,69 +111,11 @@ func (nd *node) mustRead(t *testing.T, name, want string) {
 	}
 }
 
-// TestRemoteUnlinkOwn: a name goes everywhere also if this node has nothing of it but a
-// file that a process has begun anew.
-func TestRemoteUnlinkOwn(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
-	c.tell()
-	f, err := b.openWrite(context.Background(), 10, "g/x", true)
-	must(t, err, b.unlink(10, "g/x"), f.close())
-	b.letGo()
-	c.tell()
-	c.everywhere("g/x", "ENOENT")
-}
-
-// TestRemoteRmdirUnknown: on a node that has written nothing yet a directory goes like on
-// any other.
-func TestRemoteRmdirUnknown(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"))
-	c.tell()
-	_, err := b.lookup(10, "g")
-	must(t, err, a.rmdir("g"))
-	c.tell()
-	if got := b.entries(); got != "" {
-		t.Errorf("left: %q", got)
-	}
-}
-
-// TestRemoteExpired: the end of a version's life is that of no later one.
-func TestRemoteExpired(t *testing.T) {
-	for _, told := range []bool{false, true} {
-		clock := newTestClock()
-		c := newCrowd(t, 2, tiers.Options{Now: clock.now})
-		a, b := c.nodes[0], c.nodes[1]
-		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
-		must(t, a.e.SetTTL(resolve(t, a.world, "g/x").ID, time.Second))
-		c.tell()
-		if got := b.reads("g/x"); got != "old" {
-			t.Fatalf("read %q", got)
-		}
-		c.tell()
-		clock.add(1100 * time.Millisecond)
-		if told {
-			a.e.Expire()
-			a.tellOthers()
-		}
-		must(t, a.put(10, "g/x", []byte("new")))
-		clock.add(100 * time.Millisecond)
-		b.e.Expire()
-		c.tell()
-		c.everywhere("g/x", "new")
-		c.close()
-	}
-}
-
 // TestRemoteInPlace: a version that takes the place of another in the same file voids the
 // copies of that, also those that nobody has told of yet.
 func TestRemoteInPlace(t *testing.T) {
 	for _, tell := range []bool{false, true} {
-		c := newCrowd(t, 2, tiers.Options{})
+		c := newCrowd(t, 2, state.Options{})
 		a, b := c.nodes[0], c.nodes[1]
 		fetch := func(name, want string) {
 			t.Helper()
@@ -206,28 +150,11 @@ func TestRemoteInPlace(t *testing.T) {
 	}
 }
 
-// TestRemoteFillRemoved: what was being written in a directory that others removed
-// meanwhile can be reached by them.
-func TestRemoteFillRemoved(t *testing.T) {
-	c := newCrowd(t, 3, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"))
-	c.tell()
-	f, err := b.openOrCreate(10, "g/new")
-	must(t, err, a.rmdir("g"))
-	c.tell()
-	_, err = f.h.WriteAt(context.Background(), []byte("new"), 0)
-	must(t, err, f.close())
-	c.tell()
-	c.everywhere("g/new", "new")
-}
-
 // TestRemoteRemoveWindow: while a removal is still at work no process finds the block
 // with other nodes, so that it does not stay here for good.
 func TestRemoteRemoveWindow(t *testing.T) {
 	h := &hooked{}
-	c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{}, tiers.Options{Primary: h})
+	c := newCrowdOf(t, state.CascadeOff, state.Options{}, state.Options{Primary: h})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
@@ -249,7 +176,7 @@ func TestRemoteRemoveWindow(t *testing.T) {
 // TestRemoteRenameDir: what moves with a directory is found under the new name, whatever
 // was removed there before, and under the old one nobody keeps it.
 func TestRemoteRenameDir(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("d"), a.put(10, "d/x", []byte("keep")))
@@ -275,28 +202,6 @@ func TestRemoteRenameDir(t *testing.T) {
 	c.tell()
 	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, unix.EXDEV) {
 		t.Errorf("onto a directory in which others have something: %v", err)
-	}
-}
-
-// TestRemoteRenameDirOfOthers: a directory in which there is something that only others
-// have stays, even if they have not told of the directory.
-func TestRemoteRenameDirOfOthers(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("x")))
-	c.tell()
-	b.mu.Lock()
-	delete(b.known[0], "g")
-	b.mu.Unlock()
-	at, err := b.lookup(10, "g/x")
-	must(t, err)
-	if err := b.rename(10, "g", "h", false); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("rename: %v", err)
-	}
-	b.forget(at.ID)
-	if got := b.reads("g/x"); got != "x" {
-		t.Errorf("read %q", got)
 	}
 }
 
@@ -326,8 +231,8 @@ func TestRenameNeverFetches(t *testing.T) {
 		{"mine", "new", nil},
 	} {
 		t.Run(row.from+" to "+row.to, func(t *testing.T) {
-			raw := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true, QuotaBytes: 8 * page}}}
-			c := newCrowdOf(t, tiers.CascadeOff, tiers.Options{}, raw)
+			raw := state.Options{Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true, QuotaBytes: 8 * page}}}
+			c := newCrowdOf(t, state.CascadeOff, state.Options{}, raw)
 			defer c.close()
 			a, b := c.nodes[0], c.nodes[1]
 			must(t, a.mkdir("g"), a.mkdir("theirs"), a.mkdir("nothing"), a.put(10, "theirs/x", []byte("x")),
@@ -358,7 +263,7 @@ func TestRenameNeverFetches(t *testing.T) {
 // TestRenameExpired: a block past its time cannot be renamed, nor onto itself.
 func TestRenameExpired(t *testing.T) {
 	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{Now: clock.now})
+	w := open(t, shmDir(t), state.Options{Now: clock.now})
 	defer w.close(false)
 	for _, to := range []string{"g/x", "g/y"} {
 		if to == "g/x" {
@@ -367,7 +272,7 @@ func TestRenameExpired(t *testing.T) {
 		must(t, w.put(10, "g/x", []byte("x")), w.e.SetTTL(resolve(t, w, "g/x").ID, time.Second))
 		dir := resolve(t, w, "g").ID
 		clock.add(2 * time.Second)
-		err := w.e.Rename(context.Background(), tiers.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], By: by(10)})
+		err := w.e.Rename(context.Background(), openfile.RenameOptions{Parent: dir, NewParent: dir, Name: "x", NewName: to[2:], By: by(10)})
 		if !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("to %s: %v", to, err)
 		}
@@ -381,13 +286,13 @@ func TestRemoteClocks(t *testing.T) {
 	for _, ahead := range [][3]time.Duration{
 		{0, 30 * time.Hour, 0}, {0, 23 * time.Hour, -2 * time.Hour}, {0, 400 * day, 0}, {0, 0, -5 * 365 * day}, {50 * 365 * day, 0, -50 * 365 * day},
 	} {
-		clocks, all, most := [3]*testClock{}, make([]tiers.Options, 3), slices.Max(ahead[:])
+		clocks, all, most := [3]*testClock{}, make([]state.Options, 3), slices.Max(ahead[:])
 		for i := range clocks {
 			clocks[i] = newTestClock()
 			clocks[i].add(ahead[i])
 			all[i].Now = clocks[i].now
 		}
-		c := newCrowdOf(t, tiers.CascadeOff, all...)
+		c := newCrowdOf(t, state.CascadeOff, all...)
 		must(t, c.nodes[1].mkdir("g"), c.nodes[1].put(10, "g/old", []byte("old")))
 		c.tell()
 		for _, mended := range []bool{false, true} {
@@ -423,7 +328,7 @@ func TestRemoteClocks(t *testing.T) {
 // TestRemoteFuture: version numbers that cannot be right are ignored, of whatever they are.
 func TestRemoteFuture(t *testing.T) {
 	clock := newTestClock()
-	c := newCrowd(t, 2, tiers.Options{Now: clock.now})
+	c := newCrowd(t, 2, state.Options{Now: clock.now})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
@@ -457,7 +362,7 @@ func TestRemoteFuture(t *testing.T) {
 
 // TestHideElsewhere: a listing of this node's own leaves out what only others have.
 func TestHideElsewhere(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{HideElsewhere: true})
+	c := newCrowd(t, 2, state.Options{HideElsewhere: true})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("x")), a.put(10, "g/y", []byte("y")), b.mkdir("own"))
@@ -482,7 +387,7 @@ func TestHideElsewhere(t *testing.T) {
 
 // TestEventsAlone: without other nodes nobody is told of directories and attributes.
 func TestEventsAlone(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
+	w := open(t, shmDir(t), state.Options{})
 	defer w.close(false)
 	must(t, w.mkdir("g"), w.put(10, "g/x", []byte("x")))
 	next, mode := w.e.Events().Next(), uint32(0o600)
@@ -496,7 +401,7 @@ func TestEventsAlone(t *testing.T) {
 // TestRemoteEmptyUnlinked: a file that was committed empty, read elsewhere, and unlinked
 // while it was being written, is gone everywhere.
 func TestRemoteEmptyUnlinked(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", nil))
@@ -518,14 +423,14 @@ func TestRemoteEmptyUnlinked(t *testing.T) {
 func TestRemoteAdoptedDirs(t *testing.T) {
 	dir := shmDir(t)
 	ref := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, dir, tiers.Options{}, ref)
+	w := openLower(t, dir, state.Options{}, ref)
 	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.put(10, "g/sub/x", []byte("x")), w.put(10, "g/sub/y", []byte("y")))
 	w.quiesce()
 	want, _ := w.e.Holding("g/sub/y")
 	w.close(false)
 	ref, err := ref.Reopen()
 	must(t, err)
-	w = openLower(t, dir, tiers.Options{}, ref)
+	w = openLower(t, dir, state.Options{}, ref)
 	defer w.close(false)
 	for _, path := range []string{"g", "g/sub"} {
 		if h, ok := w.e.Holding(path); !ok || h.Seq != want.Seq {

@@ -15,127 +15,18 @@ import (
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/state"
 )
-
-// TestRemoteRead: what one node has is found on the others under the same name, with its
-// attributes, and read from there; then they have it, too (A14, A16).
-func TestRemoteRead(t *testing.T) {
-	c := newCrowd(t, 3, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("content")))
-	mode, mtime := uint32(0o640), int64(1e18)
-	if _, err := a.e.SetAttr(resolve(t, a.world, "g/sub/x").ID, tiers.Change{Mode: &mode, UID: &mode, Mtime: &mtime}); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.reads("g/sub/x"); got != "ENOENT" {
-		t.Errorf("before anybody was told: %q", got)
-	}
-	c.tell()
-	if got := b.entries(); got != "" {
-		t.Errorf("names that nobody asked for: %s", got)
-	}
-	at, err := b.lookup(10, "g/sub/x")
-	if err != nil || at.Size != 7 || at.Mode&0o7777 != mode || at.UID != mode {
-		t.Errorf("looked up: %+v, %v", at, err)
-	}
-	if b.forget(at.ID); b.entries() != "g g/sub" { // the directories have been used
-		t.Errorf("the block is forgotten, and these are there: %s", b.entries())
-	}
-	c.everywhere("g/sub/x", "content")
-	if at := resolve(t, b.world, "g/sub/x"); at.Mtime != mtime || at.UID != mode {
-		t.Errorf("fetched: %+v", at)
-	}
-	c.tell()
-	if h, ok := b.e.Holding("g/sub/x"); !ok || !h.Memory || h.Seq != resolveSeq(a, "g/sub/x") {
-		t.Errorf("the copy: %+v, %v", h, ok)
-	}
-	a.evict("g/sub/x")
-	c.tell()
-	if _, ok := a.e.Holding("g/sub/x"); ok {
-		t.Error("still on the first")
-	}
-	c.everywhere("g/sub/x", "content")
-}
 
 func resolveSeq(nd *node, name string) uint64 {
 	h, _ := nd.e.Holding(name)
 	return h.Seq
 }
 
-// TestRemoteStrays: an entry that a control request or a rename made for what others have
-// goes by itself.
-func TestRemoteStrays(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	must(t, c.nodes[0].mkdir("g"), c.nodes[0].put(10, "g/x", []byte("x")))
-	c.tell()
-	b := c.nodes[1]
-	resolve(t, b.world, "g/x")
-	if got := b.entries(); !strings.HasPrefix("g g/x", got) { // unless they have gone already
-		t.Fatalf("entries %q", got)
-	}
-	eventually(t, "the entry of the block goes", func() bool { return b.entries() == "g" }) // entries looks the directory up
-}
-
-// TestRemoteRemove: a removal is one everywhere, whoever makes it, and what is written
-// later is not removed by it.
-func TestRemoteRemove(t *testing.T) {
-	for remover := range 3 {
-		c := newCrowd(t, 3, tiers.Options{})
-		a := c.nodes[0]
-		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
-		c.tell()
-		if got := c.nodes[1].reads("g/x"); got != "one" {
-			t.Errorf("read %q", got)
-		}
-		c.tell()
-		must(t, c.nodes[remover].unlink(10, "g/x"))
-		if got := c.nodes[remover].reads("g/x"); got != "ENOENT" {
-			t.Errorf("removed by %d, which reads %q", remover, got)
-		}
-		c.tell()
-		c.everywhere("g/x", "ENOENT")
-		must(t, c.nodes[(remover+1)%3].put(10, "g/x", []byte("two")))
-		c.tell()
-		c.everywhere("g/x", "two")
-		c.close()
-	}
-}
-
-// TestRemoteReplace: a new version takes the place of the old one everywhere; who has that
-// open keeps its bytes.
-func TestRemoteReplace(t *testing.T) {
-	for _, how := range []string{"truncate", "rename"} {
-		c := newCrowd(t, 3, tiers.Options{})
-		a, b := c.nodes[0], c.nodes[1]
-		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
-		c.tell()
-		r, err := a.openRead(10, "g/x")
-		must(t, err)
-		if how == "truncate" {
-			must(t, b.put(10, "g/x", []byte("second")))
-		} else {
-			must(t, b.put(10, "g/x.tmp", []byte("second")), b.rename(10, "g/x.tmp", "g/x", false))
-		}
-		if got := b.reads("g/x"); got != "second" {
-			t.Errorf("%s: the writer reads %q", how, got)
-		}
-		c.tell()
-		c.everywhere("g/x", "second")
-		if data, err := r.read(); err != nil || string(data) != "one" {
-			t.Errorf("%s: an open handle reads %q, %v", how, data, err)
-		}
-		must(t, r.close())
-		c.close()
-	}
-}
-
 // TestRemoteSameTime: two nodes that store one name without knowing of each other keep
 // what they have, and everybody else takes the later.
 func TestRemoteSameTime(t *testing.T) {
-	c := newCrowd(t, 3, tiers.Options{})
+	c := newCrowd(t, 3, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), b.mkdir("g"))
@@ -156,7 +47,7 @@ func TestRemoteSameTime(t *testing.T) {
 // TestRemoteRename: a block that this node has, too, is renamed for all; a directory that others have is
 // not (EXDEV).
 func TestRemoteRename(t *testing.T) {
-	c := newCrowd(t, 3, tiers.Options{})
+	c := newCrowd(t, 3, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")), a.put(10, "g/y", []byte("two")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
@@ -178,95 +69,10 @@ func TestRemoteRename(t *testing.T) {
 	}
 }
 
-// TestRemoteRmdir: a directory goes everywhere when it is empty everywhere.
-func TestRemoteRmdir(t *testing.T) {
-	c := newCrowd(t, 3, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("one")))
-	c.tell()
-	if err := b.rmdir("g"); !errors.Is(err, block.ErrNotEmpty) {
-		t.Errorf("with something in it: %v", err)
-	}
-	must(t, b.unlink(10, "g/x"), b.rmdir("g/sub"), b.rmdir("g"))
-	b.letGo()
-	c.tell()
-	for _, nd := range c.nodes {
-		nd.letGo()
-		if got := nd.entries(); got != "" {
-			t.Errorf("node %d has %s", nd.n, got)
-		}
-		if _, err := nd.lookup(10, "g"); !errors.Is(err, block.ErrNotFound) {
-			t.Errorf("node %d finds it: %v", nd.n, err)
-		}
-	}
-	// One that somebody has filled meanwhile stays.
-	must(t, a.mkdir("h"))
-	c.tell()
-	_, err := c.nodes[2].lookup(10, "h")
-	must(t, err, c.nodes[2].put(10, "h/new", []byte("new")), b.rmdir("h"))
-	c.tell()
-	c.everywhere("h/new", "new")
-}
-
-// TestRemoteLost: when the last other node that had a block is gone, so is its name, and
-// the kernel is told. The directory stays: a process has used it.
-func TestRemoteLost(t *testing.T) {
-	var told []string
-	c := newCrowd(t, 2, tiers.Options{Invalidate: func(_ tiers.Process, _, _ index.ID, name string) { told = append(told, name) }})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
-	c.tell()
-	at, err := b.lookup(10, "g/x")
-	must(t, err)
-	told = nil
-	b.mu.Lock()
-	b.known[0] = nil
-	b.checkLostLocked("g")
-	b.checkLostLocked("g/x")
-	b.mu.Unlock()
-	b.tellLost()
-	if got := b.entries(); got != "g" || !slices.Contains(told, "x") {
-		t.Errorf("entries %q, told of %v", got, told)
-	}
-	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); kind(err) != "ErrStale" {
-		t.Errorf("open: %v", err)
-	}
-	b.forget(at.ID)
-}
-
-// TestRemoteUnreachable: a block that cannot be fetched is a miss, and is found again when
-// it can.
-func TestRemoteUnreachable(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
-	c.tell()
-	b.deaf[0] = true
-	if got := b.reads("g/x"); got != "ENOENT" {
-		t.Errorf("read %q", got)
-	}
-	b.mu.Lock()
-	b.deaf[0] = false
-	b.mu.Unlock()
-	if got := b.reads("g/x"); got != "one" {
-		t.Errorf("read %q", got)
-	}
-	// Evicted there in the meantime, and nobody told.
-	must(t, a.put(10, "g/y", []byte("two")))
-	c.tell()
-	a.evict("g/y")
-	if got := b.reads("g/y"); got != "ENOENT" {
-		t.Errorf("read %q", got)
-	}
-}
-
 // TestTake: a block that is offered becomes this node's own and goes on to its disk, but
 // not to others.
 func TestTake(t *testing.T) {
-	o := tiers.Options{}
+	o := state.Options{}
 	c := newCrowd(t, 2, o)
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
@@ -305,7 +111,7 @@ func TestTake(t *testing.T) {
 // disk with or without room in memory.
 func TestLend(t *testing.T) {
 	// The clock stands still, so that a loan waits for as long as it takes.
-	c := newCrowd(t, 1, tiers.Options{HighWatermark: 1, Now: newTestClock().now})
+	c := newCrowd(t, 1, state.Options{HighWatermark: 1, Now: newTestClock().now})
 	defer c.close()
 	a := c.nodes[0]
 	ctx := context.Background()
@@ -363,7 +169,7 @@ func TestLend(t *testing.T) {
 // TestElsewhere: a listing of what others have shows each name once, and what stat finds.
 func TestElsewhere(t *testing.T) {
 	clock := newTestClock()
-	c := newCrowd(t, 3, tiers.Options{Now: clock.now, ListWait: patience})
+	c := newCrowd(t, 3, state.Options{Now: clock.now, ListWait: patience})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), b.mkdir("g"), a.put(10, "g/x", []byte("1")), a.put(10, "g/y", []byte("1")), b.put(10, "g/y", []byte("2")), a.mkdir("g/sub"))
@@ -400,7 +206,7 @@ func TestElsewhere(t *testing.T) {
 // removes one. What it had at the listing before is listed, but for what nobody has any more.
 func TestElsewhereFrozen(t *testing.T) {
 	clock := newTestClock()
-	c := newCrowd(t, 3, tiers.Options{Now: clock.now, ListWait: patience})
+	c := newCrowd(t, 3, state.Options{Now: clock.now, ListWait: patience})
 	defer c.close()
 	a, b, nd := c.nodes[0], c.nodes[1], c.nodes[2]
 	must(t, a.mkdir("g"), b.mkdir("g"), b.mkdir("g/sub"), b.mkdir("empty"))
@@ -439,7 +245,7 @@ func TestElsewhereFrozen(t *testing.T) {
 // TestHoldings: what a node tells of is what it has: no temporary names, nothing that is
 // being written, nothing pinned in place, no directory of others.
 func TestHoldings(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{CapacityBytes: 4096 * page, Groups: map[block.GroupID]tiers.GroupOptions{"raw": {Pinned: true}}})
+	c := newCrowd(t, 2, state.Options{CapacityBytes: 4096 * page, Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}}})
 	defer c.close()
 	a := c.nodes[0]
 	must(t, c.nodes[1].mkdir("theirs"), c.nodes[1].put(10, "theirs/x", []byte("x")))

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -46,7 +46,7 @@ func TestStormRestart(t *testing.T) {
 			dir := shmDir(t)
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond, Clock: jitter{}, OnJob: checkJob})
 			var late atomic.Bool
-			o := tiers.Options{CapacityBytes: 32 * page, WriteTimeout: 20 * time.Millisecond, Now: func() time.Time {
+			o := state.Options{CapacityBytes: 32 * page, WriteTimeout: 20 * time.Millisecond, Now: func() time.Time {
 				if late.Load() {
 					return time.Now().Add(24 * time.Hour)
 				}

@@ -1,21 +1,17 @@
 package tiers_test
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -28,7 +24,7 @@ type narrow struct {
 func openNarrow(t *testing.T) *narrow {
 	n := &narrow{}
 	dir := shmDir(t)
-	n.world = open(t, dir, tiers.Options{
+	n.world = open(t, dir, state.Options{
 		CapacityBytes: 16 * page, HeadroomBytes: 64 * page, WriteTimeout: patience,
 		Primary: &hooked{free: func() int64 {
 			var used int64
@@ -111,7 +107,7 @@ func TestNarrow(t *testing.T) {
 func TestFullFileSystem(t *testing.T) {
 	t.Run("of files", func(t *testing.T) {
 		h := &hooked{}
-		w := open(t, shmDir(t), tiers.Options{Primary: h})
+		w := open(t, shmDir(t), state.Options{Primary: h})
 		must(t, w.mkdir("g"))
 		h.most = func() bool { return w.blobs() >= 5 }
 		for i := range 21 {
@@ -129,7 +125,7 @@ func TestFullFileSystem(t *testing.T) {
 	})
 	t.Run("of a load", func(t *testing.T) {
 		once := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Nth: 1, Fault: tiertest.Fault{Err: block.ErrNoSpace}})
-		w, _ := openLowerOne(t, tiers.Options{WriteTimeout: time.Second}, tiertest.ReferenceOptions{Faults: once})
+		w, _ := openLowerOne(t, state.Options{WriteTimeout: time.Second}, tiertest.ReferenceOptions{Faults: once})
 		w.hollow("content", "g/a")
 		if got := w.content("g/a"); got != "content" {
 			t.Errorf("read %q", got)
@@ -143,12 +139,12 @@ func TestFullFileSystem(t *testing.T) {
 func TestDirFiles(t *testing.T) {
 	const files, more = 1 << 14, 100
 	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{})
+	w := open(t, dir, state.Options{})
 	must(t, w.mkdir("g"))
 	top, err := w.lookup(1, "g")
 	must(t, err)
 	for i := range files + more {
-		a, err := w.e.Mkdir(top.ID, fmt.Sprint(i), 0o755, 7, 8, tiers.Process{})
+		a, err := w.e.Mkdir(top.ID, fmt.Sprint(i), 0o755, 7, 8, state.Process{})
 		must(t, err)
 		w.forget(a.ID)
 	}
@@ -168,7 +164,7 @@ func TestDirFiles(t *testing.T) {
 		t.Errorf("%d files in memory, want %d and a block", n, files)
 	}
 	w.crash()
-	w = open(t, dir, tiers.Options{})
+	w = open(t, dir, state.Options{})
 	if got, err := w.get(20, last+"/x"); err != nil || len(got) != page {
 		t.Errorf("block in a directory without a file: %d bytes, %v", len(got), err)
 	}
@@ -183,68 +179,4 @@ func TestDirFiles(t *testing.T) {
 		t.Errorf("%d directories after the crash, want %d", len(names), files)
 	}
 	w.close(false)
-}
-
-// TestHopeless: what no wait can help fails at once: a file that is larger than its group may be. What waits
-// because memory is full of open files is counted, and logged once a minute (A17).
-func TestHopeless(t *testing.T) {
-	quota := map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 2 * page}}
-	runScripts(t, []script{
-		{name: "larger than the quota", opts: tiers.Options{WriteTimeout: time.Hour, Groups: quota}, text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			create 10 b g/b
-			go write b 3p y
-			poll -> ErrQuota
-			close b -> ErrPoisoned
-			cat 10 g/a -> x*1p`},
-	})
-	t.Run("full of open files", func(t *testing.T) {
-		dir := shmDir(t)
-		synctest.Test(t, func(t *testing.T) {
-			core, logs := observer.New(zap.WarnLevel)
-			w := open(t, dir, tiers.Options{CapacityBytes: 4 * page, Logger: zap.New(core)})
-			must(t, w.mkdir("g"))
-			must(t, w.put(10, "g/a", fill("3p", "x")))
-			f, err := w.openRead(20, "g/a")
-			must(t, err)
-			for range 2 {
-				if err := w.put(10, "g/b", fill("3p", "y")); !errors.Is(err, block.ErrNoSpace) && !errors.Is(err, block.ErrPoisoned) {
-					t.Errorf("a block beside open ones: %v", err)
-				}
-			}
-			if st := w.e.Stats(); st.Counters.FullOfOpen != 2 || st.FullAt.IsZero() {
-				t.Errorf("waited for open files %d times, last at %v", st.Counters.FullOfOpen, st.FullAt)
-			}
-			time.Sleep(time.Minute) // reason: of the clock of the bubble, which nobody waits for
-			if err := w.put(10, "g/b", fill("3p", "y")); err == nil {
-				t.Error("a block beside open ones has room after a minute")
-			}
-			if n := logs.FilterMessageSnippet("memory is full").Len(); n != 2 {
-				t.Errorf("%d lines for what happened twice, and once a minute later", n)
-			}
-			f.release()
-			must(t, w.put(10, "g/b", fill("3p", "y")))
-			if n := w.e.Stats().Counters.FullOfOpen; n != 3 {
-				t.Errorf("%d after the reader has closed", n)
-			}
-			w.close(false)
-		})
-	})
-	t.Run("full of leased blocks", func(t *testing.T) {
-		dir := shmDir(t)
-		synctest.Test(t, func(t *testing.T) {
-			w := open(t, dir, tiers.Options{CapacityBytes: 4 * page, LookupLease: time.Hour})
-			must(t, w.mkdir("g"))
-			must(t, w.put(10, "g/a", fill("3p", "x")))
-			a, err := w.lookup(20, "g/a")
-			must(t, err)
-			w.forget(a.ID)
-			must(t, w.put(10, "g/b", fill("3p", "y"))) // it waits, and then takes what is leased
-			if st := w.e.Stats(); st.Counters.FullOfLeased != 1 || st.Counters.FullOfOpen != 0 || !strings.Contains(st.FullOf, "leas") {
-				t.Errorf("%d waits for leased blocks, %d for open ones, the last because of %q",
-					st.Counters.FullOfLeased, st.Counters.FullOfOpen, st.FullOf)
-			}
-			w.close(false)
-		})
-	})
 }

@@ -7,13 +7,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A script is a list of lines "command arguments -> result; event; event ...".
@@ -23,7 +24,7 @@ import (
 // content. Time stands still but for "advance".
 type script struct {
 	name string
-	opts tiers.Options
+	opts state.Options
 	text string
 }
 
@@ -59,16 +60,13 @@ type runner struct {
 	w       *world
 	files   map[string]*file
 	refs    map[string]index.ID
-	ended   sync.Map        // processes that have ended, of which the kernel has not told
-	stale   map[uint32]bool // threads whose tryopen was answered ErrStale, and that have opened nothing since
-	pending chan string     // result of "go"
+	pending chan string // result of "go"
 	stop    context.CancelFunc
 	ctx     context.Context
 }
 
-func newRunner(t *testing.T, dir string, o tiers.Options) *runner {
-	r := &runner{t: t, files: map[string]*file{}, refs: map[string]index.ID{}, stale: map[uint32]bool{}, pending: make(chan string, 1)}
-	o.Alive = func(p tiers.Process) bool { _, ended := r.ended.Load(p.PID); return !ended }
+func newRunner(t *testing.T, dir string, o state.Options) *runner {
+	r := &runner{t: t, files: map[string]*file{}, refs: map[string]index.ID{}, pending: make(chan string, 1)}
 	r.w = open(t, dir, o)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	t.Cleanup(r.stop)
@@ -220,10 +218,6 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return runs(p)
 	},
-	"ends": func(r *runner, a []string) string { // ends TID: its process, and the kernel tells later
-		r.ended.Store(by(tid(a[0])).Process, true)
-		return "ok"
-	},
 	"flush": func(r *runner, a []string) string { // flush FILE [killed] [open] [TID]
 		f, c := r.files[a[0]], closer{has(a[1:], "killed"), has(a[1:], "open")}
 		thread := f.tid
@@ -243,7 +237,7 @@ var commands = map[string]func(r *runner, a []string) string{
 		return kind(err)
 	},
 	"lookup": func(r *runner, a []string) string { // lookup TID REF PATH: keeps the reference
-		at, err := r.w.lookupBy(asks(tid(a[0]), r.stale[tid(a[0])]), a[2])
+		at, err := r.w.lookupBy(by(tid(a[0])), a[2])
 		if err != nil {
 			return fmt.Sprintf("%s stable=%v", kind(err), at.Stable)
 		}
@@ -255,11 +249,9 @@ var commands = map[string]func(r *runner, a []string) string{
 		delete(r.refs, a[0])
 		return "ok"
 	},
-	// openref TID FILE REF [told]: opens for reading what lookup found
+	// openref TID FILE REF: opens for reading what lookup found
 	"openref": func(r *runner, a []string) string {
-		by := by(tid(a[0]))
-		by.Told = has(a[3:], "told")
-		f, err := r.w.openReadBy(by, tid(a[0]), r.refs[a[2]])
+		f, err := r.w.openReadID(tid(a[0]), r.refs[a[2]])
 		if err == nil {
 			delete(r.refs, a[2])
 		}
@@ -267,26 +259,23 @@ var commands = map[string]func(r *runner, a []string) string{
 	},
 	// tryopen TID REF: opens anew for writing what lookup found, once
 	"tryopen": func(r *runner, a []string) string {
-		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], by(tid(a[0])), tiers.WriteOptions{Truncate: true})
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], by(tid(a[0])), openfile.WriteOptions{Truncate: true})
 		if err == nil {
 			r.w.e.Release(h)
 		}
-		r.stale[tid(a[0])] = kind(err) == "ErrStale"
 		return kind(err)
 	},
 	// openplain TID REF: as tryopen, the same again, but in place
 	"openplain": func(r *runner, a []string) string {
-		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], asks(tid(a[0]), r.stale[tid(a[0])]), tiers.WriteOptions{})
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[1]], by(tid(a[0])), openfile.WriteOptions{})
 		if err == nil {
 			r.w.e.Release(h)
 		}
-		delete(r.stale, tid(a[0]))
 		return kind(err)
 	},
 	// reopen TID FILE REF: the same again, and keeps the file
 	"reopen": func(r *runner, a []string) string {
-		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], asks(tid(a[0]), r.stale[tid(a[0])]), tiers.WriteOptions{Truncate: true})
-		delete(r.stale, tid(a[0]))
+		h, err := r.w.e.OpenWrite(r.ctx, r.refs[a[2]], by(tid(a[0])), openfile.WriteOptions{Truncate: true})
 		f := &file{w: r.w, tid: tid(a[0]), id: r.refs[a[2]], h: h}
 		if err == nil {
 			delete(r.refs, a[2])
@@ -306,7 +295,6 @@ var commands = map[string]func(r *runner, a []string) string{
 		}
 		return "[" + strings.Join(names, " ") + "]"
 	},
-	"fstat": func(r *runner, a []string) string { return pages(r.w.e.Attr(r.files[a[0]].id).Size) },
 	"stat":  (*runner).stat,
 	"pin":   func(r *runner, a []string) string { return r.byPath(a[0], (*world).pin) },
 	"unpin": func(r *runner, a []string) string { return r.byPath(a[0], (*world).unpin) },
@@ -359,7 +347,7 @@ var commands = map[string]func(r *runner, a []string) string{
 
 // ofFile lists the commands that take an open file first.
 var ofFile = map[string]bool{
-	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "fsync": true, "read": true, "fstat": true, "flush": true, "release": true, "close": true,
+	"write": true, "raw": true, "truncate": true, "allocate": true, "punch": true, "fsync": true, "read": true, "flush": true, "release": true, "close": true,
 }
 
 // keep enters an open file under a name.

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -34,7 +35,7 @@ func (g *guest) SetHost(h driver.Host) {
 }
 
 // openGuest starts an engine over a guest and, if two is set, a second tier.
-func openGuest(t *testing.T, o tiers.Options, two bool) (*lower, *guest) {
+func openGuest(t *testing.T, o state.Options, two bool) (*lower, *guest) {
 	t.Helper()
 	g := &guest{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}
 	refs := []*tiertest.Reference{g.Reference}
@@ -42,7 +43,7 @@ func openGuest(t *testing.T, o tiers.Options, two bool) (*lower, *guest) {
 		refs = append(refs, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
 	}
 	o.CapacityBytes = 64 * page
-	o.Secondaries = []tiers.SecondaryOptions{{Tier: g}}
+	o.Secondaries = []state.SecondaryOptions{{Tier: g}}
 	return openLower(t, shmDir(t), o, refs...), g
 }
 
@@ -100,7 +101,7 @@ func TestMayEvict(t *testing.T) {
 		}, "b", false, "ErrNotFound"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w, g := openGuest(t, tiers.Options{}, row.two)
+			w, g := openGuest(t, state.Options{}, row.two)
 			t.Cleanup(func() { w.e.Close(context.Background(), false) })
 			w.hollow("a", "a")
 			row.do(w, g)
@@ -113,69 +114,10 @@ func TestMayEvict(t *testing.T) {
 	}
 }
 
-// TestMayEvictLease: the lease of a look-up holds in the only tier that has the block,
-// and no longer than it says.
-func TestMayEvictLease(t *testing.T) {
-	ahead := time.Duration(0)
-	w, g := openGuest(t, tiers.Options{LookupLease: time.Minute, Now: func() time.Time { return time.Now().Add(ahead) }}, false)
-	w.hollow("a", "a")
-	a, err := w.lookup(10, "a")
-	must(t, err)
-	if g.host.MayEvict(mustKey(t, "a")) {
-		t.Error("evicted within the lease")
-	}
-	w.e.Close(context.Background(), true) // so that nobody else reads the clock
-	ahead = 2 * time.Minute
-	if !g.host.MayEvict(mustKey(t, "a")) {
-		t.Error("kept after the lease")
-	}
-	w.forget(a.ID)
-}
-
-// TestLost: when a tier loses a copy, the name stays if another tier has one, else it
-// goes; a corrupt copy is replaced from memory.
-func TestLost(t *testing.T) {
-	for _, row := range []struct {
-		name  string
-		two   bool
-		do    func(w *lower, g *guest)
-		err   error
-		where string
-		then  string // when all is done
-	}{
-		{"hollow", false, func(w *lower, g *guest) {}, block.ErrCorrupt, "ErrNotFound", "ErrNotFound"},
-		{"hollow, looked up", false, func(w *lower, g *guest) {
-			a, err := w.lookup(10, "a")
-			must(w.t, err)
-			w.t.Cleanup(func() { w.forget(a.ID) })
-		}, block.ErrUnavailable, "ErrNotFound", "ErrNotFound"},
-		{"hollow, another tier", true, func(w *lower, g *guest) {}, block.ErrCorrupt, "[peer]", "[peer]"},
-		{"in memory, corrupt", false, func(w *lower, g *guest) { w.content("a") }, block.ErrCorrupt, "[memory]", "[memory disk]"},
-		{"in memory, device failed", false, func(w *lower, g *guest) { w.content("a") }, block.ErrUnavailable, "[memory]", "[memory]"},
-		{"gone", false, func(w *lower, g *guest) { must(w.t, w.unlink(10, "a")) }, block.ErrCorrupt, "ErrNotFound", "ErrNotFound"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			w, g := openGuest(t, tiers.Options{}, row.two)
-			t.Cleanup(func() { w.e.Close(context.Background(), false) })
-			w.hollow("a", "a")
-			row.do(w, g)
-			w.quiesce()
-			release := g.Hold(tiertest.OpStore)
-			g.Remove([]block.Key{mustKey(t, "a")})
-			g.host.Lost(mustKey(t, "a"), &block.Error{Op: "keep", Err: row.err})
-			w.audit()
-			w.wantWhere("a", row.where)
-			release()
-			w.quiesce()
-			w.wantWhere("a", row.then)
-		})
-	}
-}
-
 // TestLostWhileRenamed: a copy that is lost while its name changes is missed when the
 // tier is told of the change, and stored anew from memory.
 func TestLostWhileRenamed(t *testing.T) {
-	w, g := openGuest(t, tiers.Options{}, false)
+	w, g := openGuest(t, state.Options{}, false)
 	must(t, w.put(10, "a", []byte("a")))
 	w.quiesce()
 	release := g.Hold(tiertest.OpStore)
@@ -215,7 +157,7 @@ func (f *forgetful) Store(job *driver.Job) {
 // memory.
 func TestLostWhileStored(t *testing.T) {
 	f := &forgetful{guest: guest{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{})}}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page, Secondaries: []tiers.SecondaryOptions{{Tier: f}}}, f.Reference)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: f}}}, f.Reference)
 	must(t, w.put(10, "a", []byte("a")))
 	w.quiesce()
 	w.wantHeld(f.Reference, "a=a")
@@ -231,7 +173,7 @@ func TestRestart(t *testing.T) {
 		t.Run(fmt.Sprintf("memory kept %v", keep), func(t *testing.T) {
 			dir := shmDir(t)
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-			w := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk)
+			w := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, disk)
 			must(t, w.mkdir("g"), w.mkdir("g/sub"))
 			mode, gid := uint32(0o711), uint32(9)
 			_, err := w.e.SetAttr(resolve(t, w.world, "g").ID, tiers.Change{Mode: &mode, GID: &gid})
@@ -249,7 +191,7 @@ func TestRestart(t *testing.T) {
 			}
 			again, err := disk.Reopen()
 			must(t, err)
-			n := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, again)
+			n := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, again)
 			n.audit()
 			want := "[disk]"
 			if keep {
@@ -301,7 +243,7 @@ func plant(t *testing.T, r *tiertest.Reference, path, data string, a driver.Attr
 // older versions, what has expired, what is below a file or is called as a directory.
 func TestRestartConflicts(t *testing.T) {
 	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{CapacityBytes: 64 * page})
+	w := open(t, dir, state.Options{CapacityBytes: 64 * page})
 	must(t, w.mkdir("d"), w.put(10, "newer in memory", []byte("memory")), w.put(10, "older in memory", []byte("memory")), w.put(10, "only memory", []byte("memory")))
 	w.close(true)
 	disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
@@ -316,7 +258,7 @@ func TestRestartConflicts(t *testing.T) {
 	plant(t, disk, "newer on disk", "disk", driver.Attrs{Seq: 7})
 	plant(t, peer, "newer on disk", "peer", driver.Attrs{Seq: 6})
 	plant(t, disk, "x/y/z", "disk", driver.Attrs{Seq: 5, Dirs: []driver.DirAttrs{{Mode: 0o700, UID: 3}, {Mode: 0o711}}})
-	n := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk, peer)
+	n := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, disk, peer)
 	n.quiesce()
 	for name, want := range map[string]string{
 		"newer in memory": "memory", "older in memory": "disk", "only memory": "memory", "expired": "ErrNotFound",
@@ -345,7 +287,7 @@ func TestRestartConflicts(t *testing.T) {
 func TestRestartSmaller(t *testing.T) {
 	dir := shmDir(t)
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, dir, tiers.Options{CapacityBytes: 64 * page}, disk)
+	w := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, disk)
 	for i := range 32 {
 		must(t, w.put(10, fmt.Sprint(i), fill("2p", "x")))
 	}
@@ -353,7 +295,7 @@ func TestRestartSmaller(t *testing.T) {
 	w.close(true)
 	again, err := disk.Reopen()
 	must(t, err)
-	n := openLower(t, dir, tiers.Options{CapacityBytes: 16 * page}, again)
+	n := openLower(t, dir, state.Options{CapacityBytes: 16 * page}, again)
 	n.quiesce()
 	if st := n.e.Stats(); st.Blocks != 8 || st.Hollow != 24 || st.Counters.Lost != 0 || st.UsedBytes != 16*page {
 		t.Errorf("%+v", st)
@@ -365,7 +307,7 @@ func TestRestartSmaller(t *testing.T) {
 // nevertheless, so that what was removed does not come back.
 func TestCloseRemoves(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{}, disk)
+	w := openLower(t, shmDir(t), state.Options{}, disk)
 	release := disk.Hold(tiertest.OpStore)
 	must(t, w.put(10, "a", []byte("a")), disk.AwaitSubmitted(until(t), tiertest.OpStore, 1), w.unlink(10, "a"))
 	done := make(chan error, 1)
@@ -383,7 +325,7 @@ func TestCloseRemoves(t *testing.T) {
 // TestCloseDrain: who waits for stores that the engine will not begin any more is told.
 func TestCloseDrain(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page}, disk)
 	release := disk.Hold(tiertest.OpStore)
 	for i := range 4 { // as many jobs as may be under way
 		must(t, w.put(10, fmt.Sprint(i), []byte("x")), disk.AwaitSubmitted(until(t), tiertest.OpStore, i+1))
@@ -407,7 +349,7 @@ func TestCloseDrain(t *testing.T) {
 func TestClosePromotion(t *testing.T) {
 	for _, window := range []time.Duration{0, time.Hour} {
 		disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
-		w := openLower(t, shmDir(t), tiers.Options{PromoteWindow: window}, disk, peer)
+		w := openLower(t, shmDir(t), state.Options{PromoteWindow: window}, disk, peer)
 		w.hollow("a", "a")
 		disk.Remove([]block.Key{mustKey(t, "a")}) // so that it would go on to the peer
 		w.t.Cleanup(disk.Hold(tiertest.OpLoad))
@@ -421,7 +363,7 @@ func TestClosePromotion(t *testing.T) {
 		if n, _ := peer.Jobs(tiertest.OpLoad); n != 0 {
 			t.Errorf("%d loads after Close", n)
 		}
-		if n, _ := w.e.Waiting(); n != 0 {
+		if n := w.e.Promotions(); n != 0 {
 			t.Errorf("%d promotions left", n)
 		}
 	}
@@ -431,7 +373,7 @@ func TestClosePromotion(t *testing.T) {
 // the line before, the groups of the batch (C17), and totals that agree (B19, B20).
 func TestTierSummary(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	w, _ := openLowerOne(t, tiers.Options{TierSummary: true, Logger: zap.New(core)}, tiertest.ReferenceOptions{})
+	w, _ := openLowerOne(t, state.Options{TierSummary: true, Logger: zap.New(core)}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("h"), w.mkdir("h/deep"))
 	w.hollow("content", "g/a", "h/deep/a")
 	must(t, w.put(10, "g/b", []byte("four")))
@@ -483,7 +425,7 @@ func TestTierSummary(t *testing.T) {
 
 // TestSummaryOfMemoryAlone: what is opened in memory is counted without any tier below, too.
 func TestSummaryOfMemoryAlone(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
+	w := open(t, shmDir(t), state.Options{})
 	defer w.close(false)
 	must(t, w.write(10, "a", "four").close())
 	f, err := w.openRead(20, "a")
@@ -510,7 +452,7 @@ func (c *touched) Touch(keys []block.Key) {
 func TestTouch(t *testing.T) {
 	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
 	told := &touched{Reference: disk}
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page, Secondaries: []tiers.SecondaryOptions{{Tier: told}}}, disk)
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 16 * page, Secondaries: []state.SecondaryOptions{{Tier: told}}}, disk)
 	must(t, w.mkdir("g"))
 	for _, name := range []string{"g/a", "g/b", "g/c"} {
 		must(t, w.put(10, name, fill("1p", "x")))
@@ -530,7 +472,7 @@ func TestTouch(t *testing.T) {
 // TestNoSecondaries: without secondary tiers nothing is hollow, waits or is copied, and
 // what makes no sense says so (A27, A37).
 func TestNoSecondaries(t *testing.T) {
-	w := openLower(t, shmDir(t), tiers.Options{CapacityBytes: 8 * page})
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 8 * page})
 	for i := range 8 {
 		must(t, w.put(10, fmt.Sprint(i), fill("2p", "x")))
 	}
@@ -554,21 +496,21 @@ func TestNoSecondaries(t *testing.T) {
 // TestSecondaryOptions: all that is wrong with the tiers is reported at once.
 func TestSecondaryOptions(t *testing.T) {
 	r := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	many := make([]tiers.SecondaryOptions, 17)
+	many := make([]state.SecondaryOptions, 17)
 	for i := range many {
-		many[i] = tiers.SecondaryOptions{Name: fmt.Sprint(i), Tier: r}
+		many[i] = state.SecondaryOptions{Name: fmt.Sprint(i), Tier: r}
 	}
 	for _, row := range []struct {
-		secondaries []tiers.SecondaryOptions
+		secondaries []state.SecondaryOptions
 		errors      int
 	}{
-		{[]tiers.SecondaryOptions{{Name: "disk"}}, 1},
-		{[]tiers.SecondaryOptions{{Tier: r}, {Name: "memory", Tier: r}}, 2},
-		{[]tiers.SecondaryOptions{{Name: "a", Tier: r}, {Name: "a", Tier: r}}, 1},
-		{[]tiers.SecondaryOptions{{Name: "a", Tier: r, Cascade: "often"}, {Name: "b", Tier: r, QueueBytes: -1}}, 2},
+		{[]state.SecondaryOptions{{Name: "disk"}}, 1},
+		{[]state.SecondaryOptions{{Tier: r}, {Name: "memory", Tier: r}}, 2},
+		{[]state.SecondaryOptions{{Name: "a", Tier: r}, {Name: "a", Tier: r}}, 1},
+		{[]state.SecondaryOptions{{Name: "a", Tier: r, Cascade: "often"}, {Name: "b", Tier: r, QueueBytes: -1}}, 2},
 		{many, 1},
 	} {
-		_, err := tiers.Open(context.Background(), tiers.Options{CapacityBytes: page, Secondaries: row.secondaries})
+		_, err := tiers.Open(context.Background(), state.Options{CapacityBytes: page, Secondaries: row.secondaries})
 		var joined interface{ Unwrap() []error }
 		if !errors.As(err, &joined) || len(joined.Unwrap()) != row.errors+1 { // no primary tier
 			t.Errorf("%+v: %v", row.secondaries, err)

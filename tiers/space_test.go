@@ -6,77 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestSpace: reservations, eviction order, pins, leases and waiting, on the
 // memory tier alone (A17, A22, A27, A31, A37).
 func TestSpace(t *testing.T) {
-	four := tiers.Options{CapacityBytes: 4 * page}
-	lease := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 40 * time.Second}
-	short := tiers.Options{CapacityBytes: 4 * page, LookupLease: 30 * time.Second, WriteTimeout: 5 * time.Second}
+	four := state.Options{CapacityBytes: 4 * page}
 	runScripts(t, []script{
-		{name: "an open block is not evicted", opts: four, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			openr 20 r g/a
-			put 10 g/b 2p y -> ok; stored g/b 2p
-			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
-			close r
-			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
-			cat 10 g/c -> z*2p`},
-		{name: "a writer waits for a reader to close", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			go put 10 g/b 4p y
-			poll -> waiting
-			close r -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
-		{name: "a writer waits no longer than it may", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			go put 10 g/b 4p y
-			advance 4s
-			poll -> waiting
-			advance 1s
-			wait -> ErrPoisoned
-			stat 10 g/b -> ErrNotFound
-			cat 20 g/a -> x*4p`},
-		{name: "a writer that is interrupted", opts: four, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			openr 20 r g/a
-			create 10 b g/b
-			go write b 4p y
-			poll -> waiting
-			cancel
-			wait -> Canceled`},
-		{name: "room is never made within the batch", opts: four, text: `
-			# A31: what one writer holds is not evicted for its own next block
-			create 10 a g/a
-			write a 2p x
-			create 10 b g/b
-			write b 2p x
-			create 10 c g/c
-			go write c 1p x
-			poll -> waiting
-			close a -> ok; stored g/a 2p; evicted g/a 2p capacity
-			wait`},
-		{name: "a lease holds until it ends", opts: lease, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			go put 10 g/b 4p y
-			advance 29s
-			poll -> waiting
-			advance 2s -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
-		{name: "a lease yields to a writer that waited its time", opts: short, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			go put 10 g/b 4p y
-			advance 4s
-			poll -> waiting
-			advance 1s -> ok; evicted g/a 4p capacity; stored g/b 4p
-			wait`},
 		{name: "too large", opts: four, text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			create 10 b g/b
@@ -92,18 +30,7 @@ func TestSpace(t *testing.T) {
 			write b 3p y
 			write b 2p y 3p -> ErrTooLarge
 			close b -> ErrPoisoned`},
-		{name: "pinned by hand", opts: four, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			pin g/a
-			stats -> used 2p pinned 2p blocks 1 writing 0
-			put 10 g/b 2p y -> ok; stored g/b 2p
-			put 10 g/c 2p z -> ok; evicted g/b 2p capacity; stored g/c 2p
-			unpin g/a
-			cat 10 g/c -> z*2p
-			put 10 g/d 2p z -> ok; evicted g/a 2p capacity; stored g/d 2p
-			pin g -> ErrIsDir
-			pin g/none -> ErrNotFound`},
-		{name: "learned size is reserved at create", opts: tiers.Options{CapacityBytes: 8 * page}, text: `
+		{name: "learned size is reserved at create", opts: state.Options{CapacityBytes: 8 * page}, text: `
 			put 10 g/a 2p x -> ok; stored g/a 2p
 			create 10 b g/b
 			stats -> used 4p pinned 2p blocks 1 writing 1
@@ -119,7 +46,7 @@ func TestSpace(t *testing.T) {
 			close d -> ok; stored g/d 0
 			close e -> ok; stored g/e 0
 			stats -> used 5p pinned 0 blocks 5 writing 0`},
-		{name: "writes past what was reserved", opts: tiers.Options{CapacityBytes: 8 * page, HeadroomBytes: 4 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {BlockBytes: page}}}, text: `
+		{name: "writes past what was reserved", opts: state.Options{CapacityBytes: 8 * page, HeadroomBytes: 4 * page, Groups: map[block.GroupID]state.GroupOptions{"g": {BlockBytes: page}}}, text: `
 			put 10 g/a 6p x -> ok; stored g/a 6p
 			create 10 b g/b
 			raw b 3p y
@@ -153,110 +80,18 @@ func TestOrder(t *testing.T) {
 		"":       "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
 		"lru":    "put 10 g/h 2p x -> ok; evicted g/a 1p capacity; evicted g/b 1p capacity; stored g/h 2p",
 		"arc":    "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
+		"mq":     "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
 		"s3fifo": "put 10 g/h 2p x -> ok; evicted g/e 1p capacity; evicted g/f 1p capacity; stored g/h 2p",
 	} {
-		scripts = append(scripts, script{name: "policy " + policy, opts: tiers.Options{CapacityBytes: 4 * page, Policy: policy}, text: text + last})
+		scripts = append(scripts, script{name: "policy " + policy, opts: state.Options{CapacityBytes: 4 * page, Policy: policy}, text: text + last})
 	}
 	runScripts(t, scripts)
-}
-
-// TestWatermark: above the high watermark blocks go in the background until the
-// low one is reached, but none that was used a moment ago. Files carry the time of the kernel, so
-// a minute of the script is long for however long the script takes.
-func TestWatermark(t *testing.T) {
-	runScripts(t, []script{
-		{name: "down to the low one", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 2p x -> ok; stored g/b 2p
-			put 10 g/c 2p x -> ok; stored g/c 2p
-			advance 1m
-			create 10 d g/d -> ok; evicted g/a 2p watermark; evicted g/b 2p watermark
-			write d 2p x
-			close d -> ok; stored g/d 2p
-			stats -> used 4p pinned 0 blocks 2 writing 0`},
-		{name: "not what is in use", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5}, text: `
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 2p x -> ok; stored g/b 2p
-			advance 1m
-			put 10 g/c 2p x -> ok; stored g/c 2p
-			cat 10 g/a -> x*2p
-			create 10 d g/d -> ok; evicted g/b 2p watermark
-			write d 2p x
-			close d -> ok; stored g/d 2p`},
-		{name: "not leased", opts: tiers.Options{CapacityBytes: 10 * page, HighWatermark: 0.75, LowWatermark: 0.5, LookupLease: time.Hour}, text: `
-			put 10 g/a 4p x -> ok; stored g/a 4p
-			stat 20 g/a -> 4p 0100644 1:2 nlink 1
-			advance 1m
-			put 10 g/d 4p x -> ok; stored g/d 4p
-			stats -> used 8p pinned 0 blocks 2 writing 0`},
-	})
-}
-
-// TestQuota: a group's quota holds against its own blocks only; a pinned group is
-// written in place and refuses what it has no room for.
-func TestQuota(t *testing.T) {
-	o := tiers.Options{Groups: map[block.GroupID]tiers.GroupOptions{
-		"q": {QuotaBytes: 2 * page}, "p": {Pinned: true, QuotaBytes: 2 * page},
-	}}
-	runScripts(t, []script{
-		{name: "quota", opts: o, text: `
-			mkdir q
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			put 10 q/a 1p x -> ok; stored q/a 1p
-			put 10 q/b 1p x -> ok; stored q/b 1p
-			put 10 q/c 1p x -> ok; evicted q/a 1p quota; stored q/c 1p
-			group q -> used 2p expects 1p
-			stats -> used 3p pinned 0 blocks 3 writing 0`},
-		{name: "quota, all in use", opts: o, text: `
-			mkdir q
-			put 10 q/a 2p x -> ok; stored q/a 2p
-			openr 20 r q/a
-			create 10 b q/b
-			go write b 1p x
-			poll -> waiting
-			advance 6s
-			wait -> ErrQuota
-			close b -> ErrPoisoned`},
-		{name: "other groups go for capacity", opts: tiers.Options{CapacityBytes: 4 * page, Groups: o.Groups}, text: `
-			mkdir q
-			put 10 q/a 2p x -> ok; stored q/a 2p
-			put 10 g/a 2p x -> ok; stored g/a 2p
-			put 10 g/b 4p x -> ok; evicted g/a 2p capacity; evicted q/a 2p capacity; stored g/b 4p`},
-		{name: "pinned group", opts: o, text: `
-			mkdir p
-			put 10 p/a 2p x
-			stats -> used 2p pinned 2p blocks 1 writing 0
-			put 10 p/b 1p x -> ErrQuota
-			put 10 g/b 14p x -> ok; stored g/b 14p
-			put 10 g/c 14p x -> ok; evicted g/b 14p capacity; stored g/c 14p
-			cat 10 p/a -> x*2p
-			unlink 10 p/a
-			put 10 p/b 1p x`},
-		{name: "pinned group is written in place", opts: o, text: `
-			mkdir p
-			put 10 p/a 1p x
-			openr 20 r p/a
-			open 10 a p/a
-			sameino a r -> true
-			write a 100 y
-			read r -> y*100 x*3996
-			close a
-			close r
-			stats -> used 1p pinned 1p blocks 1 writing 0`},
-	})
 }
 
 // TestExpiry: a block goes at the end of its time to live, an abandoned temporary
 // file after TempExpiry.
 func TestExpiry(t *testing.T) {
 	runScripts(t, []script{
-		{name: "time to live", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			advance 9s
-			cat 10 g/a -> x*1p
-			advance 2s -> ok; removed g/a 1p expired
-			stat 10 g/a -> ErrNotFound`},
 		{name: "it is gone before its bytes are", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			ttl g/a 500ms
@@ -270,15 +105,6 @@ func TestExpiry(t *testing.T) {
 			close b -> ok; stored g/a 1p
 			advance 10s
 			cat 20 g/a -> y*1p`},
-		{name: "mkdir and rename over an expired block", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			put 10 g/b 1p x -> ok; stored g/b 1p
-			put 10 g/c 1p x -> ok; stored g/c 1p
-			ttl g/a 500ms
-			ttl g/b 500ms
-			advance 600ms
-			mkdir g/a -> ok; removed g/a 1p expired
-			rename 10 g/c g/b noreplace -> ok; removed g/b 1p expired; renamed g/b<-g/c 1p`},
 		{name: "changed", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			ttl g/a 10s
@@ -290,15 +116,6 @@ func TestExpiry(t *testing.T) {
 			pin g/a
 			ttl g/a 1s
 			advance 2s -> ok; removed g/a 1p expired`},
-		{name: "while open", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			openr 10 r g/a
-			advance 11s -> ok; removed g/a 1p expired
-			read r -> x*1p
-			stats -> used 1p pinned 1p blocks 0 writing 0
-			close r
-			stats -> used 0 pinned 0 blocks 0 writing 0`},
 		{name: "a new version lives as long as the old one would", text: `
 			put 10 g/a 1p x -> ok; stored g/a 1p
 			ttl g/a 10s
@@ -306,20 +123,7 @@ func TestExpiry(t *testing.T) {
 			advance 12s -> ok; removed g/a 1p expired
 			stats -> used 0 pinned 0 blocks 0 writing 0
 			create 10 b g/a excl`},
-		{name: "written in place", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			open 10 a g/a
-			write a 1p y
-			advance 5s
-			close a -> ok; stored g/a 1p
-			advance 6s -> ok; removed g/a 1p expired`},
-		{name: "renamed", text: `
-			put 10 g/a 1p x -> ok; stored g/a 1p
-			ttl g/a 10s
-			rename 10 g/a g/b -> ok; renamed g/b<-g/a 1p
-			advance 11s -> ok; removed g/b 1p expired`},
-		{name: "temporary", opts: tiers.Options{TempExpiry: time.Minute}, text: `
+		{name: "temporary", opts: state.Options{TempExpiry: time.Minute}, text: `
 			put 10 g/a.tmp 1p x
 			create 10 b g/b.tmp
 			write b 1p y
@@ -349,7 +153,7 @@ func TestExpiry(t *testing.T) {
 // ahead of need: what the watermark pass leaves alone is not used by that.
 func TestScanResistance(t *testing.T) {
 	for _, policy := range []string{"arc", "s3fifo"} {
-		w := open(t, t.TempDir(), tiers.Options{
+		w := open(t, t.TempDir(), state.Options{
 			Policy: policy, CapacityBytes: 100 * page, HighWatermark: 0.9, LowWatermark: 0.8, Now: newTestClock().now,
 		})
 		must(t, w.mkdir("g"))

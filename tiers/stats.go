@@ -7,12 +7,10 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/reuse"
 	"github.com/kvfs/kvfs/tiers/state"
 )
-
-// report is the room of figures for operators: counters, groups, jobs, the tiers of a file.
-type report struct{ *core }
 
 // Stats is a snapshot of the engine. Sizes are in bytes.
 type Stats struct {
@@ -29,16 +27,16 @@ type Stats struct {
 	FullAt        time.Time     // last time that an open or a write waited for memory; zero: never
 	FullOf        string        // what filled memory then, in words
 
-	Hollow      int64            // committed files that only secondary tiers hold
-	Secondaries []SecondaryStats // in order
+	Hollow      int64        // committed files that only secondary tiers hold
+	Secondaries []lane.Stats // in order
 	Summary     state.Summary
 	Reuse       reuse.Stats
 }
 
 // Stats returns a snapshot.
-func (rp *report) Stats() Stats {
-	st := rp.stats()
-	for i, s := range rp.Tiers {
+func (e *Engine) Stats() Stats {
+	st := e.stats()
+	for i, s := range e.st.Tiers {
 		st.Secondaries[i].Stats.State = "online"
 		if r, ok := s.Tier.(driver.Statser); ok {
 			st.Secondaries[i].Stats = r.Stats()
@@ -48,79 +46,79 @@ func (rp *report) Stats() Stats {
 }
 
 // stats returns the part of Stats that the engine itself knows.
-func (rp *report) stats() Stats {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	resident, hollow := rp.BlocksLocked()
+func (e *Engine) stats() Stats {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	resident, hollow := e.st.Mu.Blocks()
 	st := Stats{
-		CapacityBytes: rp.Opts.CapacityBytes,
-		UsedBytes:     rp.Mu.Room.Used(),
-		PinnedBytes:   rp.Mu.Room.Pinned(),
+		CapacityBytes: e.st.Opts.CapacityBytes,
+		UsedBytes:     e.st.Mu.Room.Used(),
+		PinnedBytes:   e.st.Mu.Room.Pinned(),
 		Blocks:        resident,
-		Names:         int64(rp.Mu.Ix.Len()),
-		Writing:       int64(len(rp.Mu.Files)),
-		IndexBytes:    rp.Mu.Ix.Bytes(),
-		Counters:      rp.Mu.Counters,
+		Names:         int64(e.st.Mu.Ix.Len()),
+		Writing:       int64(len(e.st.Mu.Files)),
+		IndexBytes:    e.st.Mu.Ix.Bytes(),
+		Counters:      e.st.Mu.Counters,
 		Hollow:        hollow,
-		Summary:       rp.SummaryLocked(),
-		Reuse:         rp.Mu.Reuse.Stats(),
+		Summary:       e.st.SummaryLocked(),
+		Reuse:         e.st.Mu.Reuse.Stats(),
 	}
-	if ahead := int64(rp.Mu.Seq) - rp.Now(); ahead > 0 {
-		st.VersionsAhead, st.VersionsFrom = time.Duration(ahead), rp.Mu.SeqFrom
+	if ahead := int64(e.st.Mu.Seq) - e.st.Now(); ahead > 0 {
+		st.VersionsAhead, st.VersionsFrom = time.Duration(ahead), e.st.Mu.SeqFrom
 	} else {
-		rp.Mu.SeqFrom = ""
+		e.st.Mu.SeqFrom = ""
 	}
 	st.Counters.LookupMisses = st.Summary.UnknownKeys
-	if of, at := rp.Mu.Room.LastFull(); at != 0 {
+	if of, at := e.st.Mu.Room.LastFull(); at != 0 {
 		st.FullAt, st.FullOf = time.Unix(0, at), of
 	}
-	st.Counters.Implausible = rp.elsewhere.RefusedSeqs()
-	for _, s := range rp.Tiers {
+	st.Counters.Implausible = e.Names.RefusedSeqs()
+	for _, s := range e.st.Tiers {
 		st.Secondaries = append(st.Secondaries, *s.StatsLocked())
 	}
 	return st
 }
 
 // StoreJobs returns the copies under way, oldest first, and for each tier the number of blocks that wait for a job.
-func (rp *report) StoreJobs() (jobs []StoreJob, queued map[string]int) {
+func (e *Engine) StoreJobs() (jobs []lane.StoreJob, queued map[string]int) {
 	queued = map[string]int{}
-	rp.Mu.Lock()
-	for _, s := range rp.Tiers {
+	e.st.Mu.Lock()
+	for _, s := range e.st.Tiers {
 		jobs, queued[s.Opts.Name] = s.StoreJobsLocked(jobs)
 	}
-	rp.Mu.Unlock()
-	slices.SortFunc(jobs, func(a, b StoreJob) int { return cmp.Compare(a.ID, b.ID) })
+	e.st.Mu.Unlock()
+	slices.SortFunc(jobs, func(a, b lane.StoreJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, queued
 }
 
 // Jobs returns the loads under way, oldest first, and for each tier the number of blocks that wait for a job.
-func (rp *report) Jobs() (jobs []LoadJob, waiting map[string]int) {
+func (e *Engine) Jobs() (jobs []lane.LoadJob, waiting map[string]int) {
 	waiting = map[string]int{}
-	rp.Mu.Lock()
-	for _, s := range rp.Tiers {
+	e.st.Mu.Lock()
+	for _, s := range e.st.Tiers {
 		jobs, waiting[s.Opts.Name] = s.LoadJobsLocked(jobs)
 	}
-	rp.Mu.Unlock()
-	slices.SortFunc(jobs, func(a, b LoadJob) int { return cmp.Compare(a.ID, b.ID) })
+	e.st.Mu.Unlock()
+	slices.SortFunc(jobs, func(a, b lane.LoadJob) int { return cmp.Compare(a.ID, b.ID) })
 	return jobs, waiting
 }
 
 // TierNames returns the tiers that hold a file, fastest first.
-func (rp *report) TierNames(id index.ID) []string {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	return rp.TierNamesLocked(id)
+func (e *Engine) TierNames(id index.ID) []string {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	return e.st.TierNamesLocked(id)
 }
 
 // PresenceOf returns whether a file is there: Hit if some tier has it, Pending while it is written or promoted.
-func (rp *report) PresenceOf(id index.ID) driver.Presence {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	en := rp.Mu.Ix.At(id)
+func (e *Engine) PresenceOf(id index.ID) driver.Presence {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	en := e.st.Mu.Ix.At(id)
 	switch {
-	case !en.Committed(), rp.lower.PromotingLocked(id) != "":
+	case !en.Committed(), e.Transfer.PromotingLocked(id) != "":
 		return driver.Pending
-	case en.InMemory(), en.Tiers != 0, rp.Mu.Files[id] != nil:
+	case en.InMemory(), en.Tiers() != 0, e.st.Mu.Files[id] != nil:
 		return driver.Hit
 	}
 	return driver.Miss
@@ -128,26 +126,26 @@ func (rp *report) PresenceOf(id index.ID) driver.Presence {
 
 // PathOf returns the path of a file or directory that the kernel holds a reference to. It
 // is "" for the root, and for an entry without a name.
-func (rp *report) PathOf(id index.ID) string {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	return rp.Mu.Ix.Path(id)
+func (e *Engine) PathOf(id index.ID) string {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	return e.st.Mu.Ix.Path(id)
 }
 
 // Pinned reports whether a file is pinned, by itself or by its group.
-func (rp *report) Pinned(id index.ID) bool {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	en := rp.Mu.Ix.At(id)
-	return en.Pinned() || !en.IsDir() && rp.Mu.Room.Group(en.Group).Pinned()
+func (e *Engine) Pinned(id index.ID) bool {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	en := e.st.Mu.Ix.At(id)
+	return en.Pinned() || !en.IsDir() && e.st.Mu.Room.Group(en.Group()).Pinned()
 }
 
 // TTL returns the time that a file has left to live, 0 if for ever.
-func (rp *report) TTL(id index.ID) time.Duration {
-	rp.Mu.Lock()
-	defer rp.Mu.Unlock()
-	if at := rp.Mu.Ix.Expires(id); at != 0 {
-		return max(time.Duration(at-rp.Now()), 1)
+func (e *Engine) TTL(id index.ID) time.Duration {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	if at := e.st.Mu.Ix.Expires(id); at != 0 {
+		return max(time.Duration(at-e.st.Now()), 1)
 	}
 	return 0
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/memory"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -245,11 +247,11 @@ func (w *worker) step() {
 
 // quota sets a quota, or takes it away.
 func (w *worker) quota() {
-	all := []tiers.Quota{
-		{Kind: tiers.QuotaGroup, Name: "g0"}, {Kind: tiers.QuotaGroup, Name: "g1"}, {Kind: tiers.QuotaUser, Name: "1"},
-		{Kind: tiers.QuotaUser, Name: "2"}, {Kind: tiers.QuotaCgroup, Name: "/c/1"}, {Kind: tiers.QuotaCgroup, Name: "/c"},
-		{Kind: tiers.QuotaGroup, Name: "g0", Pinned: true}, {Kind: tiers.QuotaUser, Name: "1", Pinned: true},
-		{Kind: tiers.QuotaUser, Name: "3", Pinned: true}, {Kind: tiers.QuotaCgroup, Name: "/c/2", Pinned: true},
+	all := []memory.Quota{
+		{Kind: memory.QuotaGroup, Name: "g0"}, {Kind: memory.QuotaGroup, Name: "g1"}, {Kind: memory.QuotaUser, Name: "1"},
+		{Kind: memory.QuotaUser, Name: "2"}, {Kind: memory.QuotaCgroup, Name: "/c/1"}, {Kind: memory.QuotaCgroup, Name: "/c"},
+		{Kind: memory.QuotaGroup, Name: "g0", Pinned: true}, {Kind: memory.QuotaUser, Name: "1", Pinned: true},
+		{Kind: memory.QuotaUser, Name: "3", Pinned: true}, {Kind: memory.QuotaCgroup, Name: "/c/2", Pinned: true},
 	}
 	q := all[w.rng.IntN(len(all))]
 	q.Bytes = int64(w.rng.IntN(4)) * 6 * page
@@ -276,7 +278,7 @@ func (w *worker) lower(name string) {
 	case 2:
 		if _, err := w.e.OpenRead(context.Background(), a.ID, by(w.tid), true); err == nil {
 			w.e.CloseRead(a.ID)
-		} else if !errors.Is(err, block.ErrPending) && !errors.Is(err, tiers.ErrStale) {
+		} else if !errors.Is(err, block.ErrPending) && !errors.Is(err, state.ErrStale) {
 			w.allow("open without waiting", err)
 		}
 	case 3:
@@ -313,7 +315,7 @@ func (w *worker) attributes(name string, group int) {
 
 // stormSetup is one row of TestStorm.
 type stormSetup struct {
-	o    tiers.Options
+	o    state.Options
 	refs []tiertest.ReferenceOptions
 
 	later bool // open as a front does that must not wait
@@ -332,22 +334,22 @@ func stormSetups() []stormSetup {
 		tiertest.Rule{Op: tiertest.OpStore, Every: 5, Fault: tiertest.Fault{Corrupt: true}},
 		tiertest.Rule{Op: tiertest.OpLoad, Every: 7, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
 	)
-	quota := map[block.GroupID]tiers.GroupOptions{"g1": {QuotaBytes: 20 * page}}
+	quota := map[block.GroupID]state.GroupOptions{"g1": {QuotaBytes: 20 * page}}
 	return []stormSetup{
-		{o: tiers.Options{CapacityBytes: 24 * page, Policy: "lru"}},
-		{o: tiers.Options{CapacityBytes: 40 * page, HeadroomBytes: 16 * page, Policy: "arc", HighWatermark: 0.9, LowWatermark: 0.5}},
-		{o: tiers.Options{CapacityBytes: 256 * page, Policy: "s3fifo", LookupLease: time.Second}},
-		{o: tiers.Options{CapacityBytes: 40 * page, Groups: quota}},
-		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(256)}},
-		{o: tiers.Options{CapacityBytes: 40 * page, Groups: quota, PromoteOnLookup: true}, refs: []tiertest.ReferenceOptions{slow(32)}, later: true},
-		{o: tiers.Options{CapacityBytes: 32 * page, Policy: "s3fifo", PromoteWindow: 100 * time.Microsecond, PromoteBatchKeys: 3},
+		{o: state.Options{CapacityBytes: 24 * page, Policy: "lru"}},
+		{o: state.Options{CapacityBytes: 40 * page, HeadroomBytes: 16 * page, Policy: "arc", HighWatermark: 0.9, LowWatermark: 0.5}},
+		{o: state.Options{CapacityBytes: 256 * page, Policy: "s3fifo", LookupLease: time.Second}},
+		{o: state.Options{CapacityBytes: 40 * page, Groups: quota}},
+		{o: state.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(256)}},
+		{o: state.Options{CapacityBytes: 40 * page, Groups: quota, PromoteOnLookup: true}, refs: []tiertest.ReferenceOptions{slow(32)}, later: true},
+		{o: state.Options{CapacityBytes: 32 * page, Policy: "s3fifo", PromoteWindow: 100 * time.Microsecond, PromoteBatchKeys: 3},
 			refs: []tiertest.ReferenceOptions{slow(24), slow(200)}, later: true},
-		{o: tiers.Options{CapacityBytes: 32 * page, LookupLease: 10 * time.Millisecond, Secondaries: []tiers.SecondaryOptions{
-			{Cascade: tiers.CascadeSync, QueueBytes: 8 * page}, {SecondHit: true}}},
+		{o: state.Options{CapacityBytes: 32 * page, LookupLease: 10 * time.Millisecond, Secondaries: []state.SecondaryOptions{
+			{Cascade: state.CascadeSync, QueueBytes: 8 * page}, {SecondHit: true}}},
 			refs: []tiertest.ReferenceOptions{slow(40), {CapacityBytes: 16 * page, Direct: true}}},
-		{o: tiers.Options{CapacityBytes: 24 * page, Policy: "arc"}, refs: []tiertest.ReferenceOptions{slow(1024)}, bare: true},
-		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(64)}, found: true},
-		{o: tiers.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{faulty, slow(64)}},
+		{o: state.Options{CapacityBytes: 24 * page, Policy: "arc"}, refs: []tiertest.ReferenceOptions{slow(1024)}, bare: true},
+		{o: state.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{slow(64)}, found: true},
+		{o: state.Options{CapacityBytes: 24 * page}, refs: []tiertest.ReferenceOptions{faulty, slow(64)}},
 	}
 }
 
@@ -388,9 +390,9 @@ func TestStorm(t *testing.T) {
 				refs = append(refs, tiertest.NewReference(t, r))
 			}
 			if row.bare {
-				o.Secondaries = []tiers.SecondaryOptions{{Tier: bare{refs[0]}}}
+				o.Secondaries = []state.SecondaryOptions{{Tier: bare{refs[0]}}}
 			} else if row.found {
-				o.Secondaries = []tiers.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
+				o.Secondaries = []state.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 			}
 			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
 			s.later, s.users, s.bare = row.later, true, row.bare
@@ -520,7 +522,7 @@ func follow(told map[string]*copies, ev event.Event) {
 // TestReadDuringFork: a read through a handle finds bytes of its own file, also if
 // the first write gives the file other bytes at that moment.
 func TestReadDuringFork(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page})
 	defer w.close(false)
 	must(t, w.put(10, "other", bytes.Repeat([]byte("z"), 2*page)))
 	for i := range 150 {
@@ -564,8 +566,8 @@ func TestReadDuringFork(t *testing.T) {
 // TestOpenDuringCreate: who opens a temporary file of another process while it is
 // being created agrees with that about how its bytes are written.
 func TestOpenDuringCreate(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{
-		CapacityBytes: 8 * page, Groups: map[block.GroupID]tiers.GroupOptions{"": {BlockBytes: 6 * page}}, // no guess fits
+	w := open(t, shmDir(t), state.Options{
+		CapacityBytes: 8 * page, Groups: map[block.GroupID]state.GroupOptions{"": {BlockBytes: 6 * page}}, // no guess fits
 	})
 	defer w.close(false)
 	var done atomic.Bool
@@ -604,7 +606,7 @@ func TestOpenDuringCreate(t *testing.T) {
 func TestUnlinkDuringCreate(t *testing.T) {
 	for _, reuse := range []bool{false, true} {
 		h := &hooked{}
-		w := open(t, shmDir(t), tiers.Options{Primary: h})
+		w := open(t, shmDir(t), state.Options{Primary: h})
 		must(t, w.put(10, "a", []byte("x")))
 		h.remove = func() {
 			must(t, w.unlink(30, "a"))
@@ -622,7 +624,7 @@ func TestUnlinkDuringCreate(t *testing.T) {
 			if err == nil {
 				_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
 				must(t, err, f.close())
-			} else if !errors.Is(err, tiers.ErrStale) {
+			} else if !errors.Is(err, state.ErrStale) {
 				t.Errorf("create: %v", err)
 			}
 		}()
@@ -635,7 +637,7 @@ func TestUnlinkDuringCreate(t *testing.T) {
 
 // TestUnlinkDuringOpen: a name may go while another process opens it for writing.
 func TestUnlinkDuringOpen(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 64 * page})
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page})
 	defer w.close(false)
 	var done atomic.Bool
 	var wg sync.WaitGroup
@@ -645,7 +647,7 @@ func TestUnlinkDuringOpen(t *testing.T) {
 			for !done.Load() {
 				if f, err := w.openWrite(context.Background(), tid, "a", true); err == nil {
 					f.release()
-				} else if !errors.Is(err, block.ErrNotFound) && !errors.Is(err, tiers.ErrStale) {
+				} else if !errors.Is(err, block.ErrNotFound) && !errors.Is(err, state.ErrStale) {
 					t.Errorf("open: %v", err)
 					return
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
@@ -174,7 +175,7 @@ func TestWhy(t *testing.T) {
 		}, "g/a", "pending tier=disk", "on its way into memory from disk"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w := openWhy(t, tiers.Options{WriteTimeout: time.Millisecond, OpenDeadline: time.Minute})
+			w := openWhy(t, state.Options{WriteTimeout: time.Millisecond, OpenDeadline: time.Minute})
 			row.do(w)
 			w.wantVerdict(row.of, row.want)
 			if text := w.e.Why(row.of).Text; !strings.Contains(text, row.words) {
@@ -184,20 +185,6 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestWhyExpired: what has expired and is still there is not found any more, and says so.
-func TestWhyExpired(t *testing.T) {
-	inBubble(t, func(t *testing.T, dir string, now func() time.Time) { // so that no clock removes it meanwhile
-		w := open(t, dir, tiers.Options{Now: now})
-		must(t, w.put(10, "a", []byte("x")), w.e.SetTTL(resolve(t, w, "a").ID, time.Millisecond))
-		<-time.After(2 * time.Millisecond)
-		w.wantVerdict("a", "expired")
-		if text := w.e.Why("a").Text; !strings.Contains(text, "time to live") {
-			t.Errorf("text %q", text)
-		}
-		w.close(false)
-	})
-}
-
 // failing is a world over a tier that can be made to fail.
 type failing struct {
 	*lower
@@ -205,7 +192,7 @@ type failing struct {
 }
 
 // openWhy starts an engine with a directory g, which ends with the test.
-func openWhy(t *testing.T, o tiers.Options) *failing {
+func openWhy(t *testing.T, o state.Options) *failing {
 	o.CapacityBytes = 64 * page
 	plan := tiertest.NewPlan()
 	w, _ := openLowerOne(t, o, tiertest.ReferenceOptions{Faults: plan})
@@ -224,7 +211,7 @@ func (w *failing) hint(name string) {
 // TestWhyExceeded: a deadline that passes while the block is on its way is the verdict on it as
 // soon as that is given up, and no more once it was read.
 func TestWhyExceeded(t *testing.T) {
-	w := openWhy(t, tiers.Options{OpenDeadline: time.Millisecond})
+	w := openWhy(t, state.Options{OpenDeadline: time.Millisecond})
 	w.hollow("x", "g/a")
 	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
 	release := w.refs[0].Hold(tiertest.OpLoad)
@@ -243,7 +230,7 @@ func TestWhyExceeded(t *testing.T) {
 
 // TestWhyTimeout: as PromoteTimeout does.
 func TestWhyTimeout(t *testing.T) {
-	w := openWhy(t, tiers.Options{PromoteTimeout: time.Millisecond})
+	w := openWhy(t, state.Options{PromoteTimeout: time.Millisecond})
 	w.hollow("x", "g/a")
 	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
 	release := w.refs[0].Hold(tiertest.OpLoad)
@@ -253,63 +240,10 @@ func TestWhyTimeout(t *testing.T) {
 	w.wantVerdict("g/a", "unreachable tier=disk rule=timeout")
 }
 
-// TestWhyEvicted: which bound it was that a block had to go for, where nothing else has it.
-func TestWhyEvicted(t *testing.T) {
-	for _, row := range []struct {
-		rule string
-		o    tiers.Options
-		path string
-	}{
-		{"capacity", tiers.Options{}, "g/000"},
-		{"quota", tiers.Options{CapacityBytes: 64 * page, Groups: map[block.GroupID]tiers.GroupOptions{"g": {QuotaBytes: 4 * page}}}, "g/000"},
-	} {
-		began := time.Now()
-		w := open(t, shmDir(t), row.o)
-		must(t, w.mkdir("g"))
-		for _, name := range numbered("g", 20) {
-			must(t, w.put(10, name, fill("1p", "x")))
-		}
-		w.wantVerdict(row.path, "evicted tier=memory rule="+row.rule)
-		if v := w.e.Why(row.path); v.Time.Before(began) || v.Time.After(time.Now()) {
-			t.Errorf("time %v", v.Time)
-		}
-		w.wantVerdict("g/019", "present tier=memory")
-		w.close(false)
-	}
-	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{CapacityBytes: 16 * page, HighWatermark: 0.5, LowWatermark: 0.25, Now: clock.now})
-	must(t, w.put(10, "a", fill("6p", "x")))
-	clock.add(time.Minute)
-	must(t, w.put(10, "b", fill("4p", "x")))
-	eventually(t, "the first goes", func() bool { return w.verdict("a") == "evicted tier=memory rule=watermark" })
-	w.close(false)
-}
-
-// TestWhyActor: who removes a name is not taken for who removed others at that time: what he
-// replaces, what expires, what is superseded.
-func TestWhyActor(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
-	defer w.close(false)
-	for _, name := range []string{"a", "b", "c", "d", "to"} {
-		must(t, w.put(10, name, []byte("x")))
-	}
-	must(t, w.e.SetTTL(resolve(t, w, "b").ID, time.Nanosecond))
-	must(t, w.unlink(17, "a"))
-	w.e.Expire()
-	must(t, w.unlink(18, "d"))
-	w.e.Supersede("c", false, uint64(time.Now().UnixNano()))
-	must(t, w.rename(19, "to", "renamed", false))
-	w.wantVerdict("a", "removed tier=memory rule=unlink by=thread 17")
-	w.wantVerdict("b", "expired tier=memory rule=expired")
-	w.wantVerdict("c", "removed tier=memory rule=superseded by=another node")
-	w.wantVerdict("d", "removed tier=memory rule=unlink by=thread 18")
-	w.wantVerdict("to", "renamed by=thread 19 to=renamed")
-}
-
 // TestWhyOf: the attribute of a file says the same as its path, of a new version that it is being
 // written, and of one without a name that.
 func TestWhyOf(t *testing.T) {
-	w := open(t, shmDir(t), tiers.Options{})
+	w := open(t, shmDir(t), state.Options{})
 	defer w.close(false)
 	must(t, w.put(10, "a", []byte("x")))
 	f, err := w.openRead(10, "a")
@@ -331,27 +265,11 @@ func TestWhyOf(t *testing.T) {
 	must(t, f.close())
 }
 
-// TestWhyRestart: another process remembers nothing, and says since when.
-func TestWhyRestart(t *testing.T) {
-	dir := shmDir(t)
-	w := open(t, dir, tiers.Options{})
-	must(t, w.put(10, "a", []byte("x")), w.unlink(10, "a"), w.put(10, "b", []byte("x")))
-	w.close(true)
-	began := time.Now()
-	w = open(t, dir, tiers.Options{})
-	defer w.close(false)
-	w.wantVerdict("a", "never_stored")
-	w.wantVerdict("b", "present tier=memory")
-	if v := w.e.Why("a"); v.Time.Before(began) || v.Time.After(time.Now()) {
-		t.Errorf("since %v", v.Time)
-	}
-}
-
 // TestWhyForgets: what happened to the most names ago is forgotten first, and since when all is
 // remembered is known. A name to which something happens again counts anew.
 func TestWhyForgets(t *testing.T) {
 	clock := newTestClock()
-	w := open(t, shmDir(t), tiers.Options{Now: clock.now})
+	w := open(t, shmDir(t), state.Options{Now: clock.now})
 	defer w.close(false)
 	remove := func(name string) {
 		must(t, w.put(10, name, nil), w.unlink(17, name))
@@ -386,7 +304,7 @@ func TestWhyForgets(t *testing.T) {
 
 // TestWhyRemote: what only another node had and has no more; what it removed; what it has.
 func TestWhyRemote(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
+	c := newCrowd(t, 2, state.Options{})
 	defer c.close()
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"))
@@ -427,7 +345,7 @@ func TestWhyRemote(t *testing.T) {
 // remembered why, 100,000 at a time.
 func BenchmarkEvict(b *testing.B) {
 	const blocks = 100_000
-	w := open(b, shmDir(b), tiers.Options{CapacityBytes: (blocks + 10) * page})
+	w := open(b, shmDir(b), state.Options{CapacityBytes: (blocks + 10) * page})
 	defer w.close(false)
 	must(b, w.mkdir("g"))
 	var took time.Duration
@@ -444,39 +362,4 @@ func BenchmarkEvict(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N)/blocks, "ns/block")
-}
-
-// TestWhyReplaced: who takes a name from a block is named, whether by a rename or a commit.
-func TestWhyReplaced(t *testing.T) {
-	for _, row := range []struct {
-		what    string
-		replace func(w *world) error
-	}{
-		{"rename", func(w *world) error { return w.rename(18, "b", "a", false) }},
-		{"commit", func(w *world) error { return w.put(18, "a", []byte("z")) }},
-	} {
-		w := open(t, shmDir(t), tiers.Options{})
-		must(t, w.put(10, "a", []byte("x")), w.put(10, "b", []byte("y")), row.replace(w))
-		if v := w.e.Remembered("a"); v.Kind != fate.Replaced || v.By != "thread 18" || !strings.Contains(v.Text, "thread 18") {
-			t.Errorf("%s: %+v", row.what, v)
-		}
-		w.close(false)
-	}
-}
-
-// TestWhyTooLarge shows that a block of another node that is larger than all memory of this one is
-// said to be so, before and after somebody tried to open it.
-func TestWhyTooLarge(t *testing.T) {
-	c := newCrowd(t, 2, tiers.Options{})
-	defer c.close()
-	b := c.nodes[1]
-	b.hear(0, "g/large", driver.Located{Seq: 5, Size: 1 << 40, Mode: 0o100644}, true)
-	for _, tried := range []bool{false, true} {
-		if v := b.e.Why("g/large"); v.Kind != fate.NoRoom || v.Rule != "size" || !strings.Contains(v.Text, "larger than the memory") {
-			t.Errorf("tried %v: %+v", tried, v)
-		}
-		if _, err := b.openRead(10, "g/large"); err == nil {
-			t.Error("it was opened")
-		}
-	}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 const page = 4096
@@ -52,19 +54,12 @@ type world struct {
 }
 
 // by is the caller that a number stands for.
-func by(tid uint32) tiers.Caller {
-	return tiers.Caller{Kernel: tid >> 22, Thread: tid & (1<<22 - 1), Process: tid & (1<<22 - 1) / 10}
-}
-
-// asks is by, if again when it looks again because it was answered ErrStale.
-func asks(tid uint32, again bool) tiers.Caller {
-	c := by(tid)
-	c.Told = again
-	return c
+func by(tid uint32) state.Caller {
+	return state.Caller{Kernel: tid >> 22, Thread: tid & (1<<22 - 1), Process: tid & (1<<22 - 1) / 10}
 }
 
 // open starts an engine on dir. The test ends it with close or crash.
-func open(t testing.TB, dir string, o tiers.Options) *world {
+func open(t testing.TB, dir string, o state.Options) *world {
 	t.Helper()
 	ctx := context.Background()
 	store, err := mem.Open(ctx, mem.Options{Dir: dir + "/s", SizeBytes: 64 << 20, NoMount: true})
@@ -158,10 +153,10 @@ func (w *world) blobs() int {
 }
 
 // lookup walks a path for thread tid. The caller has one reference to give back.
-func (w *world) lookup(tid uint32, name string) (tiers.Attr, error) { return w.lookupBy(by(tid), name) }
+func (w *world) lookup(tid uint32, name string) (state.Attr, error) { return w.lookupBy(by(tid), name) }
 
-func (w *world) lookupBy(c tiers.Caller, name string) (tiers.Attr, error) {
-	a := tiers.Attr{ID: index.Root}
+func (w *world) lookupBy(c state.Caller, name string) (state.Attr, error) {
+	a := state.Attr{ID: index.Root}
 	if name == "" {
 		return a, nil
 	}
@@ -221,7 +216,7 @@ type file struct {
 	w     *world
 	tid   uint32
 	id    index.ID
-	h     *tiers.Handle // nil if read straight from bytes
+	h     *openfile.Handle // nil if read straight from bytes
 	bytes *os.File
 }
 
@@ -231,7 +226,7 @@ func (w *world) create(tid uint32, name string, excl, trunc bool) (*file, error)
 	if err != nil {
 		return nil, err
 	}
-	o := tiers.CreateOptions{Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, By: by(tid), Exclusive: excl, Truncate: trunc}
+	o := openfile.CreateOptions{Parent: dir, Name: path.Base(name), Mode: 0o644, UID: 1, GID: 2, By: by(tid), Exclusive: excl, Truncate: trunc}
 	if w.users {
 		o.UID, o.By.Cgroup = o.By.Process, fmt.Sprint("/c/", o.By.Process)
 	}
@@ -249,20 +244,20 @@ const staleTries = 20
 // openWrite opens an existing file for writing.
 func (w *world) openWrite(ctx context.Context, tid uint32, name string, trunc bool) (*file, error) {
 	for try := 0; ; try++ {
-		a, err := w.lookupBy(asks(tid, try > 0), name)
+		a, err := w.lookupBy(by(tid), name)
 		if err != nil {
 			return nil, err
 		}
-		caller := asks(tid, try > 0)
+		caller := by(tid)
 		if w.users {
 			caller.Cgroup = fmt.Sprint("/c/", caller.Process)
 		}
-		h, err := w.e.OpenWrite(ctx, a.ID, caller, tiers.WriteOptions{Truncate: trunc})
+		h, err := w.e.OpenWrite(ctx, a.ID, caller, openfile.WriteOptions{Truncate: trunc})
 		if err == nil {
 			return &file{w: w, tid: tid, id: a.ID, h: h}, nil
 		}
 		w.forget(a.ID)
-		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+		if !errors.Is(err, state.ErrStale) || try == staleTries {
 			return nil, err
 		}
 	}
@@ -275,7 +270,7 @@ func (w *world) openOrCreate(tid uint32, name string) (*file, error) {
 		if errors.Is(err, block.ErrNotFound) {
 			f, err = w.create(tid, name, false, true)
 		}
-		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+		if !errors.Is(err, state.ErrStale) || try == staleTries {
 			return f, err
 		}
 	}
@@ -284,16 +279,16 @@ func (w *world) openOrCreate(tid uint32, name string) (*file, error) {
 // openRead opens a file for reading.
 func (w *world) openRead(tid uint32, name string) (*file, error) {
 	for try := 0; ; try++ {
-		a, err := w.lookupBy(asks(tid, try > 0), name)
+		a, err := w.lookupBy(by(tid), name)
 		if err != nil {
 			return nil, err
 		}
-		f, err := w.openReadBy(asks(tid, try > 0), tid, a.ID)
+		f, err := w.openReadID(tid, a.ID)
 		if err == nil {
 			return f, nil
 		}
 		w.forget(a.ID)
-		if !errors.Is(err, tiers.ErrStale) || try == staleTries {
+		if !errors.Is(err, state.ErrStale) || try == staleTries {
 			return nil, err
 		}
 	}
@@ -304,7 +299,7 @@ func (w *world) openReadID(tid uint32, id index.ID) (*file, error) {
 	return w.openReadBy(by(tid), tid, id)
 }
 
-func (w *world) openReadBy(by tiers.Caller, tid uint32, id index.ID) (*file, error) {
+func (w *world) openReadBy(by state.Caller, tid uint32, id index.ID) (*file, error) {
 	open := w.openWaiting
 	if w.later {
 		open = w.openLater
@@ -321,17 +316,17 @@ func (w *world) openReadBy(by tiers.Caller, tid uint32, id index.ID) (*file, err
 	return f, nil
 }
 
-func (w *world) openWaiting(id index.ID, by tiers.Caller) (tiers.Opened, error) {
+func (w *world) openWaiting(id index.ID, by state.Caller) (openfile.Opened, error) {
 	return w.e.OpenRead(context.Background(), id, by, false)
 }
 
 // openLater opens as a front does that must not wait.
-func (w *world) openLater(id index.ID, by tiers.Caller) (o tiers.Opened, err error) {
-	if o, err = w.e.OpenHot(id, by); !errors.Is(err, tiers.ErrHollow) {
+func (w *world) openLater(id index.ID, by state.Caller) (o openfile.Opened, err error) {
+	if o, err = w.e.OpenHot(id, by); !errors.Is(err, state.ErrHollow) {
 		return o, err
 	}
 	done := make(chan struct{})
-	w.e.OpenLater(id, by, func(opened tiers.Opened, bytes *os.File, openErr error) {
+	w.e.OpenLater(id, by, func(opened openfile.Opened, bytes *os.File, openErr error) {
 		defer close(done)
 		if o, err = opened, openErr; err != nil || bytes == nil {
 			return
@@ -433,7 +428,7 @@ func (w *world) rename(tid uint32, from, to string, noReplace bool) error {
 			defer w.forget(a.ID)
 		}
 	}
-	return w.e.Rename(context.Background(), tiers.RenameOptions{
+	return w.e.Rename(context.Background(), openfile.RenameOptions{
 		Parent: fromDir, Name: path.Base(from), NewParent: toDir, NewName: path.Base(to), By: by(tid), NoReplace: noReplace,
 	})
 }
@@ -460,7 +455,7 @@ func (w *world) names(tid uint32, dir string) ([]string, error) {
 	}
 }
 
-// closer answers tiers.Closer.
+// closer answers openfile.Closer.
 type closer struct{ killed, open bool }
 
 func (c closer) Killed() bool            { return c.killed }
@@ -529,7 +524,7 @@ var kinds = []struct {
 	err  error
 	name string
 }{
-	{tiers.ErrStale, "ErrStale"},
+	{state.ErrStale, "ErrStale"},
 	{block.ErrPoisoned, "ErrPoisoned"},
 	{block.ErrNotFound, "ErrNotFound"},
 	{block.ErrExist, "ErrExist"},

@@ -203,34 +203,6 @@ func heldBlock(rnd *rand.Rand, after uint64, size int64) Record {
 		Mode: 0o100644, UID: 1000, GID: 1000, Memory: rnd.IntN(2) == 0}
 }
 
-func BenchmarkEncode(b *testing.B) {
-	rnd := rand.New(rand.NewPCG(1, 1))
-	list := make([]Record, 1000)
-	for i := range list {
-		list[i] = heldBlock(rnd, rnd.Uint64N(86400e9), 4<<20)
-	}
-	var buf []byte
-	for b.Loop() {
-		buf = Encode(buf[:0], list...)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/record")
-}
-
-func BenchmarkDecode(b *testing.B) {
-	rnd := rand.New(rand.NewPCG(1, 1))
-	list := make([]Record, 1000)
-	for i := range list {
-		list[i] = heldBlock(rnd, rnd.Uint64N(86400e9), 4<<20)
-	}
-	buf := Encode(nil, list...)
-	for b.Loop() {
-		if err := Decode(buf, func(*Record) error { return nil }); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/record")
-}
-
 // FuzzDecode shows that Decode accepts only what Encode makes: for one call byte for byte, for
 // several calls the same records.
 func FuzzDecode(f *testing.F) {

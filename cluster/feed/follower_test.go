@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -465,62 +464,6 @@ func FuzzFollower(f *testing.F) {
 			t.Fatalf("%d slots and %d entries after Drop", n, x.index.Stats().Entries)
 		}
 	})
-}
-
-// BenchmarkFollowerSnapshot takes the snapshots of ten nodes of 100,000 blocks.
-func BenchmarkFollowerSnapshot(b *testing.B) {
-	const nodes, blocks = 10, 100_000
-	streams := make([][]*Batch, nodes)
-	for n := range streams {
-		p := simPublisher{node: uint64(n), blocks: blocks, log: NewLog(LogOptions{Epoch: 1})}
-		p.mu.high = blocks
-		ctx, cancel := context.WithCancel(b.Context())
-		_ = p.log.Serve(ctx, Position{}, p.snapshot, func(batch *Batch) error {
-			streams[n] = append(streams[n], batch)
-			if batch.End {
-				cancel()
-			}
-			return nil
-		})
-		cancel()
-	}
-	for b.Loop() {
-		index := location.New(location.Options{})
-		slots := newSlotPool(b, index, nodes)
-		for _, batches := range streams {
-			f := NewFollower(index, slots, nil, nil)
-			for _, batch := range batches {
-				if err := f.Apply(batch); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/nodes/blocks, "ns/record")
-}
-
-// BenchmarkFollowerDeltas takes deltas as they come at 500 events a second: batches of
-// five records.
-func BenchmarkFollowerDeltas(b *testing.B) {
-	index := location.New(location.Options{})
-	f := NewFollower(index, newSlotPool(b, index, 1), nil, nil)
-	p := simPublisher{blocks: 100_000}
-	if err := f.Apply(batch(1, 1, true, true)); err != nil {
-		b.Fatal(err)
-	}
-	next, j := uint64(1), uint64(0)
-	for b.Loop() {
-		next += 5
-		var list []Record
-		for range 5 {
-			list = append(list, p.block(j%200_000))
-			j++
-		}
-		if err := f.Apply(batch(1, next, false, false, list...)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/5, "ns/record")
 }
 
 // TestFollowerBounded: the entries of a node are bounded. The others are counted as skipped, and

@@ -224,39 +224,6 @@ func TestNameConflict(t *testing.T) {
 	}
 }
 
-// TestRestart shows that a node that was killed comes back under its name with another
-// port and other meta.
-func TestRestart(t *testing.T) {
-	t.Parallel()
-	a := start(t, "a", deps{}, nil)
-	b := start(t, "b", deps{}, func(o *Options) { o.Meta = []byte("1"); seeds(a)(o) }).join(t)
-	waitSees(t, a, b)
-	old := b.Self().Addr
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b = start(t, "b", deps{}, func(o *Options) { o.Bind, o.Meta = ownHost()+":0", []byte("2"); seeds(a)(o) }).join(t)
-	if b.Self().Addr == old {
-		t.Skip("the kernel gave the same port")
-	}
-	eventually(t, "a sees b at its new address", func() bool {
-		n := a.Nodes()
-		return len(n) == 1 && n[0].Addr == b.Self().Addr && string(n[0].Meta) == "2"
-	})
-	waitSees(t, a, b)
-
-	// With the same address it is back without having been away.
-	addr := b.Self().Addr
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b = start(t, "b", deps{}, func(o *Options) { o.Bind, o.Meta = addr, []byte("3"); seeds(a)(o) }).join(t)
-	eventually(t, "a has the meta of its third life", func() bool {
-		n := a.Nodes()
-		return len(n) == 1 && n[0].Addr == addr && string(n[0].Meta) == "3"
-	})
-}
-
 // TestSlowListener shows that a listener that blocks holds up nobody, that what it
 // misses is told as one change, and that the memory for it is one change for each node.
 func TestSlowListener(t *testing.T) {

@@ -100,30 +100,3 @@ func TestDigests(t *testing.T) {
 		t.Errorf("%d of %d watches told, %d entries", len(lost), left, x.Stats().Entries)
 	}
 }
-
-// BenchmarkDigests is one slot of a million entries, alone in the index.
-func BenchmarkDigests(b *testing.B) {
-	x := New(Options{})
-	for n := range 1_000_000 {
-		_, e := benchEntry(n)
-		x.Put(1, e)
-	}
-	sums := make([]uint64, 1<<16)
-	for b.Loop() {
-		x.Digests(1, sums)
-	}
-}
-
-// BenchmarkDigestsOther is a slot of one entry among a million of another one.
-func BenchmarkDigestsOther(b *testing.B) {
-	x := New(Options{})
-	for n := range 1_000_000 {
-		_, e := benchEntry(n)
-		x.Put(1, e)
-	}
-	x.Put(2, Entry{Hash: 1, Mode: 0o100644})
-	sums := make([]uint64, 1<<16)
-	for b.Loop() {
-		x.Digests(2, sums)
-	}
-}

@@ -3,7 +3,6 @@ package location
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -56,60 +55,6 @@ func TestInput(t *testing.T) {
 	}
 	if st := x.Stats(); st.Entries != 1 || st.Graves != 0 {
 		t.Errorf("%+v", st)
-	}
-}
-
-// TestVersions shows which of several holders a look-up returns.
-func TestVersions(t *testing.T) {
-	x := New(Options{})
-	e := Entry{Hash: 5, Seq: 10, Size: 1, Mode: 0o100644}
-	for slot := range Slot(6) {
-		x.SetLive(slot, slot != 5)
-		h := e
-		h.Memory = slot == 3
-		switch slot {
-		case 0:
-			h.Seq = 9
-		case 4:
-			h = Entry{Hash: 5, Seq: 8, Mode: 0o040755} // an earlier directory
-		case 5:
-			h.Seq = 99 // not live
-		}
-		x.Put(slot, h)
-	}
-	slots := func() (got []Slot) {
-		for _, h := range x.Lookup(5, nil) {
-			got = append(got, h.Slot)
-		}
-		if len(got) > 1 {
-			slices.Sort(got[1:]) // memory first, otherwise in any order
-		}
-		return got
-	}
-	check := func(when string, want ...Slot) {
-		t.Helper()
-		if got := slots(); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", when, got, want)
-		}
-	}
-	check("all", 3, 1, 2)
-	x.SetLive(5, true)
-	check("a later one", 5)
-	x.Drop(5)
-	x.Delete(3, 5)
-	check("without memory", 1, 2)
-	x.Bury(5, 10, false, "g/a", 0)
-	check("the grave's own version is not void", 1, 2)
-	x.Bury(5, 11, false, "g/a", 0)
-	check("all void")
-	if x.Put(4, e) || !x.Put(4, Entry{Hash: 5, Seq: 11, Mode: 0o040755}) {
-		t.Error("the grave lets the wrong ones by")
-	}
-	if got := x.Lookup(5, nil); len(got) != 1 || !got[0].Dir() {
-		t.Errorf("%v, want a directory", got)
-	}
-	if got := x.Lookup(5, make([]Holder, 2)); len(got) != 3 || got[0] != (Holder{}) {
-		t.Errorf("%v: did not append", got)
 	}
 }
 

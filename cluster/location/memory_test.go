@@ -3,7 +3,43 @@ package location
 import (
 	"runtime"
 	"testing"
+	"time"
 )
+
+// liveSlots is how many nodes hold the entries of a filled index.
+const liveSlots = 100
+
+// benchEntry returns the i-th of the entries of a filled index.
+func benchEntry(i int) (Slot, Entry) {
+	return Slot(i % liveSlots), Entry{
+		Hash: uint64(i) * 0x9e3779b97f4a7c15, Seq: uint64(time.Hour) + uint64(i), Size: 4 << 20, Mode: 0o100644,
+		UID: 1000, GID: 1000, Memory: i%2 == 0,
+	}
+}
+
+// filled returns an index with entries up to n.
+func filled(n int) *Index {
+	x := New(Options{})
+	for slot := range Slot(liveSlots) {
+		x.SetLive(slot, true)
+	}
+	fill(x, 0, n)
+	return x
+}
+
+func fill(x *Index, from, to int) {
+	for i := from; i < to; i++ {
+		x.Put(benchEntry(i))
+	}
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC() // the first one may have been under way
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
 
 // mostBytes is what an entry may cost, all included.
 const mostBytes = 32

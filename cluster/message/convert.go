@@ -28,6 +28,9 @@ func ToWire(b *BlockInfo, withPath bool) *wire.BlockInfo {
 	} else {
 		w.PathHash = location.HashPath(b.Path)
 	}
+	if b.User != "" {
+		w.User = []byte(b.User)
+	}
 	if b.Sum.Valid {
 		w.Sum = proto.Uint64(b.Sum.Sum)
 	}
@@ -47,6 +50,7 @@ func FromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 		Path: path, Seq: w.GetSeq(), Size: w.GetSize(),
 		Mode: w.GetMode(), UID: w.GetUid(), GID: w.GetGid(),
 		Mtime: w.GetMtime(), Expires: w.GetExpires(), Pinned: w.GetPinned(),
+		User: block.UserAttrs(w.GetUser()),
 	}
 	if w.Sum != nil {
 		b.Sum = block.Checksum{Sum: w.GetSum(), Valid: true}
@@ -56,6 +60,9 @@ func FromWire(w *wire.BlockInfo, path string) (BlockInfo, error) {
 	}
 	if len(w.GetDirs()) > maxDirs {
 		return BlockInfo{}, fmt.Errorf("%w: %s below %d directories", rdma.ErrProtocol, path, len(w.GetDirs()))
+	}
+	if err := b.User.Check(); err != nil {
+		return BlockInfo{}, fmt.Errorf("%w: %s: %w", rdma.ErrProtocol, path, err)
 	}
 	for _, d := range w.GetDirs() {
 		b.Dirs = append(b.Dirs, DirInfo{Mode: d.GetMode(), UID: d.GetUid(), GID: d.GetGid()})
@@ -133,13 +140,16 @@ func ReleaseOf(reply *wire.LeaseReply) *wire.ReleaseRequest {
 
 // Header returns the header that the holder sends on the bulk channel. If the directories do
 // not fit, it leaves out the innermost ones; the receiver creates those as it creates any
-// directory.
+// directory. It fails with ErrTooLarge if the attributes of processes do not fit: a block is not given without them.
 func Header(b *BlockInfo) ([]byte, error) {
 	w := ToWire(b, false)
 	for {
 		h, err := proto.Marshal(w)
 		if err != nil || len(h) <= rdma.MaxHeader {
 			return h, err
+		}
+		if len(w.Dirs) == 0 {
+			return nil, fmt.Errorf("header of %d bytes: %w", len(h), block.ErrTooLarge)
 		}
 		w.Dirs = w.Dirs[:len(w.Dirs)/2]
 	}

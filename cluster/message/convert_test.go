@@ -26,6 +26,31 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+// TestUserAttrs: attributes of processes come whole, or the block does not (H2).
+func TestUserAttrs(t *testing.T) {
+	info := BlockInfo{Path: "g/x", Seq: 9, Size: 5, Sum: block.Sum(nil), Mode: 0o100600, Dirs: make([]DirInfo, 1)}
+	for n, fits := range map[int]bool{0: true, 4: true, 3900: true, 4080: false} {
+		info.User, _ = block.UserAttrs("").Set("user.a", strings.Repeat("v", n), block.SetAny)
+		h, err := Header(&info)
+		if fits != (err == nil) || !fits && !errors.Is(err, block.ErrTooLarge) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+		if !fits {
+			continue
+		}
+		got, err := ParseHeader(h, 5, &BlockRef{Path: info.Path, Seq: 9})
+		if err != nil || got.User != info.User {
+			t.Errorf("%d bytes: got %d, %v", n, len(got.User), err)
+		}
+	}
+	info.User = "x"
+	if h, err := Header(&info); err != nil {
+		t.Error(err)
+	} else if _, err := ParseHeader(h, 5, &BlockRef{Path: info.Path, Seq: 9}); !errors.Is(err, rdma.ErrProtocol) {
+		t.Errorf("attributes that are none: %v", err)
+	}
+}
+
 // FuzzHeader: no header panics, and none that is accepted is of something else than was
 // asked for.
 func FuzzHeader(f *testing.F) {

@@ -30,6 +30,7 @@ type BlockInfo struct {
 	Expires int64 // likewise; 0: never
 	Pinned  bool
 	Dirs    []DirInfo // of the directories above it, outermost first
+	User    block.UserAttrs
 }
 
 // DirInfo is the attributes of a directory.

@@ -76,12 +76,3 @@ func TestFew(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkTable makes a table of 1,000 members.
-func BenchmarkTable(b *testing.B) {
-	members := names(1000)
-	for b.Loop() {
-		NewTable(members)
-	}
-	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(feed.MaxParts*len(members)), "ns/score")
-}

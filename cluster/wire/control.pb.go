@@ -402,6 +402,7 @@ type BlockInfo struct {
 	Expires       int64                  `protobuf:"varint,10,opt,name=expires,proto3" json:"expires,omitempty"`
 	Pinned        bool                   `protobuf:"varint,11,opt,name=pinned,proto3" json:"pinned,omitempty"`
 	Dirs          []*DirInfo             `protobuf:"bytes,12,rep,name=dirs,proto3" json:"dirs,omitempty"` // outermost first; on the bulk channel as many as fit
+	User          []byte                 `protobuf:"bytes,13,opt,name=user,proto3" json:"user,omitempty"` // block.UserAttrs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -516,6 +517,13 @@ func (x *BlockInfo) GetPinned() bool {
 func (x *BlockInfo) GetDirs() []*DirInfo {
 	if x != nil {
 		return x.Dirs
+	}
+	return nil
+}
+
+func (x *BlockInfo) GetUser() []byte {
+	if x != nil {
+		return x.User
 	}
 	return nil
 }
@@ -2014,7 +2022,7 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\aDirInfo\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x10\n" +
-	"\x03gid\x18\x03 \x01(\rR\x03gid\"\xaf\x02\n" +
+	"\x03gid\x18\x03 \x01(\rR\x03gid\"\xc3\x02\n" +
 	"\tBlockInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x1b\n" +
 	"\tpath_hash\x18\x02 \x01(\x06R\bpathHash\x12\x10\n" +
@@ -2028,7 +2036,8 @@ const file_cluster_wire_control_proto_rawDesc = "" +
 	"\aexpires\x18\n" +
 	" \x01(\x03R\aexpires\x12\x16\n" +
 	"\x06pinned\x18\v \x01(\bR\x06pinned\x12,\n" +
-	"\x04dirs\x18\f \x03(\v2\x18.kvfs.control.v1.DirInfoR\x04dirsB\x06\n" +
+	"\x04dirs\x18\f \x03(\v2\x18.kvfs.control.v1.DirInfoR\x04dirs\x12\x12\n" +
+	"\x04user\x18\r \x01(\fR\x04userB\x06\n" +
 	"\x04_sum\"\xa0\x01\n" +
 	"\x10SubscribeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x12\n" +

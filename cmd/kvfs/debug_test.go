@@ -25,26 +25,18 @@ func TestDebugBundle(t *testing.T) {
 		t.Fatalf("exit code %d, %q, %s", code, stdout, errs)
 	}
 	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	zip, err := gzip.NewReader(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := map[string]string{}
 	for r := tar.NewReader(zip); ; {
 		h, err := r.Next()
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.Contains(string(text), "hush") {
 			t.Errorf("a key in %s:\n%s", h.Name, text)
 		}

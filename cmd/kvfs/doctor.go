@@ -1,40 +1,47 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/bundle"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/doctor"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
+	"github.com/kvfs/kvfs/cmd/kvfs/result"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 )
 
 // newDoctorCommand returns the commands that check what this machine lacks.
 func newDoctorCommand(m *rails.Machine) *cobra.Command {
-	var raw, diskTest bool
+	var raw bool
 	cmd := &cobra.Command{
-		Use:   "doctor [--json] [--disk-test] [flags] [MOUNT]",
+		Use:   "doctor [--json] [flags] [MOUNT]",
 		Short: "Find out what this machine lacks for kvfs, and what is wrong with a mount",
-		Long: "Check the kernel, limits, memory, disks, network, certificates, and what dead daemons left. Without MOUNT,\n" +
-			"check the settings that kvfs mount would use with the same flags. With MOUNT, check those of its daemon,\n" +
-			"unless flags or --config are given, and the daemon and its peers too. doctor changes nothing. The disk test\n" +
-			"writes and reads a file for at most two seconds, then removes it; it skips disks that a daemon uses unless\n" +
-			"--disk-test is given.\n\n" +
+		Long: "Check memory, disks, network, certificates, and what dead daemons left. Without MOUNT, check the settings that\n" +
+			"kvfs mount would use with the same flags. With MOUNT, check those of its daemon, unless flags or --config are\n" +
+			"given, and the daemon and its peers too. doctor changes nothing. kvfs mount itself reports what prevents a\n" +
+			"start, such as a taken port.\n\n" +
 			"Exit codes: 0 if no check fails; 1 if one does; 5 if MOUNT is not a mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +49,6 @@ func newDoctorCommand(m *rails.Machine) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			e.DiskTest = diskTest
 			r := doctor.Examine(cmd.Context(), e, doctor.All(), doctor.Deadline)
 			if raw {
 				_, err = cmd.OutOrStdout().Write(status.JSON(r))
@@ -54,19 +60,15 @@ func newDoctorCommand(m *rails.Machine) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&raw, doctorJSON, false, "print the report as JSON")
-	cmd.Flags().BoolVar(&diskTest, doctorDisk, false, "test disks, also those that a daemon uses")
 	cmd.AddCommand(newDoctorRDMACommand(m))
 	return cmd
 }
 
-// The flags of kvfs doctor that are no settings.
-const (
-	doctorJSON = "json"
-	doctorDisk = "disk-test"
-)
+// doctorJSON is the flag of kvfs doctor that is no setting.
+const doctorJSON = "json"
 
 // ownFlags are the flags of the commands with a doctor.Env that are no settings.
-var ownFlags = []string{doctorJSON, doctorDisk, bundleOut}
+var ownFlags = []string{doctorJSON, bundleOut}
 
 // doctorEnv returns what the checks look at: this machine and, if args name one, a mount.
 func doctorEnv(flags *pflag.FlagSet, m *rails.Machine, args []string) (*doctor.Env, error) {
@@ -171,8 +173,7 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 		Long: "Without DIR, look for network cards and GPUs, plan with the settings of kvfs mount, check the permissions of\n" +
 			"this process, and read over each planned card from itself. With DIR, tell what the daemon there uses, and\n" +
 			"which peers its trial reads have reached. docs/rdma.md explains the output.\n\n" +
-			"Exit codes: 0 if RDMA works, with DIR: with all live peers; 1 if not; 3 if the configuration is refused; 5 if\n" +
-			"DIR is not a mount.",
+			"Exit codes: 0 if RDMA works, with DIR: with all live peers; 1 if not; 3 for a bad configuration; 5 if DIR is no mount.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var r *rails.Report
@@ -198,7 +199,6 @@ func newDoctorRDMACommand(m *rails.Machine) *cobra.Command {
 	return cmd
 }
 
-// reportMount returns the report of the daemon of a mount.
 func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 	text, err := client.Status(dir, mounts.Timeout)
 	if err != nil {
@@ -234,4 +234,95 @@ func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 	}
 	r.Usable = r.Error == ""
 	return r, nil
+}
+
+// newDebugCommand returns the commands for those who look for a fault.
+func newDebugCommand(m *rails.Machine) *cobra.Command {
+	cmd := &cobra.Command{Use: "debug", Short: "Collect what a report of a fault needs"}
+	cmd.AddCommand(newDebugBundleCommand(m))
+	return cmd
+}
+
+func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
+	var out string
+	cmd := result.WithJSON(&cobra.Command{
+		Use:   "bundle [-o FILE.tar.gz] [flags] [MOUNT]",
+		Short: "Write an archive about the machine and a mount",
+		Long: "Write one tar.gz: the version, the settings without secrets, the report of kvfs doctor, the kernel, limits and\n" +
+			"mounts. With MOUNT also its status, metrics, members and jobs; as root or the user of the daemon also its\n" +
+			"goroutines, heap profile and, if it logs to a file, the end of the log. errors.txt in the archive lists what\n" +
+			"could not be collected. A dead daemon does not delay it.\n\n" +
+			"Exit codes: 0 if the archive is written; 1 if not; 3 if FILE is in a kvfs mount; 5 if MOUNT is not a mount.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			now := time.Now()
+			if err := outside(cmp.Or(out, ".")); err != nil {
+				return err
+			}
+			name := "kvfs-debug-" + now.UTC().Format("20060102T150405Z")
+			e, err := doctorEnv(cmd.Flags(), m, args)
+			if err != nil {
+				return err
+			}
+			files := bundle.Collect(cmd.Context(), bundleParts(cmd.Context(), e), bundleDeadline)
+			path := cmp.Or(out, name+".tar.gz")
+			if err := bundle.Write(path, name, files, now); err != nil {
+				return fmt.Errorf("the bundle cannot be written: %w", err)
+			}
+			return result.Print(cmd, map[string]string{"file": path}, "%s\n", path)
+		},
+	})
+	config.AddFlags(cmd.Flags())
+	cmd.Flags().StringVarP(&out, bundleOut, "o", "", "file to write; the default is kvfs-debug-TIME.tar.gz")
+	return cmd
+}
+
+// outside fails if path is in a kvfs mount: what watches a mount must not write into it, nor wait for it.
+func outside(path string) error {
+	m, err := mounts.Inside(path)
+	if err != nil || m == nil {
+		return err
+	}
+	return exit.With(exit.Config, fmt.Errorf("-o %s: it is in the mount at %s: name a file of another file system", path, m.Mountpoint))
+}
+
+// bundleOut is the flag of kvfs debug bundle that is no setting.
+const bundleOut = "output"
+
+// bundleDeadline is the time that a part of a bundle has: that of the checks, and some for their report.
+const bundleDeadline = doctor.Deadline + 5*time.Second
+
+func bundleParts(ctx context.Context, e *doctor.Env) []bundle.Part {
+	examine := sync.OnceValue(func() *doctor.Report { return doctor.Examine(ctx, e, doctor.All(), doctor.Deadline) })
+	report := func(write func(io.Writer) error) func(context.Context) ([]byte, error) {
+		return func(context.Context) ([]byte, error) {
+			var text bytes.Buffer
+			err := write(&text)
+			return text.Bytes(), err
+		}
+	}
+	parts := []bundle.Part{
+		{Name: "version.txt", Read: report(func(w io.Writer) error {
+			info, _ := debug.ReadBuildInfo() // prints as nothing if there is none
+			_, err := fmt.Fprintf(w, "%s\n\n%v", versionLine(), info)
+			return err
+		})},
+		{Name: "config.yaml", Read: report(func(w io.Writer) error {
+			if e.Config == nil {
+				return e.ConfigErr
+			}
+			fmt.Fprintf(w, "# the configuration %s\n", e.From)
+			return config.PrintPublic(w, e.Config)
+		})},
+		{Name: "doctor.txt", Read: report(func(w io.Writer) error { return examine().Print(w) })},
+		{Name: "doctor.json", Read: report(func(w io.Writer) error {
+			_, err := w.Write(status.JSON(examine()))
+			return err
+		})},
+	}
+	parts = append(parts, bundle.Machine("/")...)
+	if e.Mount != "" {
+		parts = append(append(parts, bundle.Mount(e.Mount)...), bundle.Daemon("/", e.PID, daemon.DebugSocket(e.PID))...)
+	}
+	return parts
 }

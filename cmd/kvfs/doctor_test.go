@@ -41,9 +41,7 @@ func TestDoctorRDMAOfMount(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			text, err := json.Marshal(map[string]any{"version": "v1", "cluster": map[string]any{"members": tc.members, "rdma": tc.rdma}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			code, out, errs := runCLI("doctor", "rdma", statusDir(t, string(text)))
 			if code != tc.code || strings.Contains(out, "RDMA works") != (code == exit.OK) {
 				t.Errorf("exit code %d, want %d\n%s", code, tc.code, out)

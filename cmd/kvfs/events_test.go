@@ -62,9 +62,7 @@ func TestEventsEnd(t *testing.T) {
 	for _, tc := range []string{"interrupt", "reader"} {
 		t.Run(tc, func(t *testing.T) {
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer r.Close()
 			defer w.Close()
 			ctx, cancel := context.WithCancel(t.Context())

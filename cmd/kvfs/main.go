@@ -1,5 +1,4 @@
-// Command kvfs mounts a directory in which every KV-cache block of an inference
-// engine is a file.
+// Command kvfs mounts a directory in which every KV-cache block of an inference engine is a file.
 //
 // # Exit codes
 //

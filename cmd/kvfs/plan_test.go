@@ -99,9 +99,7 @@ func TestPlanSettings(t *testing.T) {
 // TestPlanDocs shows that the worked example of the page is what the command prints.
 func TestPlanDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/sizing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, example, found := strings.Cut(string(page), "\n$ kvfs plan --model-config config.json "+strings.Join(planArgs[:6], " "))
 	_, example, _ = strings.Cut(example, "\n\n") // the rest of the command, and the empty line below it
 	example, _, end := strings.Cut(example, "```")

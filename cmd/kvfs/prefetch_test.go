@@ -29,39 +29,23 @@ func TestPrefetch(t *testing.T) {
 	const progress = `{"done":1,"total":3,"bytes":10}` + "\n"
 	const all = `{"results":"mlw","done":3,"total":3,"bytes":1048576,"in_memory":1,"loaded":1,"pending":1}` + "\n"
 	const some = `{"results":".!!","done":3,"total":3,"absent":1,"failed":2,"errors":[{"path":"b","error":"timed out"}]}`
-	for _, tc := range []struct {
-		args, stdin, answer, asked string
-		out                        string
-		err                        string
-		code                       int
-	}{
-		{"/m/a /m/b /m/c", "", progress + all, `{"keys":["a","b","c"],"progress":true}`,
-			"loaded 1 block (1.0 MiB) in T (in memory before 1, being written 1)\n", "", 0},
-		{"-0 --quiet --request r -", "/m/a\x00/m/b\x00/m/c", all, `{"keys":["a","b","c"],"request":"r","progress":true}`,
-			"loaded 1 block (1.0 MiB) in T (in memory before 1, being written 1)\n", "", 0},
-		{"--mount /m --group g --template t --ranks 3 a b c", "", all, `{"hashes":["a","b","c"],"group":"g","template":"t","ranks":3,"progress":true}`,
-			"loaded 1 block (1.0 MiB) in T (in memory before 1, being written 1)\n", "", 0},
-		{"--json /m/a /m/b /m/c", "", progress + all, `{"keys":["a","b","c"],"progress":true}`,
-			"{\n  \"results\": \"mlw\",\n  \"done\": 3,\n  \"total\": 3,\n  \"bytes\": 1048576,\n  \"in_memory\": 1,\n  \"loaded\": 1,\n  \"absent\": 0,\n  \"pending\": 1,\n  \"failed\": 0,\n  \"errors\": []\n}\n", "", 0},
-		{"/m/a /m/b /m/c", "", some, `{"keys":["a","b","c"],"progress":true}`, "loaded 0 blocks (0 B) in T (not there 1, failed 2)\n",
-			"b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", exit.Runtime},
-		{"/m/a /m/b", "", all, `{"keys":["a","b"],"progress":true}`, "", "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", exit.Runtime},
-		{"/m/a", "", `{"error":"no","field":"/keys/0"}`, `{"keys":["a"],"progress":true}`, "", `prefetch in /m: "/m/a": no (field /keys/0)`, exit.Runtime},
-	} {
-		t.Run(tc.args, func(t *testing.T) {
-			f := newFakeDaemon("/m", "prefetch", func(string) string { return tc.answer })
-			out, stderr, err := f.run(t, newPrefetchCommand, tc.stdin, strings.Fields(tc.args)...)
-			if withoutTime(out) != tc.out || stderr != "" {
-				t.Errorf("got %q and %q, want %q", out, stderr, tc.out)
-			}
-			if asked := strings.TrimSpace(strings.Join(f.asked(), "")); asked != tc.asked {
-				t.Errorf("asked %s, want %s", asked, tc.asked)
-			}
-			if (err == nil) != (tc.code == 0) || err != nil && (exit.Code(err) != tc.code || fmt.Sprint(err) != tc.err) {
-				t.Errorf("got error %v, want %q with code %d", err, tc.err, tc.code)
-			}
-		})
-	}
+	const loaded = "loaded 1 block (1.0 MiB) in T (in memory before 1, being written 1)\n"
+	abc := []string{`{"keys":["a","b","c"],"progress":true}`}
+	checkCLI(t, newPrefetchCommand, "prefetch", []cliCase{
+		{args: "/m/a /m/b /m/c", answers: []string{progress + all}, asked: abc, out: loaded},
+		{args: "-0 --quiet --request r -", stdin: "/m/a\x00/m/b\x00/m/c", answers: []string{all},
+			asked: []string{`{"keys":["a","b","c"],"request":"r","progress":true}`}, out: loaded},
+		{args: "--mount /m --group g --template t --ranks 3 a b c", answers: []string{all},
+			asked: []string{`{"hashes":["a","b","c"],"group":"g","template":"t","ranks":3,"progress":true}`}, out: loaded},
+		{args: "--json /m/a /m/b /m/c", answers: []string{progress + all}, asked: abc,
+			out: "{\n  \"results\": \"mlw\",\n  \"done\": 3,\n  \"total\": 3,\n  \"bytes\": 1048576,\n  \"in_memory\": 1,\n  \"loaded\": 1,\n  \"absent\": 0,\n  \"pending\": 1,\n  \"failed\": 0,\n  \"errors\": []\n}\n"},
+		{args: "/m/a /m/b /m/c", answers: []string{some}, asked: abc, out: "loaded 0 blocks (0 B) in T (not there 1, failed 2)\n",
+			err: "b: timed out\n/m/a: there is no such block\n3 of 3 blocks: not there, or could not be loaded", code: exit.Runtime},
+		{args: "/m/a /m/b", answers: []string{all}, asked: []string{`{"keys":["a","b"],"progress":true}`},
+			err: "prefetch in /m: answer of the daemon: results of 3 blocks, 2 were asked for", code: exit.Runtime},
+		{args: "/m/a", answers: []string{`{"error":"no","field":"/keys/0"}`}, asked: []string{`{"keys":["a"],"progress":true}`},
+			err: `prefetch in /m: "/m/a": no (field /keys/0)`, code: exit.Runtime},
+	})
 }
 
 // TestPrefetchDirectories shows that what is absent and a directory is walked, after

@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/blocks"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/complete"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
@@ -31,7 +34,6 @@ func newRootCommand() *cobra.Command {
 	addGroup(root, "look", "Look:",
 		newStatusCommand(client.System),
 		newStatsCommand(client.System),
-		newTopCommand(client.System),
 		newLsCommand(client.System),
 		newDuCommand(client.System),
 		newLookupCommand(client.System),
@@ -57,8 +59,6 @@ func newRootCommand() *cobra.Command {
 		newDoctorCommand(rails.ThisMachine()),
 		newDebugCommand(rails.ThisMachine()),
 		newFsckCommand(),
-		newBenchCommand(client.System),
-		newTraceCommand(client.System),
 		newCSICommand(),
 		newVersionCommand(),
 	)
@@ -101,6 +101,7 @@ func checkUsage(cmd *cobra.Command) {
 		cmd.Args = cobra.ArbitraryArgs // RunE reports the fault better
 		cmd.RunE = needCommand
 	}
+	cmd.DisableFlagsInUseLine = strings.Contains(cmd.Use, "--")
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
@@ -139,7 +140,6 @@ func needCommand(cmd *cobra.Command, args []string) error {
 	return usageError(cmd, "unknown command %q", args[0])
 }
 
-// commandNames lists the subcommands of cmd.
 func commandNames(cmd *cobra.Command) []string {
 	var names []string
 	for _, child := range cmd.Commands() {
@@ -173,4 +173,137 @@ func flagHint(cmd *cobra.Command, err error) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean --%s?", near)
+}
+
+// blockFlags are the flags of commands that name blocks by path or by hash.
+type blockFlags struct{ client.Naming }
+
+func (b *blockFlags) add(cmd *cobra.Command, connect client.Connector) {
+	cmd.Flags().StringVar(&b.Mount, "mount", "", "the arguments are hashes, of blocks of the mount at this directory")
+	cmd.Flags().StringVar(&b.Group, "group", "", "{group} of the template (with --mount)")
+	cmd.Flags().StringVar(&b.Template, "template", "", "path of a hash below the mount; default {group}/{hash} (with --mount)")
+	cmd.Flags().IntVar(&b.Ranks, "ranks", 1, "a block is one file for each {rank} of the template from 0 up to this (with --mount)")
+	cmd.Flags().StringVar(&b.Request, "request", "", "name of this request in logs and .kvfs/jobs")
+	complete.FlagOf(cmd, connect, "mount", complete.Mounts)
+	complete.FlagOf(cmd, connect, "group", complete.Groups)
+}
+
+func (b *blockFlags) addForm(cmd *cobra.Command) {
+	nulFlag(cmd, &b.NUL)
+	cmd.Flags().BoolVarP(&b.Escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
+}
+
+func (b *blockFlags) check(cmd *cobra.Command) error {
+	for _, flag := range []string{"group", "template", "ranks"} {
+		if cmd.Flags().Changed(flag) && b.Mount == "" {
+			return usageError(cmd, "--%s is for hashes: give --mount, too", flag)
+		}
+	}
+	if cmd.Flags().Changed("ranks") && b.Ranks < 1 {
+		return usageError(cmd, "--ranks: %d is less than 1", b.Ranks)
+	}
+	return checkUTF8(cmd, "group", "template", "request")
+}
+
+// onlyMount is the help of commands whose argument is a mount.
+const onlyMount = "DIR defaults to the only kvfs mount of this machine. If there are several, the error lists them."
+
+// pathsHelp is the help of commands whose arguments are blocks.
+const pathsHelp = "PATH is a block, or a directory for all blocks below it. - reads names from standard input, one a line, or\n" +
+	"ended by NUL bytes with -0. All PATHs belong to one mount."
+
+// mountOf returns the mount that a command is about: its argument, or without one the only mount of this machine.
+func mountOf(connect client.Connector, args []string) (c *client.Controls, dir string, err error) {
+	if c, err = connect(); err == nil {
+		args, err = orOnly(c, args)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return c, args[0], nil
+}
+
+// mountCommand fills in what the commands about one mount share. do gets the mount: the argument, or the only mount of
+// this machine.
+func mountCommand(connect client.Connector, cmd *cobra.Command, do func(cmd *cobra.Command, c *client.Controls, dir string) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.MaximumNArgs(1), complete.MountArg(connect)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, dir, err := mountOf(connect, args)
+		if err != nil {
+			return err
+		}
+		return do(cmd, c, dir)
+	}
+	return cmd
+}
+
+// command fills in what the commands about named blocks share. do gets the blocks, and a dialogue with a control file; none
+// returns what prints the answer for no blocks, or nil.
+func (b *blockFlags) command(connect client.Connector, control string, cmd *cobra.Command, none func() func(io.Writer) error,
+	do func(cmd *cobra.Command, c *client.Controls, named *client.Blocks, d *client.Dialogue) error) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := needNames(cmd, args); err != nil {
+			return err
+		}
+		if err := b.check(cmd); err != nil {
+			return err
+		}
+		c, named, d, err := b.Open(connect, cmd.InOrStdin(), args, control)
+		if err != nil {
+			return doneNothing(cmd, err, none())
+		}
+		defer d.Close()
+		return do(cmd, c, named, d)
+	}
+	b.addForm(cmd)
+	return cmd
+}
+
+// orOnly returns the arguments, or without any the only mount of this machine.
+func orOnly(c *client.Controls, args []string) ([]string, error) {
+	if len(args) > 0 {
+		return args, nil
+	}
+	mount, err := c.Only()
+	return []string{mount}, err
+}
+
+// checkUTF8 finds values of flags that a request cannot hold.
+func checkUTF8(cmd *cobra.Command, flags ...string) error {
+	for _, flag := range flags {
+		if f := cmd.Flag(flag); f != nil && !utf8.ValidString(f.Value.String()) {
+			return usageError(cmd, "--%s: %q is not UTF-8", flag, f.Value)
+		}
+	}
+	return nil
+}
+
+// doneNothing ends a command whose names could not be read. For an empty list it says so, and
+// succeeds; print, which may be nil, then writes the answer for --json.
+func doneNothing(cmd *cobra.Command, err error, print func(w io.Writer) error) error {
+	if !errors.Is(err, client.ErrNoNames) {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), err)
+	if print == nil {
+		return nil
+	}
+	return print(cmd.OutOrStdout())
+}
+
+// needNames checks the arguments of commands that take names of blocks.
+func needNames(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usageError(cmd, "no blocks are named: give PATH, or - to read names from standard input")
+	}
+	return nil
+}
+
+func nulFlag(cmd *cobra.Command, nul *bool) {
+	cmd.Flags().BoolVarP(nul, "null", "0", false, "names from standard input end with a NUL byte, not with a line")
+}
+
+func streams(cmd *cobra.Command) blocks.Streams {
+	return blocks.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
 }

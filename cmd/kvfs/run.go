@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,20 +10,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/launch"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/plan"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/mem"
 )
 
 // Exit codes of kvfs run for a command that cannot be started. Source: env(1).
@@ -50,10 +62,10 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARGS...]",
 		Short: "Mount, run an engine with what it needs to use the mount, and unmount",
-		Long: "Mount at --mount, or use an existing mount there, and wait until it is ready. Run CMD with KVFS_MOUNT set. If\n" +
-			"CMD is an inference engine that kvfs knows, add the flags and variables with which it keeps its KV blocks in\n" +
-			"the mount, unless it has them already. Pass signals to it, and return its exit code: 128+n if signal n killed\n" +
-			"it, 126 or 127 if it cannot be started. Then unmount, if this command mounted.",
+		Long: "Mount at --mount, or use the mount there, and run CMD with KVFS_MOUNT set. If kvfs knows the engine in CMD, add\n" +
+			"the flags and variables that keep its KV blocks in the mount, unless CMD has them. Pass signals to CMD, unmount\n" +
+			"what this command mounted, and return the exit code of CMD: 128+n if signal n killed it, 126 or 127 if it\n" +
+			"cannot be started.",
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			passed, err := parseRunFlags(cmd.Flags(), args)
@@ -108,7 +120,6 @@ func parseRunFlags(flags *pflag.FlagSet, args []string) (passed []string, err er
 	return passed, err
 }
 
-// runner is one run.
 type runner struct {
 	flags   runFlags
 	passed  []string // flags for kvfs mount
@@ -164,7 +175,7 @@ func (r *runner) prepare(cmd *cobra.Command) (err error) {
 // of the machine's memory for the mount.
 func engineMemory(flag string) (int64, error) {
 	if flag == "" {
-		return min(max(daemon.TotalMemory()/16, 1<<30), 10<<30), nil
+		return min(max(int64(config.TotalMemory())/16, 1<<30), 10<<30), nil
 	}
 	size, err := scalar.ParseSize(flag)
 	if err == nil && size <= 0 {
@@ -173,8 +184,7 @@ func engineMemory(flag string) (int64, error) {
 	return int64(size), err
 }
 
-// locate finds the mount point. It sets attached if a kvfs mount there answers within the ready
-// timeout.
+// locate finds the mount point. It sets attached if a kvfs mount there answers within the ready timeout.
 func (r *runner) locate() error {
 	dir := r.flags.mount
 	if dir == "" {
@@ -218,19 +228,23 @@ func (r *runner) shownDir() string {
 	return filepath.Join(os.TempDir(), "kvfs-XXXXXX")
 }
 
-// plan decides how to start the command.
+// maxEngineConfig bounds the configuration file of an engine, in bytes.
+const maxEngineConfig = 16 << 20
+
 func (r *runner) plan(dir string) (*launch.Plan, error) {
 	m := launch.Mount{Dir: dir, NodeName: r.cfg.NodeName}
 	if r.cfg.Mode == config.ModeStandaloneStore {
 		m.Socket, m.Segment = r.cfg.Store.Socket, segment(dir)
 	}
+	read := func(name string) ([]byte, error) {
+		text, _, err := client.ReadText(name, nil, maxEngineConfig)
+		return text, show.Reason(err)
+	}
 	return launch.Make(launch.Input{
-		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: launch.ReadFile,
-		Mount: m,
+		Command: r.command, Environ: r.environ, Engine: r.engine, EngineMemoryBytes: r.memory, ReadFile: read, Mount: m,
 	})
 }
 
-// print writes what run would do.
 func (r *runner) print(w io.Writer) error {
 	plan, err := r.plan(r.shownDir())
 	if err != nil {
@@ -256,7 +270,6 @@ func (r *runner) print(w io.Writer) error {
 	return err
 }
 
-// tell logs the parts of a plan that matter to the user.
 func (r *runner) tell(plan *launch.Plan) {
 	var variables []string
 	for _, v := range plan.Variables {
@@ -281,4 +294,268 @@ func lookPath(name string) (path string, code int, err error) {
 		return "", exitNotRun, err
 	}
 	return "", exitNotFound, err
+}
+
+// stopGrace is how long a daemon may take to stop, beyond its drain_timeout, before it is
+// killed. The engine and the tiers close one after the other, each within daemon.CloseGrace.
+const stopGrace = 3 * daemon.CloseGrace
+
+type runMount struct {
+	dir   string
+	made  bool // this run made dir
+	temp  bool // its name is not used again
+	log   *zap.Logger
+	drain time.Duration // how long the daemon may wait for blocks on their way to the SSD
+
+	daemon *child // started for the mount, or known to have taken it over; nil: none yet
+}
+
+func (r *runner) mountArgs(dir string) []string {
+	return append(append([]string{"mount", "--ready-fd", "3"}, r.passed...), "--", dir)
+}
+
+// openMount mounts and waits until the mount answers. If ctx ends, it undoes what it has begun.
+func (r *runner) openMount(ctx context.Context) (*runMount, error) {
+	m := &runMount{dir: r.dir, log: r.log, drain: time.Duration(r.cfg.DrainTimeout)}
+	if err := m.makeDir(); err != nil {
+		return nil, err
+	}
+	args := slices.Insert(r.mountArgs(m.dir), 1, "--"+endsWithFlag, strconv.Itoa(os.Getpid()))
+	var err error
+	if m.daemon, err = startChild(ctx, args, m.dir, r.flags.readyTimeout); err == nil {
+		return m, nil
+	}
+	m.close(nil)
+	return nil, err
+}
+
+func (m *runMount) makeDir() (err error) {
+	if m.dir == "" {
+		m.temp = true
+		m.dir, err = temporaryDir()
+	} else if err = os.Mkdir(m.dir, 0o755); errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return exit.With(exit.Mount, fmt.Errorf("mount point: %w", err))
+	}
+	m.made = true
+	return nil
+}
+
+// temporaryDir makes a directory and returns its path as in mount tables. It removes empty
+// directories of killed runs: the name holds the process and its pid name space.
+func temporaryDir() (string, error) {
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	prefix := "kvfs-" + strings.Trim(space, "pid:[]") + "-"
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*-*")) // the pattern is right
+	for _, dir := range left {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
+			_ = unix.Rmdir(dir) // fails unless it is empty and no mount point; another run may be faster
+		}
+	}
+	dir, err := os.MkdirTemp("", prefix+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(dir)
+}
+
+func makeDirs(mount string, dirs []string) error {
+	for _, dir := range dirs {
+		if err := os.Mkdir(mount+"/"+dir, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("directory of the engine: %w", err)
+		}
+	}
+	return nil
+}
+
+// close unmounts and removes what this run has made. It waits for the daemon as long as its configuration allows, or until
+// hurry; then it kills the daemon. A program that keeps files of the mount open keeps them, and close does not wait for it.
+func (m *runMount) close(hurry <-chan struct{}) {
+	if m.daemon == nil {
+		m.removeDir()
+		return
+	}
+	m.daemon.stop(m.drain+stopGrace, hurry, m.log)
+	for h := m.findHeir(); h != nil; h = m.findHeir() { // the daemon may have handed the mount over, and so may each heir
+		h.stop(m.drain+stopGrace, hurry, m.log)
+	}
+	m.detach()
+	if m.temp {
+		m.freeMemory()
+	}
+	m.removeDir()
+}
+
+// freeMemory frees the blocks that a killed or keeping daemon left in memory for a mount point of this
+// run: no later daemon will adopt them. Blocks in memory.dir are freed by the next daemon that uses it.
+func (m *runMount) freeMemory() {
+	stores, _ := mem.List() // the error is about other stores, which are unreadable
+	for _, s := range stores {
+		if s.Label != m.dir || s.Alive {
+			continue
+		}
+		if err := mem.Discard(s.Dir); err != nil {
+			m.log.Warn("cannot free the memory of the daemon: its blocks stay", zap.String("dir", s.Dir), zap.Error(err))
+		}
+	}
+}
+
+// detach unmounts if the daemon has not, because it was killed.
+func (m *runMount) detach() {
+	now, err := mounts.Find(m.dir)
+	if err != nil || !mounts.IsOurs(now) || !mounts.Abandoned(now) && !mounts.Dead(mounts.Answers(now.Mountpoint)) {
+		return // gone, or another mount is there
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), umountWait)
+	defer cancel()
+	if err := mounts.GiveUp(ctx, now); err != nil {
+		m.log.Error("the mount stays", zap.String("dir", now.Mountpoint), zap.Error(err))
+	}
+}
+
+// removeDir removes the mount point if this run made it. Files that an engine wrote into it after the daemon had died stay.
+func (m *runMount) removeDir() {
+	if !m.made {
+		return
+	}
+	if err := os.Remove(m.dir); err != nil {
+		m.log.Warn("the mount point stays", zap.Error(err))
+	}
+}
+
+// ownerArgs returns the arguments of kvfs serve. It overrides the mode of the environment, which is meant for the mount.
+func (r *runner) ownerArgs() []string {
+	return []string{"serve", "--ready-fd", "3", "--config", r.flags.ownerConfig, "--mode", config.ModeEmbedded, "--store-socket", r.cfg.Store.Socket}
+}
+
+// prepareOwner checks the configuration of the owner before anything is started.
+func (r *runner) prepareOwner(cmd *cobra.Command) error {
+	if r.flags.ownerConfig == "" {
+		return nil
+	}
+	if r.cfg.Mode != config.ModeStandaloneStore {
+		return usageError(cmd, "--owner-config is for --mode %s: another mount has no owner", config.ModeStandaloneStore)
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(flags)
+	if err := flags.Parse(r.ownerArgs()[3:]); err != nil {
+		return err
+	}
+	cfg, err := load(config.Sources{Environ: r.environ, Flags: flags})
+	if err != nil {
+		return exit.With(exit.Config, fmt.Errorf("--owner-config: %w", err))
+	}
+	r.ownerDrain = time.Duration(cfg.DrainTimeout)
+	return nil
+}
+
+// openOwner starts the owner of the mount if none serves, and waits until mounts can attach. It
+// returns nil if another owner serves.
+func (r *runner) openOwner(ctx context.Context) (*child, error) {
+	if r.flags.ownerConfig == "" || r.attached || r.served(ctx) {
+		return nil, nil
+	}
+	owner, err := startChild(ctx, r.ownerArgs(), r.cfg.Store.Socket, r.flags.readyTimeout)
+	if err == nil {
+		return owner, nil
+	}
+	if owner != nil {
+		owner.stop(stopGrace, nil, r.log)
+	}
+	if ctx.Err() == nil && r.served(ctx) { // another run was faster
+		return nil, nil
+	}
+	return nil, err
+}
+
+// served reports whether an owner exists. One that refuses counts: the mount reports its reason.
+func (r *runner) served(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.flags.readyTimeout)
+	defer cancel()
+	conn, err := handoff.Dial(ctx, r.cfg.Store.Socket)
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, handoff.ErrNoOwner)
+}
+
+// segment returns the node that owns the memory of the mount at dir, for the command to prefer.
+// It is empty without peers, and before there is a mount.
+func segment(dir string) string {
+	if _, err := os.Stat(dir); err != nil {
+		return ""
+	}
+	var members []cluster.Member
+	text, err := client.Read(dir, "members", mounts.Timeout)
+	if err != nil || json.Unmarshal(text, &members) != nil || len(members) == 0 || !members[0].Self {
+		return ""
+	}
+	return members[0].Name
+}
+
+// setSpec sets the spec of a hybrid model that vLLM will serve, under the model's name, unless
+// the mount has one of that name. The command does not depend on it, so faults are only logged.
+func (r *runner) setSpec(dir string, p *launch.Plan) {
+	if p.Model == nil && p.NoModel == "" {
+		return
+	}
+	spec, err := specOf(p)
+	if err != nil {
+		r.log.Debug("no spec of the model is set", zap.Error(err))
+		return
+	}
+	log := r.log.With(zap.String("spec", p.Model.Name), zap.Int("groups", len(spec.Groups)))
+	before, err := addSpec(dir, p.Model.Name, spec)
+	switch {
+	case err != nil:
+		log.Info("no spec of the model is set", zap.Error(err))
+	case before == nil:
+		log.Info("the spec of the model is set", zap.String("from", p.Model.Path))
+	case !reflect.DeepEqual(before, spec):
+		log.Info("the mount has another spec of this name: it stays. To remove it, run: kvfs specs DIR remove NAME")
+	}
+}
+
+// specOf returns the spec from the model's config.json. It fails if there is none.
+func specOf(p *launch.Plan) (*hybrid.Spec, error) {
+	m := p.Model
+	if m == nil {
+		return nil, errors.New(p.NoModel)
+	}
+	if info, err := os.Stat(m.Path); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%s is not a local directory", m.Path)
+	}
+	model, err := readModel(filepath.Join(m.Path, "config.json"), nil)
+	if err != nil {
+		return nil, err
+	}
+	return plan.SpecOf(model, plan.Options{TP: m.TP, PP: m.PP, BlockTokens: m.BlockTokens, KVDtype: m.KVDtype, StateDtype: m.StateDtype})
+}
+
+// addSpec sets a spec of the mount at dir. If the mount has one of that name, addSpec keeps and returns it.
+func addSpec(dir, name string, spec *hybrid.Spec) (before *hybrid.Spec, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), mounts.Timeout)
+	defer cancel()
+	c, err := client.System()
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.Control(dir, "specs")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	var all struct {
+		Specs map[string]*hybrid.Spec `json:"specs"`
+	}
+	if err := d.AskInto(ctx, struct{}{}, &all); err != nil || all.Specs[name] != nil {
+		return all.Specs[name], err
+	}
+	return nil, d.AskInto(ctx, map[string]any{"set": map[string]*hybrid.Spec{name: spec}}, &struct{}{})
 }

@@ -76,9 +76,7 @@ func TestEngineMemory(t *testing.T) {
 // back, and that others never appear.
 func TestHideInherited(t *testing.T) {
 	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	if _, err := unix.FcntlInt(uintptr(fds[1]), unix.F_SETFD, 0); err != nil {
@@ -101,17 +99,13 @@ func TestHideInherited(t *testing.T) {
 // TestIsStopped shows what counts as stopped.
 func TestIsStopped(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	if isStopped(cmd.Process.Pid) {
 		t.Error("stopped before")
 	}
-	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(unix.SIGSTOP))
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
 		t.Fatal(status, err)

@@ -24,9 +24,7 @@ func TestShown(t *testing.T) {
 		Name: hostile, State: "refused", Reason: hostile, Zone: hostile, Version: hostile, GossipAddr: hostile, LastError: hostile, Failures: 1,
 		PathReason: hostile, Missing: []string{hostile},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, _ := json.Marshal(hostile)
 	for what, print := range map[string]func(w *bufio.Writer){
 		"event": func(w *bufio.Writer) {

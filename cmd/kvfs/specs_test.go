@@ -86,9 +86,7 @@ type specEntrance struct {
 func askQueries(t *testing.T, file, request string) string {
 	t.Helper()
 	s, err := query.New(query.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out bytes.Buffer
 	if file == "specs" {
 		s.SpecsFile(t.Context(), []byte(request), &out)
@@ -218,7 +216,11 @@ func TestPlannedSpecs(t *testing.T) {
 	planned := 0
 	for _, model := range []string{"deepseek-v3", "falcon-h1-7b", "gemma-2-9b", "gemma-3-27b", "gpt-oss-20b", "jamba-1.5-mini", "llama-4-scout",
 		"mistral-7b-v0.1", "nemotron-h-56b", "qwen3-next-80b"} {
-		p, err := makePlan(modelConfig(model), nil, plan.Options{TP: 1, PP: 1, Context: 4096, KVDtype: "bf16", StateDtype: "auto", Engine: plan.VLLM})
+		m, err := readModel(modelConfig(model), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", model, err)
+		}
+		p, err := plan.Make(m, plan.Options{TP: 1, PP: 1, Context: 4096, KVDtype: "bf16", StateDtype: "auto", Engine: plan.VLLM})
 		if err != nil {
 			t.Fatalf("%s: %v", model, err)
 		}
@@ -227,9 +229,7 @@ func TestPlannedSpecs(t *testing.T) {
 		}
 		planned++
 		var printed bytes.Buffer
-		if err := show.JSON(&printed, p.Spec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, show.JSON(&printed, p.Spec))
 		for _, e := range specEntrances {
 			if got := e.try(t, `"a"`, printed.String()); got != "" {
 				t.Errorf("%s, %s: %s", model, e.name, got)
@@ -242,9 +242,7 @@ func TestPlannedSpecs(t *testing.T) {
 			t.Errorf("%s: specs check shows %s, want %s", model, shown, &printed)
 		}
 		s, err := query.New(query.Options{Specs: map[string]hybrid.Spec{"a": *p.Spec}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var answer, want, got bytes.Buffer
 		s.SpecsFile(t.Context(), []byte("{}"), &answer)
 		if err := errors.Join(json.Compact(&got, answer.Bytes()), json.Compact(&want, printed.Bytes())); err != nil || got.String() != `{"specs":{"a":`+want.String()+"}}" {

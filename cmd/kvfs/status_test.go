@@ -61,9 +61,7 @@ ssd     -     offline (too many errors)  0 B      0 B       0 B      0
 func TestStatusOfOlder(t *testing.T) {
 	cleanEnv(t)
 	text, err := os.ReadFile("status/testdata/unnumbered.json") // as kvfs wrote it then
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := statusDir(t, string(text))
 	want := `version     v0.1.0
 mount       /mnt/kv
@@ -77,7 +75,7 @@ memory  memory  online  4.0 KiB  64.0 MiB   0 B     1
 disk    disk    online  4.0 KiB  256.0 MiB  0 B     1
 peer    peer    online  0 B      0 B        0 B     0
 
-The daemon is of another version. To see all that it tells, add --json.
+The daemon has another version. --json shows all that it tells.
 `
 	if code, out, errs := runCLI("status", dir); code != exit.OK || out != want {
 		t.Errorf("exit code %d, %s\ngot\n%s\nwant\n%s", code, errs, out, want)

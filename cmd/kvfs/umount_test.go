@@ -39,22 +39,21 @@ func mountDead(t *testing.T, dir, fsType string) *os.File {
 func mountDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), `a b\c`)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	return dir
 }
 
-// TestUmountStale shows that the mount of a dead daemon is recognised, cleaned
-// and gone when umount returns, through a symbolic link too, and that a second
-// umount says that there is nothing.
+// TestUmountStale shows that the mount of a dead daemon is recognised and gone when umount returns, through a symbolic
+// link and although it is busy, and that a second umount says that there is nothing.
 func TestUmountStale(t *testing.T) {
 	dir := mountDir(t)
-	mountDead(t, dir, mounts.Type).Close()
+	dev := mountDead(t, dir, mounts.Type)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0) // asks no daemon, and keeps the mount busy
+	must(t, err)
+	defer unix.Close(fd)
+	dev.Close()
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(filepath.Dir(dir), link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Dir(dir), link))
 	if code, _, errs := runCLI("status", dir); code != exit.NotMount || !strings.Contains(errs, "is dead. kvfs mount "+dir+", with the settings it had, starts it again with its blocks. kvfs umount ") {
 		t.Errorf("status: exit code %d, stderr %q", code, errs)
 	}
@@ -66,21 +65,6 @@ func TestUmountStale(t *testing.T) {
 	}
 	if code, _, _ := runCLI("umount", dir); code != exit.NotMount {
 		t.Errorf("second umount: exit code %d", code)
-	}
-}
-
-// TestUmountBusyStale shows that a stale mount goes although it is busy.
-func TestUmountBusyStale(t *testing.T) {
-	dir := mountDir(t)
-	dev := mountDead(t, dir, mounts.Type)
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0) // asks no daemon, and keeps the mount busy
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	dev.Close()
-	if code, _, errs := runCLI("umount", dir); code != exit.OK {
-		t.Errorf("exit code %d, stderr %q", code, errs)
 	}
 }
 
@@ -105,9 +89,7 @@ func TestUmountWaits(t *testing.T) {
 			if err == nil {
 				err = server.Start()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { input.Close(); _ = server.Wait() }()
 			markFor(t, m, server.Process.Pid)
 			if tc.flag == "--timeout=1h" {
@@ -131,13 +113,9 @@ func TestUmountWaits(t *testing.T) {
 func markFor(t *testing.T, m *mountinfo.Info, pid int) {
 	t.Helper()
 	mark, err := handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint) // by this process
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { mark.Close() })
-	if err := os.WriteFile(mounts.MarkPath(m), fmt.Appendf(nil, "%d %d %q\n", pid, m.ID, m.Mountpoint), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(mounts.MarkPath(m), fmt.Appendf(nil, "%d %d %q\n", pid, m.ID, m.Mountpoint), 0o600))
 }
 
 // TestUmountForeign shows that other FUSE mounts are left alone.

@@ -63,8 +63,7 @@ func newVersionCommand() *cobra.Command {
 	return cmd
 }
 
-// clockOffset shifts the clock of the daemon, such as 1h. Tests set it at link time, to run
-// with a wrong clock.
+// clockOffset shifts the clock of the daemon, such as 1h. Tests set it at link time, to run with a wrong clock.
 var clockOffset string
 
 // clock returns the clock of the engine and of its messages, or nil for the machine's.
@@ -76,5 +75,4 @@ func clock() func() time.Time {
 	return func() time.Time { return time.Now().Add(d) }
 }
 
-// thisProgram describes this program to the daemons.
 func thisProgram() daemon.Program { return daemon.Program{Version: version, Clock: clock()} }

@@ -38,7 +38,7 @@ func nav() []section {
 		{"Start", []string{"README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/performance.md", "docs/benchmarks.md"}},
 		{"Engines", []string{"docs/engines/README.md", "docs/engines/vllm.md", "docs/engines/sglang.md", "docs/engines/lmcache.md",
 			"docs/engines/llm-d.md", "docs/engines/llama.cpp.md", "docs/engines/nixl.md", "docs/engines/dynamo.md",
-			"docs/engines/mooncake.md", "docs/engines/gpu.md"}},
+			"docs/engines/mooncake.md", "docs/engines/other.md", "docs/engines/gpu.md"}},
 		{"Use", []string{"docs/semantics.md", "docs/durability.md", "docs/quotas.md", "docs/control.md", "docs/events.md", "clients/python/README.md", "clients/go/README.md", "docs/sizing.md"}},
 		{"Operate", []string{"docs/operations.md", "docs/configuration.md", "docs/metrics.md",
 			"docs/cluster.md", "docs/object.md", "docs/rdma.md", "docs/security.md", "docs/standalone.md", "docs/kubernetes.md"}},

@@ -1,9 +1,7 @@
 package accesslog
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -55,60 +53,4 @@ func (l *Line) Append(b []byte) []byte {
 	b = append(append(b, " result="...), l.Result...)
 	b = strconv.AppendFloat(append(b, " seconds="...), l.Took.Seconds(), 'f', 6, 64)
 	return append(b, '\n')
-}
-
-// Parse reads a line. It skips fields that it does not know.
-func Parse(text string) (l Line, err error) {
-	rest := strings.TrimSuffix(text, "\n")
-	for rest != "" {
-		key, value, ok := strings.Cut(rest, "=")
-		if !ok {
-			return l, fmt.Errorf("access log: %.80q has no value", rest)
-		}
-		if strings.HasPrefix(value, `"`) {
-			quoted, err := strconv.QuotedPrefix(value)
-			if err != nil {
-				return l, fmt.Errorf("access log: %s: %w", key, err)
-			}
-			rest = value[len(quoted):]
-			if value, err = strconv.Unquote(quoted); err != nil {
-				return l, fmt.Errorf("access log: %s: %w", key, err)
-			}
-			rest = strings.TrimPrefix(rest, " ")
-		} else {
-			value, rest, _ = strings.Cut(value, " ")
-		}
-		if err := l.set(key, value); err != nil {
-			return l, fmt.Errorf("access log: %s: %w", key, err)
-		}
-	}
-	if l.Op == "" && l.Reads == "" && l.Dropped == 0 {
-		return l, fmt.Errorf("access log: %.80q is no line of it", text)
-	}
-	return l, nil
-}
-
-// set sets the field of a key.
-func (l *Line) set(key, value string) (err error) {
-	texts := map[string]*string{"op": &l.Op, "path": &l.Path, "to": &l.To, "result": &l.Result, "reads": &l.Reads}
-	ids := map[string]*uint32{"uid": &l.UID, "gid": &l.GID, "pid": &l.PID}
-	sizes := map[string]*int64{"size": &l.Size, "offset": &l.Offset}
-	if to := texts[key]; to != nil {
-		*to = value
-	} else if to := ids[key]; to != nil {
-		var n uint64
-		n, err = strconv.ParseUint(value, 10, 32)
-		*to = uint32(n)
-	} else if to := sizes[key]; to != nil {
-		*to, err = strconv.ParseInt(value, 10, 64)
-	} else if key == "time" {
-		l.Time, err = time.Parse(timeForm, value)
-	} else if key == "seconds" {
-		l.Took, err = time.ParseDuration(value + "s")
-	} else if key == "writes" {
-		l.Writes, err = strconv.ParseBool(value)
-	} else if key == "dropped" {
-		l.Dropped, err = strconv.ParseUint(value, 10, 64)
-	}
-	return err
 }

@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Dialogue answers one request to a control file. It may keep request until it returns. The
@@ -52,6 +54,8 @@ func (f *File) Mode() uint32 {
 type Opener struct {
 	UID, GID uint32
 	Groups   func() []uint32 // the supplementary groups, by number; called only if they matter
+
+	User state.Process // the process whose uses of blocks the requests are
 
 	// Process returns the process and the name of its program, as far as it can be seen. Nil: it cannot.
 	Process func() (pid uint32, command string)
@@ -105,7 +109,7 @@ func (d *Dir) Open(f *File, flags uint32, by Opener) (*Handle, error) {
 	case how != unix.O_RDWR && !(f.Stream && how == unix.O_RDONLY):
 		return nil, unix.EINVAL
 	}
-	h.request = newConversation(context.WithValue(d.ctx, openerKey{}, by), &d.wg, &d.memory, f.Open(as))
+	h.request = newConversation(tiers.WithUser(context.WithValue(d.ctx, openerKey{}, by), by.User), &d.wg, &d.memory, f.Open(as))
 	if how == unix.O_RDONLY {
 		h.request.ask()
 	}

@@ -7,9 +7,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/memory"
 )
 
 // QuotaRequest is what is written to .kvfs/quota, as JSON. One without Do lists the quotas.
@@ -38,7 +38,7 @@ type Quota struct {
 }
 
 // Quotas returns the quotas of an engine in the form of answers.
-func Quotas(accounts tiers.Accounts) []Quota {
+func Quotas(accounts memory.Accounts) []Quota {
 	list := []Quota{}
 	for _, q := range accounts.Quotas() {
 		origin := "command"
@@ -52,7 +52,7 @@ func Quotas(accounts tiers.Accounts) []Quota {
 
 // QuotaFile returns the file .kvfs/quota. The users and the members of the groups may read the quotas. Only root and the
 // user of the daemon may change them: else a user could raise its own. Changes are logged.
-func QuotaFile(accounts tiers.Accounts, users, groups []uint32, log *zap.Logger) File {
+func QuotaFile(accounts memory.Accounts, users, groups []uint32, log *zap.Logger) File {
 	return File{Name: "quota", Users: users, Groups: groups, Open: func(as *event.Viewer) Dialogue {
 		return requestJSON(func(ctx context.Context, q QuotaRequest) (QuotaAnswer, error) {
 			if q != (QuotaRequest{}) {
@@ -70,7 +70,7 @@ func QuotaFile(accounts tiers.Accounts, users, groups []uint32, log *zap.Logger)
 }
 
 // change sets a quota, or takes it away.
-func change(ctx context.Context, accounts tiers.Accounts, q QuotaRequest) error {
+func change(ctx context.Context, accounts memory.Accounts, q QuotaRequest) error {
 	switch {
 	case q.Do == "set" && q.Bytes <= 0:
 		return strict.Faulty("/bytes", "%d, want at least 1", q.Bytes)
@@ -79,7 +79,7 @@ func change(ctx context.Context, accounts tiers.Accounts, q QuotaRequest) error 
 	case q.Do != "set" && q.Do != "clear":
 		return strict.Faulty("/do", "%q, want set or clear", block.Shorten(q.Do, block.Shown))
 	}
-	err := accounts.SetQuota(ctx, tiers.Quota{Kind: tiers.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes, Pinned: q.Pinned})
+	err := accounts.SetQuota(ctx, memory.Quota{Kind: memory.QuotaKind(q.Kind), Name: q.Name, Bytes: q.Bytes, Pinned: q.Pinned})
 	if err != nil {
 		return fmt.Errorf("quota: %w", err)
 	}

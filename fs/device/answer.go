@@ -66,6 +66,9 @@ func sessionLoop(x *Session, files Files, o *fuse.MountOptions, log *zap.Logger)
 		d.closeFiles()
 		return nil, err
 	}
+	if d.proc, err = duplicate(x.Proc); d.proc < 0 || err != nil {
+		d.proc, _ = unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // -1 if that fails
+	}
 	d.ps = fuse.NewProtocolServer(files, o)
 	return d, nil
 }

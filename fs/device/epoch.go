@@ -59,6 +59,19 @@ func (e Epoch) ours(node *uint64) bool {
 	return true
 }
 
+// knows removes the epoch from the nodes of a request of n bytes. It reports whether they are of this epoch.
+func (e Epoch) knows(h *fuse.InHeader, n int) bool {
+	known := e.ours(&h.NodeId)
+	type two struct { // of RENAME, RENAME2 and LINK: they begin with the second node
+		fuse.InHeader
+		node uint64
+	}
+	if (h.Opcode == opcodeRename || h.Opcode == opcodeRename2 || h.Opcode == opcodeLink) && n >= int(unsafe.Sizeof(two{})) {
+		known = e.ours(&(*two)(unsafe.Pointer(h)).node) && known
+	}
+	return known
+}
+
 // admit turns the node numbers in the request of n bytes in w.in into those of Files. It returns false if the
 // request is about an earlier owner's node: admit has then answered it itself, to fd.
 func (w *worker) admit(fd, n int) bool {
@@ -69,21 +82,13 @@ func (w *worker) admit(fd, n int) bool {
 		return true
 	}
 	service := h.NodeId&nodeMask >= ServiceNodes
-	known := epoch.ours(&h.NodeId)
-	type rename struct { // of RENAME; RENAME2 begins with the same
-		fuse.InHeader
-		newDir uint64
-	}
-	if (h.Opcode == opcodeRename || h.Opcode == opcodeRename2) && n >= int(unsafe.Sizeof(rename{})) {
-		known = epoch.ours(&(*rename)(unsafe.Pointer(h)).newDir) && known
-	}
-	if known {
+	if epoch.knows(h, n) {
 		return true
 	}
 	st := fuse.Status(syscall.ESTALE)
 	switch h.Opcode {
 	case opcodeForget, opcodeInterrupt:
-		w.spin.from = time.Now()
+		w.sent = time.Now()
 		return false
 	case opcodeRelease, opcodeReleasedir:
 		st = fuse.OK
@@ -100,7 +105,7 @@ func (w *worker) admit(fd, n int) bool {
 		st = w.d.files.Earlier(h.Pid)
 	}
 	w.reply(fd, w.head(h.Unique, st, 0))
-	w.spin.from = time.Now()
+	w.sent = time.Now()
 	return false
 }
 

@@ -90,7 +90,7 @@ func (w *worker) watched(n int) *Access {
 func (w *worker) show(size int) {
 	a := w.seen
 	a.Status = fuse.Status(-(*fuse.OutHeader)(unsafe.Pointer(&w.out[0])).Status)
-	a.Took = w.spin.from.Sub(w.came)
+	a.Took = w.sent.Sub(w.came)
 	switch {
 	case a.Status != fuse.OK:
 	case a.Op == OpRead:

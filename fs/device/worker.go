@@ -14,9 +14,11 @@ import (
 type worker struct {
 	d       *loop
 	in, out []byte
-	mem     []byte // the mapping of both; nil: they are in the heap
-	spin    spinner
+	mem     []byte        // the mapping of both; nil: they are in the heap
 	came    time.Time     // of the request in in
+	sent    time.Time     // of the last answer
+	home    *unix.CPUSet  // where the thread may run when it does not follow a client; nil: it follows none
+	cpu     int           // of the client
 	times   *latencyShard // counts how long requests take
 	seen    *Access       // the request in in; nil if nobody watches
 }
@@ -52,6 +54,7 @@ const (
 	opcodeUnlink      = 10
 	opcodeRmdir       = 11
 	opcodeRename      = 12
+	opcodeLink        = 13
 	opcodeOpen        = 14
 	opcodeStatfs      = 17
 	opcodeRelease     = 18
@@ -94,7 +97,8 @@ func short(h *fuse.InHeader) bool {
 // lead takes and answers requests until it has handed the lead over. It returns false when the
 // mount is gone.
 func (w *worker) lead() bool {
-	w.spin.from = time.Now()
+	defer w.unfollow()
+	w.sent = time.Now()
 	for {
 		n, err := w.take()
 		switch err {
@@ -112,6 +116,8 @@ func (w *worker) lead() bool {
 		}
 		fd := w.d.poll
 		h := (*fuse.InHeader)(unsafe.Pointer(&w.in[0]))
+		w.d.spin.last = opOf(h.Opcode)
+		w.follow(h.Pid)
 		if !w.admit(fd, n) {
 			continue
 		}
@@ -135,13 +141,13 @@ func (w *worker) take() (n int, err error) {
 		return 0, nil
 	}
 	// While blocks are being promoted, the processors have better work.
-	if budget := w.spin.budget(); budget > 0 && w.d.opening.Load() == 0 {
+	if budget := w.budget(); budget > 0 && w.d.opening.Load() == 0 {
 		for {
 			r, errno := rawRead(w.d.poll, w.in)
 			now := time.Now()
 			if errno == 0 {
 				w.came = now
-				w.spin.took(now)
+				w.d.spin.took(now.Sub(w.sent))
 				return r, nil
 			}
 			if errno != unix.EAGAIN {
@@ -149,7 +155,7 @@ func (w *worker) take() (n int, err error) {
 			}
 			// If the client has only this processor, let it go on.
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-			if now.Sub(w.spin.from) > budget {
+			if now.Sub(w.sent) > budget {
 				break
 			}
 		}
@@ -157,9 +163,20 @@ func (w *worker) take() (n int, err error) {
 	n, err = w.d.await(w.in)
 	if err == nil {
 		w.came = time.Now()
-		w.spin.took(w.came)
+		w.d.spin.took(w.came.Sub(w.sent))
 	}
 	return n, err
+}
+
+// budget returns how long to spin now.
+func (w *worker) budget() time.Duration {
+	switch {
+	case w.home != nil: // the client needs the processor to go on
+		return 0
+	case w.d.follower.isAlone():
+		return w.d.spin.budget(maxSpinLone)
+	}
+	return w.d.spin.budget(maxSpin)
 }
 
 // answer handles the request of n bytes in w.in and writes the reply to fd.
@@ -179,9 +196,9 @@ func (w *worker) answer(fd, n int) {
 	if size > 0 && !w.leaves() {
 		w.reply(fd, size)
 	}
-	w.spin.from = time.Now()
+	w.sent = time.Now()
 	if !later { // else Reply.Send counts it
-		w.times[opOf((*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode)].Observe(w.spin.from.Sub(w.came))
+		w.times[opOf((*fuse.InHeader)(unsafe.Pointer(&w.in[0])).Opcode)].Observe(w.sent.Sub(w.came))
 	}
 	if w.seen != nil {
 		if !later {
@@ -189,7 +206,8 @@ func (w *worker) answer(fd, n int) {
 		}
 		w.seen = nil
 	}
-	if later && w.d.opening.Load() <= 1 { // else the next request is likely to be there
+	// If another OPEN waits, the next request is likely to be there. A thread that the yield starts would run where the follower is bound.
+	if later && w.d.opening.Load() <= 1 && w.home == nil {
 		yield()
 	}
 }

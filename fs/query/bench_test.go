@@ -6,23 +6,24 @@ import (
 	"io"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // instantEngine finds everything in memory at no cost: what is measured with it is this package.
 type instantEngine struct{ fakeEngine }
 
-func (*instantEngine) Presences(_ [][]byte, _ tiers.PresenceOptions, out []tiers.Place) {
+func (*instantEngine) Presences(_ [][]byte, _ names.PresenceOptions, out []names.Place) {
 	for i := range out {
-		out[i] = tiers.Place{Presence: tiers.Hit}
+		out[i] = names.Place{Presence: driver.Hit}
 	}
 }
 
 const vllmTemplate = "meta-llama_Llama_c78c9e79d404_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
 
 // benchQuery asks with each engine, and reports keys a second.
-func benchQuery(b *testing.B, request []byte, keys int, blocks map[string]tiers.Place, specs map[string]hybrid.Spec) {
+func benchQuery(b *testing.B, request []byte, keys int, blocks map[string]names.Place, specs map[string]hybrid.Spec) {
 	for name, engine := range map[string]Engine{"engine=none": &instantEngine{}, "engine=map": &fakeEngine{blocks: blocks}} {
 		b.Run(name, func(b *testing.B) {
 			s, err := New(Options{Engine: engine, Tiers: []string{"memory", "disk"}, Specs: specs})
@@ -40,8 +41,8 @@ func benchQuery(b *testing.B, request []byte, keys int, blocks map[string]tiers.
 }
 
 // present returns the blocks of a group.
-func present(prefix string, hashes []string) map[string]tiers.Place {
-	blocks := map[string]tiers.Place{}
+func present(prefix string, hashes []string) map[string]names.Place {
+	blocks := map[string]names.Place{}
 	for _, h := range hashes {
 		blocks[prefix+h] = inMemory
 	}
@@ -88,7 +89,7 @@ func BenchmarkLongestHit(b *testing.B) {
 		{Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 1024}, {Kind: hybrid.SlidingWindow, BlockSize: 16, Window: 4096},
 	}}
 	hashes := hashList(4000)
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	for _, group := range []string{"0/", "1/", "2/", "3/"} {
 		for _, h := range hashes {
 			blocks[group+h] = inMemory

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // binaryForm is a request in binary.
@@ -93,7 +93,7 @@ func askBinary(t testing.TB, s *Service, f binaryForm) binaryReply {
 
 // TestBinary shows requests in binary and how their options reach the engine.
 func TestBinary(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{
+	s, e := newService(t, map[string]names.Place{
 		"g0/00ff": inMemory, "g0/0a0b": onDisk, "g0/ab": inMemory, "g0/cd": late, "r0/00_g0": atPeer, "r1/00_g0": pending,
 		"0/00ff": inMemory, "1/00ff": inMemory, "0/0a0b": inMemory, "1/0a0b": onDisk,
 	})
@@ -118,11 +118,11 @@ func TestBinary(t *testing.T) {
 		}
 	}
 	askBinary(t, s, binaryForm{op: 1, flags: binaryNoLease | binaryPromote, size: 2, count: 2, subject: "g0", hashes: two, deadline: 5, request: "r9"})
-	if got := fmt.Sprintf("%v %q %s", e.mu.options, e.mu.hinted, e.mu.request); got != `{false 5ms <nil> r9} ["g0/0a0b"] r9` {
+	if got := fmt.Sprintf("%v %q %s", e.mu.options, e.mu.hinted, e.mu.request); got != `{false 5ms <nil> r9 {0 0}} ["g0/0a0b"] r9` {
 		t.Errorf("got %s", got)
 	}
 	askBinary(t, s, binaryForm{op: 1, size: 2, count: 2, subject: "g0", hashes: two, deadline: binaryNoDeadline})
-	if got := fmt.Sprint(e.mu.options); got != "{true -1ns <nil> }" {
+	if got := fmt.Sprint(e.mu.options); got != "{true -1ns <nil>  {0 0}}" {
 		t.Errorf("got %s", got)
 	}
 }

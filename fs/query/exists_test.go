@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // TestExists shows the answer for each way to name blocks and each state (A15, A26, C22).
 func TestExists(t *testing.T) {
-	s, _ := newService(t, map[string]tiers.Place{
+	s, _ := newService(t, map[string]names.Place{
 		"g0/aa": inMemory, "g0/bb": onDisk, "g0/cc": atPeer, "g0/dd": pending, "g0/ee": late,
 		"m_r0/abc/de_g0/abcdef.bin": inMemory, "m_r1/abc/de_g0/abcdef.bin": onDisk,
 		"m_r0/abc/de_g0/abcdex.bin": inMemory,
@@ -55,19 +56,19 @@ func TestExists(t *testing.T) {
 
 // TestExistsOptions shows that the options of a request reach the engine.
 func TestExistsOptions(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{"g/a": inMemory, "g/b": onDisk, "g/c": atPeer, "g/d": late, "g/e": pending})
+	s, e := newService(t, map[string]names.Place{"g/a": inMemory, "g/b": onDisk, "g/c": atPeer, "g/d": late, "g/e": pending})
 	const head = `{"op": "exists", "keys": ["g/c", "g/a", "g/b", "g/d", "g/e", "g/f"]`
 	for _, c := range []struct {
 		more   string
-		want   tiers.PresenceOptions
+		want   names.PresenceOptions
 		hinted []string
 	}{
-		{``, tiers.PresenceOptions{Lease: true}, nil},
-		{`, "lease": false`, tiers.PresenceOptions{}, nil},
-		{`, "deadline_ms": 20`, tiers.PresenceOptions{Lease: true, Deadline: 20 * time.Millisecond}, nil},
-		{`, "deadline_ms": 0`, tiers.PresenceOptions{Lease: true, Deadline: -1}, nil},
-		{`, "promote": true, "request": "r7"`, tiers.PresenceOptions{Lease: true, Request: "r7"}, []string{"g/c", "g/b"}},
-		{`, "promote": false`, tiers.PresenceOptions{Lease: true}, nil},
+		{``, names.PresenceOptions{Lease: true}, nil},
+		{`, "lease": false`, names.PresenceOptions{}, nil},
+		{`, "deadline_ms": 20`, names.PresenceOptions{Lease: true, Deadline: 20 * time.Millisecond}, nil},
+		{`, "deadline_ms": 0`, names.PresenceOptions{Lease: true, Deadline: -1}, nil},
+		{`, "promote": true, "request": "r7"`, names.PresenceOptions{Lease: true, Request: "r7"}, []string{"g/c", "g/b"}},
+		{`, "promote": false`, names.PresenceOptions{Lease: true}, nil},
 	} {
 		e.mu.hinted = nil
 		ask(t, s, head+c.more+"}")
@@ -83,7 +84,7 @@ func TestExistsOptions(t *testing.T) {
 // TestExistsBatches shows that many names are asked for in batches, whatever the ranks (A41), and
 // that the ranks are those of the batch's blocks.
 func TestExistsBatches(t *testing.T) {
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	hashes := hashList(3000)
 	want := make([]byte, len(hashes))
 	for i, h := range hashes {
@@ -139,7 +140,7 @@ func TestGarbage(t *testing.T) {
 func TestCancel(t *testing.T) {
 	s, e := newService(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	e.asked = func(tiers.PresenceOptions) { cancel() }
+	e.asked = func(names.PresenceOptions) { cancel() }
 	for _, request := range []string{
 		`{"op": "exists", "hashes": ` + list(hashList(5000)) + `}`,
 		`{"op": "longest_hit", "spec": "gemma", "hashes": ` + list(hashList(5000)) + `}`,
@@ -157,7 +158,7 @@ func TestCancel(t *testing.T) {
 // TestPartsOfRequestsAreForgotten shows that answers do not depend on requests before, though their
 // scratch is used again.
 func TestPartsOfRequestsAreForgotten(t *testing.T) {
-	s, _ := newService(t, map[string]tiers.Place{"g/a": inMemory})
+	s, _ := newService(t, map[string]names.Place{"g/a": inMemory})
 	first := ask(t, s, `{"op": "exists", "hashes": ["a", "b"], "group": "g"}`)
 	for range 3 {
 		ask(t, s, `{"op": "exists", "keys": ["x", "y", "z"], "lease": false, "promote": true, "request": "r", "deadline_ms": 3}`)
@@ -171,9 +172,9 @@ func TestPartsOfRequestsAreForgotten(t *testing.T) {
 
 // TestTiers shows which character stands for which tier.
 func TestTiers(t *testing.T) {
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	for i, tier := range []uint8{0, 1, 2, 3, 31, 200} {
-		blocks[fmt.Sprint("k", i)] = tiers.Place{Presence: tiers.Hit, Tier: tier}
+		blocks[fmt.Sprint("k", i)] = names.Place{Presence: driver.Hit, Tier: tier}
 	}
 	s, err := New(Options{Engine: &fakeEngine{blocks: blocks}, Tiers: []string{"memory", "peer0", "nvme", "peer"}})
 	if err != nil {

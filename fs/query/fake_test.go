@@ -9,20 +9,22 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // fakeEngine is an Engine with a map for blocks. It keeps the rules of the contract: it answers at
 // once, and keeps no path.
 type fakeEngine struct {
-	blocks   map[string]tiers.Place
+	blocks   map[string]names.Place
 	verdicts map[string]fate.Verdict
 	failing  map[string]error              // what Prefetch fails with
 	before   func(path string)             // called before Prefetch decides on a path
-	asked    func(o tiers.PresenceOptions) // called by Presences
+	asked    func(o names.PresenceOptions) // called by Presences
 
 	mu struct {
 		sync.Mutex
@@ -31,11 +33,11 @@ type fakeEngine struct {
 		hinted       []string
 		hints        int    // calls of Hint
 		request      string // of the last Hint or Prefetch
-		options      tiers.PresenceOptions
+		options      names.PresenceOptions
 	}
 }
 
-func (e *fakeEngine) Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place) {
+func (e *fakeEngine) Presences(paths [][]byte, o names.PresenceOptions, out []names.Place) {
 	if e.asked != nil {
 		e.asked(o)
 	}
@@ -50,7 +52,7 @@ func (e *fakeEngine) Presences(paths [][]byte, o tiers.PresenceOptions, out []ti
 	e.mu.options = o
 }
 
-func (e *fakeEngine) Prefetch(ctx context.Context, r tiers.PrefetchRequest) {
+func (e *fakeEngine) Prefetch(ctx context.Context, r transfer.PrefetchRequest) {
 	e.mu.Lock()
 	e.mu.request = r.Request
 	e.mu.Unlock()
@@ -62,23 +64,23 @@ func (e *fakeEngine) Prefetch(ctx context.Context, r tiers.PrefetchRequest) {
 	}
 }
 
-func (e *fakeEngine) prefetchOne(ctx context.Context, path string) tiers.PrefetchResult {
+func (e *fakeEngine) prefetchOne(ctx context.Context, path string) transfer.PrefetchResult {
 	if err := ctx.Err(); err != nil {
-		return tiers.PrefetchResult{Err: err}
+		return transfer.PrefetchResult{Err: err}
 	}
 	if err, ok := e.failing[path]; ok {
-		return tiers.PrefetchResult{Err: err}
+		return transfer.PrefetchResult{Err: err}
 	}
 	place := e.blocks[path]
 	switch {
-	case place.Presence == tiers.Pending:
-		return tiers.PrefetchResult{Outcome: tiers.PrefetchPending}
-	case place.Presence == tiers.Miss:
-		return tiers.PrefetchResult{Outcome: tiers.PrefetchAbsent}
+	case place.Presence == driver.Pending:
+		return transfer.PrefetchResult{Outcome: transfer.PrefetchPending}
+	case place.Presence == driver.Miss:
+		return transfer.PrefetchResult{Outcome: transfer.PrefetchAbsent}
 	case place.Tier == 0:
-		return tiers.PrefetchResult{Outcome: tiers.PrefetchInMemory}
+		return transfer.PrefetchResult{Outcome: transfer.PrefetchInMemory}
 	}
-	return tiers.PrefetchResult{Outcome: tiers.PrefetchLoaded, Bytes: 100}
+	return transfer.PrefetchResult{Outcome: transfer.PrefetchLoaded, Bytes: 100}
 }
 
 // ReleaseRequest implements Engine: the number is the length of the name.
@@ -102,11 +104,11 @@ func (e *fakeEngine) Why(path string) fate.Verdict {
 }
 
 var (
-	inMemory = tiers.Place{Presence: tiers.Hit}
-	onDisk   = tiers.Place{Presence: tiers.Hit, Tier: 1}
-	atPeer   = tiers.Place{Presence: tiers.Hit, Tier: 2}
-	pending  = tiers.Place{Presence: tiers.Pending}
-	late     = tiers.Place{Late: true}
+	inMemory = names.Place{Presence: driver.Hit}
+	onDisk   = names.Place{Presence: driver.Hit, Tier: 1}
+	atPeer   = names.Place{Presence: driver.Hit, Tier: 2}
+	pending  = names.Place{Presence: driver.Pending}
+	late     = names.Place{Late: true}
 )
 
 // gemma is a full group and a window of two blocks.
@@ -116,7 +118,7 @@ var gemma = hybrid.Spec{HashBlockSize: 16, Groups: []hybrid.Group{
 }}
 
 // newService returns a Service with the spec "gemma" over blocks.
-func newService(t testing.TB, blocks map[string]tiers.Place) (*Service, *fakeEngine) {
+func newService(t testing.TB, blocks map[string]names.Place) (*Service, *fakeEngine) {
 	t.Helper()
 	e := &fakeEngine{blocks: blocks}
 	s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: map[string]hybrid.Spec{"gemma": gemma}})

@@ -19,7 +19,7 @@ func (s *Service) newHint(sc *scratch) *files {
 }
 
 // add adds the files of an item, one for each rank.
-func (f *files) add(n *names, l *layout, item, ranks int) {
+func (f *files) add(n *nameList, l *layout, item, ranks int) {
 	sc := f.sc
 	if len(sc.files) == 0 {
 		sc.arena = sc.arena[:0]

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // TestHints shows that what is to be promoted is told in few calls and in order, and that the engine
@@ -15,7 +15,7 @@ func TestHints(t *testing.T) {
 	long := strings.Repeat("d", 200) + "/" + strings.Repeat("e", 200) + "/"
 	s, e := newService(t, nil)
 	for _, prefix := range []string{"g/", long} {
-		e.blocks = map[string]tiers.Place{}
+		e.blocks = map[string]names.Place{}
 		for _, h := range hashes {
 			e.blocks[prefix+h] = onDisk
 		}

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // fuzzService has a few blocks and all specs of the tests.
 func fuzzService(t testing.TB) *Service {
 	t.Helper()
-	s, err := New(Options{Engine: &fakeEngine{blocks: map[string]tiers.Place{
+	s, err := New(Options{Engine: &fakeEngine{blocks: map[string]names.Place{
 		"g/a": inMemory, "0/a": onDisk, "1/a": atPeer, "0/61": inMemory, "a": pending, "b": late,
 	}}, Tiers: []string{"memory", "disk", "peer"}, Specs: specsForTests})
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"io"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
 	"github.com/kvfs/kvfs/tiers/template"
 )
 
@@ -29,8 +29,8 @@ type search struct {
 	s      *Service
 	sc     *scratch
 	ctx    context.Context
-	names  *names
-	o      tiers.PresenceOptions
+	names  *nameList
+	o      names.PresenceOptions
 	groups []searchGroup
 	states []byte // codes, those of a group one after another
 

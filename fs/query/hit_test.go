@@ -10,8 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // hitReply is an answer about groups.
@@ -31,7 +32,7 @@ type hitReply struct {
 
 // TestLongestHit shows answers for a model with a full group and a window (C7, C8, C9).
 func TestLongestHit(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{
+	s, e := newService(t, map[string]names.Place{
 		"0/a": inMemory, "0/b": onDisk, "0/c": inMemory, "0/d": pending,
 		"1/b": atPeer, "1/c": inMemory, "1/d": late,
 		"x/0_a": inMemory, "x/1_a": inMemory,
@@ -59,14 +60,14 @@ func TestLongestHit(t *testing.T) {
 	}
 	e.mu.hinted = nil
 	ask(t, s, spec+`, "promote": true, "request": "r3", "lease": false, "deadline_ms": 9}`)
-	if got := fmt.Sprintf("%q %s %v", e.mu.hinted, e.mu.request, e.mu.options); got != `["0/b" "1/b"] r3 {false 9ms <nil> r3}` {
+	if got := fmt.Sprintf("%q %s %v", e.mu.hinted, e.mu.request, e.mu.options); got != `["0/b" "1/b"] r3 {false 9ms <nil> r3 {0 0}}` {
 		t.Errorf("got %s", got)
 	}
 }
 
 // TestHitCapped shows that a prompt which is all there is not a hit up to its last token.
 func TestHitCapped(t *testing.T) {
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	for _, h := range []string{"a", "b", "c"} {
 		blocks["0/"+h], blocks["1/"+h] = inMemory, inMemory
 	}
@@ -79,7 +80,7 @@ func TestHitCapped(t *testing.T) {
 
 // TestHitLate shows that what is late is counted and taken for absent.
 func TestHitLate(t *testing.T) {
-	s, _ := newService(t, map[string]tiers.Place{"0/a": inMemory, "0/b": late, "1/a": inMemory})
+	s, _ := newService(t, map[string]names.Place{"0/a": inMemory, "0/b": late, "1/a": inMemory})
 	got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b"]}`))
 	if got.HitTokens != 16 || got.Late != 1 || got.Pending != 0 {
 		t.Errorf("got %+v", got)
@@ -88,7 +89,7 @@ func TestHitLate(t *testing.T) {
 
 // TestHitRanks shows that a block counts only if all ranks have it, and whose number that is (C7).
 func TestHitRanks(t *testing.T) {
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	for rank := range 4 {
 		for _, h := range []string{"a", "b"} {
 			if rank != 3 || h == "a" {
@@ -114,7 +115,7 @@ func TestHitRanks(t *testing.T) {
 func TestHitBatches(t *testing.T) {
 	const n = 4000
 	hashes := hashList(n)
-	blocks := map[string]tiers.Place{}
+	blocks := map[string]names.Place{}
 	for _, h := range hashes {
 		blocks["0/"+h], blocks["1/"+h] = inMemory, inMemory
 	}
@@ -184,9 +185,9 @@ func TestAgree(t *testing.T) {
 }
 
 // randomBlocks makes most blocks of the groups 0, 1, and 2 be somewhere, more often the early ones.
-func randomBlocks(r *rand.Rand, hashes []string) map[string]tiers.Place {
-	places := []tiers.Place{inMemory, inMemory, onDisk, atPeer, pending, late, {}}
-	blocks := map[string]tiers.Place{}
+func randomBlocks(r *rand.Rand, hashes []string) map[string]names.Place {
+	places := []names.Place{inMemory, inMemory, onDisk, atPeer, pending, late, {}}
+	blocks := map[string]names.Place{}
 	good := r.IntN(len(hashes) + 1)
 	for _, group := range []string{"0", "1", "2"} {
 		for i, h := range hashes {
@@ -200,14 +201,14 @@ func randomBlocks(r *rand.Rand, hashes []string) map[string]tiers.Place {
 	return blocks
 }
 
-func agreeExists(t *testing.T, s *Service, blocks map[string]tiers.Place, hashes []string, raw []byte) {
+func agreeExists(t *testing.T, s *Service, blocks map[string]names.Place, hashes []string, raw []byte) {
 	t.Helper()
 	want := ""
 	for _, h := range hashes {
 		switch p := blocks["1/"+h]; {
-		case p.Presence == tiers.Hit:
+		case p.Presence == driver.Hit:
 			want += string("mdp"[p.Tier])
-		case p.Presence == tiers.Pending:
+		case p.Presence == driver.Pending:
 			want += "w"
 		case p.Late:
 			want += "l"
@@ -232,7 +233,7 @@ func agreeExists(t *testing.T, s *Service, blocks map[string]tiers.Place, hashes
 	}
 }
 
-func agreeHit(t *testing.T, s *Service, blocks map[string]tiers.Place, name string, tokens int, hashes []string, raw []byte) {
+func agreeHit(t *testing.T, s *Service, blocks map[string]names.Place, name string, tokens int, hashes []string, raw []byte) {
 	t.Helper()
 	c, err := hybrid.New(specsForTests[name])
 	if err != nil {
@@ -244,7 +245,7 @@ func agreeHit(t *testing.T, s *Service, blocks map[string]tiers.Place, name stri
 		member, length = fmt.Sprintf(`, "num_tokens": %d`, tokens), tokens
 	}
 	exists := func(group, unit int) bool {
-		return blocks[c.Spec().Groups[group].Name+"/"+hashes[unit]].Presence == tiers.Hit
+		return blocks[c.Spec().Groups[group].Name+"/"+hashes[unit]].Presence == driver.Hit
 	}
 	want := c.Lookup(length, len(hashes), exists)
 	fetch := c.Fetch(want.Tokens, 16, len(hashes), want.Load, exists)
@@ -296,7 +297,7 @@ func TestMasks(t *testing.T) {
 
 // TestEmpty shows that empty lists are answered by success everywhere (C18).
 func TestEmpty(t *testing.T) {
-	s, _ := newService(t, map[string]tiers.Place{"g/a": inMemory})
+	s, _ := newService(t, map[string]names.Place{"g/a": inMemory})
 	for _, c := range []struct {
 		do   func(request string, out *bytes.Buffer)
 		text []string

@@ -5,7 +5,8 @@ import (
 	"io"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // A code says where a block is, in one byte. A larger code is worse. The code of a block of several
@@ -25,11 +26,11 @@ const (
 )
 
 // codeOf returns the code of a place.
-func codeOf(p tiers.Place) byte {
+func codeOf(p names.Place) byte {
 	switch p.Presence {
-	case tiers.Hit:
+	case driver.Hit:
 		return codeMemory + min(p.Tier, maxTiers-1)
-	case tiers.Pending:
+	case driver.Pending:
 		return codePending
 	}
 	switch {
@@ -43,8 +44,8 @@ func codeOf(p tiers.Place) byte {
 
 // look asks the engine for at most batch items: first, first+step, and so on. It writes their codes
 // to out.
-func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.PresenceOptions, first, step int, out []byte) {
-	o.As, o.Request = sc.as, sc.q.request
+func (s *Service) look(sc *scratch, n *nameList, l *layout, ranks int, o names.PresenceOptions, first, step int, out []byte) {
+	o.As, o.Request, o.By = sc.as, sc.q.request, sc.by
 	for rank := range ranks {
 		sc.arena, sc.paths = sc.arena[:0], sc.paths[:0]
 		if l == nil && step == 1 {
@@ -67,7 +68,7 @@ func (s *Service) look(sc *scratch, n *names, l *layout, ranks int, o tiers.Pres
 }
 
 // expand appends the paths of count items to sc.paths. An item without a path gets an empty one.
-func (s *Service) expand(sc *scratch, n *names, l *layout, rank, first, step, count int) {
+func (s *Service) expand(sc *scratch, n *nameList, l *layout, rank, first, step, count int) {
 	var path []byte
 	for i, item := 0, first; i < count; i, item = i+1, item+step {
 		path, sc.arena, _ = n.appendPath(sc.arena, l, item, rank)

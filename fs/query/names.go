@@ -21,8 +21,8 @@ const (
 // does not matter, and small enough that paths and answers stay in the processor's caches.
 const batch = 1024
 
-// names is the list of blocks that a request names.
-type names struct {
+// nameList is the list of blocks that a request names.
+type nameList struct {
 	list     string   // pointer to the list: "/keys" or "/hashes"
 	items    [][]byte // paths or hashes, pieces of the request
 	escaped  bool     // the items, and paths in answers, are in the form of Escape
@@ -36,7 +36,7 @@ type names struct {
 }
 
 // item returns the i-th path or hash.
-func (n *names) item(i int) []byte {
+func (n *nameList) item(i int) []byte {
 	if n.raw != nil {
 		return n.raw[i*n.size : (i+1)*n.size]
 	}
@@ -44,10 +44,10 @@ func (n *names) item(i int) []byte {
 }
 
 // keys reports whether the items are paths, not hashes.
-func (n *names) keys() bool { return n.list == "/keys" }
+func (n *nameList) keys() bool { return n.list == "/keys" }
 
 // parts returns the template.
-func (n *names) parts() (template.Template, *strict.Error) {
+func (n *nameList) parts() (template.Template, *strict.Error) {
 	if n.template == nil {
 		return nativeTemplate, nil
 	}
@@ -59,7 +59,7 @@ func (n *names) parts() (template.Template, *strict.Error) {
 }
 
 // unescape replaces escaped items by their names.
-func (n *names) unescape() *strict.Error {
+func (n *nameList) unescape() *strict.Error {
 	for i := 0; n.escaped && i < len(n.items); i++ {
 		if bytes.IndexByte(n.items[i], '\\') < 0 {
 			continue
@@ -74,7 +74,7 @@ func (n *names) unescape() *strict.Error {
 }
 
 // shown returns a path in the form that answers use.
-func (n *names) shown(path string) string {
+func (n *nameList) shown(path string) string {
 	if n.escaped {
 		return Escape(path)
 	}
@@ -82,7 +82,7 @@ func (n *names) shown(path string) string {
 }
 
 // prepare checks all items. It returns the layout that makes their paths, nil if they are paths.
-func (n *names) prepare() (*layout, *strict.Error) {
+func (n *nameList) prepare() (*layout, *strict.Error) {
 	if n.keys() {
 		for i, path := range n.items {
 			if why := checkPath(path); why != "" {
@@ -111,7 +111,7 @@ func (n *names) prepare() (*layout, *strict.Error) {
 
 // check finds hashes that give impossible paths. The result does not depend on the group in l,
 // since no group ends in a component "." or "..".
-func (n *names) check(l *layout) *strict.Error {
+func (n *nameList) check(l *layout) *strict.Error {
 	if n.raw != nil && n.hex {
 		return nil // none is empty, and no digit has a meaning in a path
 	}
@@ -127,7 +127,7 @@ func (n *names) check(l *layout) *strict.Error {
 
 // appendPath appends the path of an item to a buffer. It reports false if there is no such path. If
 // the item is a path, it returns that path and leaves the buffer alone.
-func (n *names) appendPath(buf []byte, l *layout, i, rank int) (path, rest []byte, ok bool) {
+func (n *nameList) appendPath(buf []byte, l *layout, i, rank int) (path, rest []byte, ok bool) {
 	if l == nil {
 		item := n.items[i]
 		return item, buf, len(item) <= block.MaxPath

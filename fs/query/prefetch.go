@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // progressEvery is the least time between two lines of progress.
@@ -82,7 +82,7 @@ func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progre
 	n := &sc.q.names
 	first := 0 // number of the file that path 0 belongs to
 	f := files{sc: sc, give: func(paths [][]byte) {
-		s.engine.Prefetch(ctx, tiers.PrefetchRequest{Request: sc.q.request, Paths: paths, As: sc.as, Done: func(i int, r tiers.PrefetchResult) {
+		s.engine.Prefetch(ctx, transfer.PrefetchRequest{Request: sc.q.request, Paths: paths, As: sc.as, Done: func(i int, r transfer.PrefetchResult) {
 			p.done(first+i, paths[i], r)
 		}})
 		first += len(paths)
@@ -98,7 +98,7 @@ func (s *Service) loadAll(ctx context.Context, sc *scratch, l *layout, p *progre
 
 // progress is the state of the blocks of a request.
 type progress struct {
-	names        *names
+	names        *nameList
 	total, ranks int
 
 	mu struct {
@@ -113,7 +113,7 @@ type progress struct {
 
 type prefetchError struct{ path, why string }
 
-func newProgress(n *names, results []byte) *progress {
+func newProgress(n *nameList, results []byte) *progress {
 	p := &progress{names: n, total: n.count, ranks: n.ranks}
 	p.mu.results = results
 	if n.ranks > 1 {
@@ -130,28 +130,28 @@ func newProgress(n *names, results []byte) *progress {
 const outcomes = "mlw.!"
 
 // rank of an outcome in outcomes.
-func outcomeRank(o tiers.PrefetchOutcome) byte {
+func outcomeRank(o transfer.PrefetchOutcome) byte {
 	switch o {
-	case tiers.PrefetchInMemory:
+	case transfer.PrefetchInMemory:
 		return 0
-	case tiers.PrefetchLoaded:
+	case transfer.PrefetchLoaded:
 		return 1
-	case tiers.PrefetchPending:
+	case transfer.PrefetchPending:
 		return 2
-	case tiers.PrefetchAbsent:
+	case transfer.PrefetchAbsent:
 		return 3
 	}
 	return 4
 }
 
 // done records the outcome of a file.
-func (p *progress) done(file int, path []byte, r tiers.PrefetchResult) {
+func (p *progress) done(file int, path []byte, r transfer.PrefetchResult) {
 	blk := file / p.ranks
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.results[blk] = max(p.mu.results[blk], outcomeRank(r.Outcome))
 	p.mu.bytes += r.Bytes
-	if r.Outcome == tiers.PrefetchFailed && len(p.mu.errors) < maxPrefetchErrors {
+	if r.Outcome == transfer.PrefetchFailed && len(p.mu.errors) < maxPrefetchErrors {
 		why := "no reason is known"
 		if r.Err != nil {
 			why = block.Shorten(r.Err.Error(), strict.MaxText)

@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // prefetchReply is the answer to a prefetch.
@@ -32,7 +33,7 @@ func prefetch(t *testing.T, s *Service, request string) prefetchReply {
 
 // TestPrefetch shows what is told of each block, and of blocks of several ranks (A42).
 func TestPrefetch(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{
+	s, e := newService(t, map[string]names.Place{
 		"g/m": inMemory, "g/d": onDisk, "g/p": atPeer, "g/w": pending,
 		"r0/a": inMemory, "r1/a": inMemory, "r0/b": onDisk, "r1/b": inMemory, "r0/c": inMemory, "r0/e": pending, "r1/e": onDisk, "r0/f": inMemory,
 	})
@@ -87,7 +88,7 @@ func TestPrefetchErrors(t *testing.T) {
 // and its results are at the right places.
 func TestPrefetchMany(t *testing.T) {
 	n := maxFiles*2 + 10
-	blocks := map[string]tiers.Place{"g/" + fmt.Sprint(maxFiles+1): onDisk, "g/" + fmt.Sprint(n-1): inMemory}
+	blocks := map[string]names.Place{"g/" + fmt.Sprint(maxFiles+1): onDisk, "g/" + fmt.Sprint(n-1): inMemory}
 	s, e := newService(t, blocks)
 	hashes := make([]string, n)
 	for i := range hashes {
@@ -109,7 +110,7 @@ func TestPrefetchMany(t *testing.T) {
 // TestProgress shows that lines come while blocks are loaded, that they tell what is done, and
 // that closing ends the work.
 func TestProgress(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{"a": onDisk, "b": onDisk, "c": onDisk})
+	s, e := newService(t, map[string]names.Place{"a": onDisk, "b": onDisk, "c": onDisk})
 	told := make(chan struct{})
 	e.before = func(path string) {
 		if path == "c" { // the first two are done: there is something to tell
@@ -146,7 +147,7 @@ func TestProgress(t *testing.T) {
 // TestPrefetchCancel shows that nothing is begun after the reader has gone, whether that is seen by
 // the context or by a write.
 func TestPrefetchCancel(t *testing.T) {
-	s, e := newService(t, map[string]tiers.Place{"a": onDisk, "b": onDisk, "c": onDisk})
+	s, e := newService(t, map[string]names.Place{"a": onDisk, "b": onDisk, "c": onDisk})
 	ctx, cancel := context.WithCancel(t.Context())
 	e.before = func(path string) {
 		if path == "b" {
@@ -181,11 +182,11 @@ type stuckEngine struct {
 	stopped chan struct{}
 }
 
-func (e *stuckEngine) Prefetch(ctx context.Context, r tiers.PrefetchRequest) {
+func (e *stuckEngine) Prefetch(ctx context.Context, r transfer.PrefetchRequest) {
 	defer close(e.stopped)
-	r.Done(0, tiers.PrefetchResult{Outcome: tiers.PrefetchLoaded})
+	r.Done(0, transfer.PrefetchResult{Outcome: transfer.PrefetchLoaded})
 	<-ctx.Done()
 	for i := range r.Paths[1:] {
-		r.Done(i+1, tiers.PrefetchResult{Err: ctx.Err()})
+		r.Done(i+1, transfer.PrefetchResult{Err: ctx.Err()})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // The members of requests.
@@ -67,7 +67,7 @@ type query struct {
 	order []string // the same, in the order of the request
 
 	op       []byte
-	names    names
+	names    nameList
 	request  string
 	lease    bool
 	promote  bool
@@ -255,8 +255,8 @@ func (q *query) listed() *strict.Error {
 }
 
 // presence returns how the engine is to look.
-func (q *query) presence() tiers.PresenceOptions {
-	o := tiers.PresenceOptions{Lease: q.lease}
+func (q *query) presence() names.PresenceOptions {
+	o := names.PresenceOptions{Lease: q.lease}
 	if q.has&hasDeadline != 0 {
 		o.Deadline = time.Duration(q.deadline) * time.Millisecond
 		if q.deadline == 0 {

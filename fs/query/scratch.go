@@ -1,8 +1,9 @@
 package query
 
 import (
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // maxRetained bounds the bytes that a scratch may hold between requests. It is enough for requests
@@ -13,12 +14,13 @@ const maxRetained = 4 << 20
 // garbage.
 type scratch struct {
 	as     *event.Viewer // the user of the request
+	by     state.Process // that asks
 	read   reader
 	q      query
 	items  [][]byte
 	arena  []byte        // paths of a batch
 	paths  [][]byte      // batch
-	places []tiers.Place // batch
+	places []names.Place // batch
 	codes  []byte        // batch
 	files  [][]byte      // to be promoted
 	states []byte        // of all that is asked for
@@ -29,7 +31,7 @@ type scratch struct {
 func (s *Service) take(as *event.Viewer) *scratch {
 	sc, ok := s.pool.Get().(*scratch)
 	if !ok {
-		sc = &scratch{paths: make([][]byte, 0, batch), places: make([]tiers.Place, batch), codes: make([]byte, batch)}
+		sc = &scratch{paths: make([][]byte, 0, batch), places: make([]names.Place, batch), codes: make([]byte, batch)}
 	}
 	sc.as = as
 	return sc

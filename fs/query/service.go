@@ -17,13 +17,15 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // Engine is the part of *tiers.Engine that a Service needs. It must not keep any path beyond a
 // call.
 type Engine interface {
-	Presences(paths [][]byte, o tiers.PresenceOptions, out []tiers.Place)
-	Prefetch(ctx context.Context, r tiers.PrefetchRequest)
+	Presences(paths [][]byte, o names.PresenceOptions, out []names.Place)
+	Prefetch(ctx context.Context, r transfer.PrefetchRequest)
 	Hint(as *event.Viewer, request string, paths [][]byte)
 	ReleaseRequest(as *event.Viewer, request string) (ended int)
 	Why(path string) fate.Verdict
@@ -100,6 +102,7 @@ func New(o Options) (*Service, error) {
 func (s *Service) Query(ctx context.Context, as *event.Viewer, request []byte, answer io.Writer) {
 	sc := s.take(as)
 	defer s.give(sc)
+	sc.by = tiers.UserOf(ctx)
 	start := s.begun()
 	if bytes.HasPrefix(request, []byte(binaryPrefix)) {
 		s.ended(sc, start, s.binary(ctx, sc, request, answer))

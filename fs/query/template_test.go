@@ -27,7 +27,7 @@ func TestTemplate(t *testing.T) {
 		{"{group}/{hash}", strings.Repeat("x", block.MaxPath), "h", ""},
 		{strings.Repeat("{hash}", 600), "", "12345678", ""},
 	} {
-		parts, err := (&names{template: []byte(c.template)}).parts()
+		parts, err := (&nameList{template: []byte(c.template)}).parts()
 		if err != nil {
 			t.Fatal(c.template, err)
 		}
@@ -54,7 +54,7 @@ func TestTemplateErrors(t *testing.T) {
 		"{hash}\x00":                       "template: a path may not have a NUL byte",
 		"{group}" + "{hash}/{hash:0:1}/./": `template: a path may not have "." or ".." in it`,
 	} {
-		parts, err := (&names{template: []byte(template)}).parts()
+		parts, err := (&nameList{template: []byte(template)}).parts()
 		if err == nil {
 			_, err = newLayout(parts, []byte("g"), "/group")
 		}

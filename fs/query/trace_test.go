@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/names"
 )
 
 // TestTraced shows of which requests a Service tells: of those with a traceparent for a name, in both forms, and of
@@ -16,7 +17,7 @@ func TestTraced(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	var got []string
 	s, err := New(Options{
-		Engine: &fakeEngine{blocks: map[string]tiers.Place{"g/aa": {Presence: tiers.Hit}}}, Tiers: []string{"memory"},
+		Engine: &fakeEngine{blocks: map[string]names.Place{"g/aa": {Presence: driver.Hit}}}, Tiers: []string{"memory"},
 		Traced: func(r Traced) {
 			if r.Context != parent || r.Start.IsZero() || r.End.Before(r.Start) {
 				t.Errorf("got %+v", r)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,59 +28,30 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-func TestParseSize(t *testing.T) {
-	for text, want := range map[string]int{"64KiB": 64 * kib, "16MiB": 16 * mib, "3GiB": 3 * gib} {
-		if got, err := parseSize(text); err != nil || got != want {
-			t.Errorf("parseSize(%q): got %d, %v, want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "64", "64kb", "0MiB", "-1KiB", "9999999999GiB"} {
-		if got, err := parseSize(text); err == nil {
-			t.Errorf("parseSize(%q): got %d, want an error", text, got)
-		}
-	}
-}
-
-// Every goal of the table is reachable under the keys that the rows use.
-func TestThroughputGoals(t *testing.T) {
-	for topic, sizes := range map[string][]int{"read": {64 * kib, 256 * kib, mib, 4 * mib, 16 * mib}, "fresh": {64 * kib, mib, 4 * mib}} {
-		for _, size := range sizes {
-			if throughputGoal(topic, 1, size) == 0 {
-				t.Errorf("%s, 1 thread, %s: no goal", topic, sizeText(size))
-			}
-		}
-	}
-	if got := throughputGoal("read", 4, 4*mib); got != 1 {
-		t.Errorf("read, 4 threads, 4 MiB: got %v, want 1", got)
-	}
+// newTestJob is a job with a pool.
+func newTestJob(t *testing.T, threads, bufferBytes int) *job {
+	t.Helper()
+	b := &bench{config: &config{}, report: newReport(), pool: newPool(threads, bufferBytes), pattern: make([]byte, bufferBytes)}
+	fillPattern(b.pattern)
+	t.Cleanup(b.pool.close)
+	return b.newJob(t.Context(), "t")
 }
 
 // A pass with once does each index once, on any number of threads. A pass without more time
 // continues where the last one stopped.
 func TestPassesCoverAllIndexes(t *testing.T) {
-	p, err := newPool(3, kib)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
+	j := newTestJob(t, 3, kib)
 	const count = 10
 	var done [count]atomic.Int32
-	w := newWork(3, count, func(_ *client, i int) error {
-		done[i].Add(1)
-		return nil
-	})
-	if err := p.once(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
+	w := newWork(3, count, func(_ *client, i int) { done[i].Add(1) })
+	j.whole(w)
 	for i := range done {
 		if got := done[i].Load(); got != 1 {
 			t.Errorf("index %d: done %d times, want 1", i, got)
 		}
 	}
 	for range count {
-		if _, err := p.run(t.Context(), w, time.Nanosecond); err != nil {
-			t.Fatal(err)
-		}
+		j.pass(w, time.Nanosecond)
 	}
 	for i := range done {
 		if got := done[i].Load(); got < 2 {
@@ -89,65 +61,77 @@ func TestPassesCoverAllIndexes(t *testing.T) {
 }
 
 func TestPassStops(t *testing.T) {
-	p, err := newPool(2, kib)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
-	ctx, cancel := context.WithCancel(t.Context())
-	w := newWork(2, 4, func(*client, int) error { cancel(); return nil })
-	if _, err := p.run(ctx, w, time.Hour); !errors.Is(err, context.Canceled) {
+	j := newTestJob(t, 2, kib)
+	var cancel context.CancelFunc
+	j.ctx, cancel = context.WithCancel(t.Context())
+	err := try(func() { j.pass(newWork(2, 4, func(*client, int) { cancel() }), time.Hour) })
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v, want %v", err, context.Canceled)
 	}
-	w = newWork(2, 4, func(*client, int) error { return unix.ENOENT })
-	if _, err := p.run(t.Context(), w, time.Hour); !errors.Is(err, unix.ENOENT) {
+	j.ctx = t.Context()
+	err = try(func() { j.pass(newWork(2, 4, func(*client, int) { must(unix.ENOENT) }), time.Hour) })
+	if !errors.Is(err, unix.ENOENT) {
 		t.Errorf("failing: got %v, want %v", err, unix.ENOENT)
 	}
 }
 
 // The client finds what it stored, and notices bytes of another block.
 func TestBlocks(t *testing.T) {
-	p, err := newPool(1, 64*kib)
-	if err != nil {
-		t.Fatal(err)
+	j := newTestJob(t, 1, 64*kib)
+	set := newBlockSet(&target{name: shmName, dir: t.TempDir()}, "group", 4*kib, 0, 20)
+	j.fill(set)
+	c := j.pool.clients[0]
+	if n := c.readDir(set.dir); n != 20 {
+		t.Errorf("readDir: got %d, want 20", n)
 	}
-	defer p.close()
-	set, err := newBlockSet(&target{name: shmName, dir: t.TempDir()}, "group", 4*kib, 0, 20)
-	if err != nil {
-		t.Fatal(err)
+	set.stat(c, 3)
+	set.read(c, 3)
+	if err := try(func() { checkMarks(c.buf[:set.size], 4) }); err == nil {
+		t.Error("took block 3 for block 4")
 	}
-	if err := set.fill(t.Context(), p); err != nil {
-		t.Fatal(err)
+	if err := try(func() { set.read(c, 3); verifyFirst(c.buf, 3) }); err == nil {
+		t.Error("took marks of a block for those of a page")
 	}
-	dir, err := unix.BytePtrFromString(set.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := p.clients[0]
-	if n, err := c.readDir(dir); n != 20 || err != nil {
-		t.Errorf("readDir: got %d, %v, want 20", n, err)
-	}
-	if err := set.stat(c, 3); err != nil {
-		t.Errorf("stat: %v", err)
-	}
-	if err := set.read(c, 3); err != nil {
-		t.Errorf("read: %v", err)
-	}
-	if err := c.verify(4, set.size); err == nil {
-		t.Error("verify: took block 3 for block 4")
-	}
-	if err := set.remove(); err != nil {
-		t.Errorf("remove: %v", err)
-	}
+	j.storeMarked(set)
+	j.once(1, set.count, j.readWhole(set))
+	set.remove()
 }
 
 func TestTable(t *testing.T) {
 	table := &table{title: "T", note: "(n)", head: []string{"block", "GB/s"}}
-	table.add("64 KiB", "1.00")
+	table.row("64 KiB", samples{3, 1, 0.5})
 	var out strings.Builder
 	table.print(&out)
 	want := "**T** (n)\n\n| block  | GB/s |\n| ------ | ---: |\n| 64 KiB | 1.00 |\n"
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// A pass over a queue does each index once and then ends.
+func TestSequence(t *testing.T) {
+	order := []int{5, 3, 1, 0, 2, 4, 6}
+	done := make(chan int, 2*len(order))
+	newTestJob(t, 4, kib).inOrder(4, order, func(_ *client, i int) { done <- i })
+	close(done)
+	var got []int
+	for i := range done {
+		got = append(got, i)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6}) {
+		t.Errorf("indexes: got %v, want each once", got)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	c, err := parseFlags([]string{"-quick", "-only", "cold,drain"})
+	if err != nil || c.recover != 20_000 || c.diskBytes > 64*mib || !slices.Equal(c.only, []string{"cold", "drain"}) {
+		t.Errorf("-quick: got %+v, %v, want a smoke test's", c, err)
+	}
+	for _, args := range [][]string{{"-rounds", "0"}, {"-only", "warm"}, {"-only", ""}, {"-sizes", "7"}, {"-threads", "65"}, {"-docs", "x", "-quick"}} {
+		if _, err := parseFlags(args); err == nil {
+			t.Errorf("%v: want an error", args)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/sets"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // fakeKVFSEnv makes the test binary play kvfs: see fakeKVFS.
@@ -30,7 +31,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(fakeKVFSEnv) == "" {
+	if os.Getenv(fakeKVFSEnv) == "" || os.Getenv(roleEnv) != "" {
 		sets.Select()
 		os.Exit(m.Run())
 	}
@@ -67,7 +68,8 @@ func fakeKVFS(args []string) error {
 		if *disk != "" && os.Getenv(failDiskEnv) != "" {
 			return errors.New("no disk tier today")
 		}
-		kvfs := &fakeDaemon{dir: dir, seen: map[string]bool{}, status: tierStatus{Name: "disk", State: "online"}}
+		kvfs := &fakeDaemon{dir: dir, seen: map[string]bool{}, status: lane.Stats{Name: "disk"}}
+		kvfs.status.State = "online"
 		path, _, _ := strings.Cut(strings.TrimPrefix(*disk, "path="), ",")
 		kvfs.diskDir, kvfs.keep, kvfs.perScan = path, *keep, math.MaxInt64
 		return kvfs.serve(*readyFD)
@@ -96,7 +98,7 @@ type fakeDaemon struct {
 	perScan      int64 // bytes at which a scan stops cascading
 	readers      int   // inotify for reads of status; 0: status was read, or need not be
 	seen         map[string]bool
-	status       tierStatus
+	status       lane.Stats
 }
 
 // memoryDir is where kept files are between two daemons.

@@ -11,19 +11,17 @@ import (
 	"github.com/kvfs/kvfs/tests/figures"
 )
 
-// TestPlots shows that the plots are drawn of the rows with one thread, that they are XML, and that a topic with one size
-// has none.
+// TestPlots shows that the plots are drawn of the points, that they are XML, and that one size makes no plot.
 func TestPlots(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plots")
-	var rows []row
+	var points []point
 	for i, size := range []int{64 * kib, mib, 4 * mib} {
-		for _, target := range []string{shmName, hugeName, kvfsName} {
-			rows = append(rows, row{Topic: "read", Target: target, BlockBytes: size, Threads: 1, Unit: "GB/s", Value: float64(1 + i)},
-				row{Topic: "read", Target: target, BlockBytes: size, Threads: 2, Unit: "GB/s", Value: 100})
+		for _, line := range []string{"tmpfs", "huge tmpfs", "kvfs"} {
+			points = append(points, point{"read", line, size, float64(1 + i)})
 		}
 	}
-	rows = append(rows, row{Topic: "fresh", Target: kvfsName, BlockBytes: mib, Threads: 1, Unit: "GB/s", Value: 1})
-	if err := figures.WritePlots(dir, plots(rows)); err != nil {
+	points = append(points, point{"fresh", "kvfs", mib, 1})
+	if err := figures.WritePlots(dir, plots(points)); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "read.svg"))
@@ -33,61 +31,29 @@ func TestPlots(t *testing.T) {
 	if err := xml.Unmarshal(text, new(struct{})); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{">kvfs<", ">huge tmpfs<", ">64 KiB<", ">4 MiB<", `d="M50.0 200.7L280.0 117.3L510.0 34.0"`} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("no %s in\n%s", want, text)
-		}
-	}
-	if strings.Contains(string(text), "100") {
-		t.Error("it has values of two threads")
-	}
+	mustContain(t, string(text), ">kvfs<", ">huge tmpfs<", ">64 KiB<", ">4 MiB<", `d="M50.0 200.7L280.0 117.3L510.0 34.0"`)
 	if _, err := os.Stat(filepath.Join(dir, "fresh.svg")); !os.IsNotExist(err) {
 		t.Errorf("a plot of one size: %v", err)
 	}
 }
 
-// TestTierPlot shows that each measured tier has a line on a scale of powers of ten, also over sizes that it lacks, and that
-// one tier makes no plot. TestPlots shows that it is XML.
-func TestTierPlot(t *testing.T) {
-	var rows []row
-	add := func(topic, target string, size int, us float64) {
-		rows = append(rows, tails{p50: us, mean: 7, p99: 7, max: 7}.rows(row{Topic: topic, Target: target, BlockBytes: size, Threads: 1}, "us")...)
-	}
-	add("read", kvfsName, 64*kib, 10)
-	add("read", shmName, 64*kib, 1)
-	add("read", kvfsName, 2*mib, 1)
-	add("read", kvfsName, 16*mib, 1000)
-	if p := tierPlot(rows); p != nil {
+// TestLogPlots shows that each measured tier has a line on a scale of powers of ten, also over sizes that it lacks, that
+// one tier makes no plot, and that numbers of blocks have short names.
+func TestLogPlots(t *testing.T) {
+	points := []point{{"latency", "memory", 64 * kib, 10}, {"latency", "memory", 2 * mib, 1}, {"latency", "memory", 16 * mib, 1000}}
+	if p := plots(points)["latency"]; p != nil {
 		t.Errorf("one tier: got %+v", p)
 	}
-	add("peerlatency", kvfsName, mib, 1)
-	add("peerlatency", readName, mib, 100)
-	got := tierPlot(rows).SVG()
-	for _, want := range []string{">memory<", ">peer<", ">64 KiB<", ">1 MiB<", ">16 MiB<", ">10<", ">100<", ">1000<",
-		`d="M50.0 284.0L510.0 34.0"`, `d="M280.0 159.0"`, `cx="280.0" cy="159.0"`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in\n%s", want, got)
-		}
-	}
-	for _, other := range []string{">2 MiB<", ">1<", ">SSD<", ">bucket<"} {
+	got := plots(append(points, point{"latency", "peer", mib, 100}))["latency"].SVG()
+	mustContain(t, got, ">memory<", ">peer<", ">64 KiB<", ">1 MiB<", ">16 MiB<", ">10<", ">100<", ">1000<",
+		`d="M50.0 284.0L510.0 34.0"`, `d="M280.0 159.0"`, `cx="280.0" cy="159.0"`)
+	for _, other := range []string{">2 MiB<", ">1<", ">SSD<"} {
 		if strings.Contains(got, other) {
 			t.Errorf("%s in\n%s", other, got)
 		}
 	}
-}
-
-func TestScalePlot(t *testing.T) {
-	var rows []row
-	for _, n := range []int{1000, 1_000_000} {
-		rows = append(rows, row{Topic: "heap", Blocks: n, Unit: "heap for each block, bytes", Value: 300},
-			row{Topic: "heap", Blocks: n, Unit: "ready again after SIGKILL, s", Value: float64(n) / 1e5}, row{Topic: "heap", Blocks: n, Unit: "stored, blocks/s", Value: 1})
-	}
-	got := scalePlot(rows).SVG()
-	for _, want := range []string{">heap, bytes<", ">ready, ms<", ">1 k<", ">1 M<", ">10<", ">10000<"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in\n%s", want, got)
-		}
-	}
+	got = plots([]point{{"scale", "heap, bytes", 1000, 300}, {"scale", "heap, bytes", 1_000_000, 300}, {"scale", "ready, ms", 1000, 10}})["scale"].SVG()
+	mustContain(t, got, ">heap, bytes<", ">ready, ms<", ">1 k<", ">1 M<")
 }
 
 // TestHeapSteps shows that steps without memory are left out, and told.

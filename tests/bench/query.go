@@ -1,58 +1,27 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
-	"slices"
+	"os/exec"
+	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
-	queryBlockBytes = 4 * kib
-	queryGroup      = "exists"
-	hitGroups       = 4
-
-	// The goals, in keys a second, as a multiple of the speed of the mount itself, and in
-	// milliseconds.
-	existsJSONGoal   = 2e6
-	existsBinaryGoal = 8e6
-	statGoal         = 20
-	redisGoal        = 1.5
-	hitGoal          = 2
+	queryGroup = "exists"
+	hitGroups  = 4
+	hitTokens  = 16 // of a block
+	hitWindow  = 1024
 )
-
-// controlTopics are about the files of the control directory.
-func controlTopics() []string { return []string{"query", "events"} }
-
-// measureControl measures these topics. If one fails, the others are still measured.
-func (b *bench) measureControl(ctx context.Context) error {
-	if !slices.Contains(b.config.targets, kvfsName) {
-		return nil
-	}
-	steps := map[string]func(context.Context) error{"query": b.query, "events": b.events}
-	var errs []error
-	for _, topic := range controlTopics() {
-		if !b.config.wants(topic) || ctx.Err() != nil {
-			continue
-		}
-		b.say("%s", topic)
-		if err := steps[topic](ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", topic, err))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // queryBench is a mount with blocks to query.
 type queryBench struct {
-	*bench
+	*job
 	kvfs   *target
 	names  int // in a request; half of them exist
 	sets   [][]string
@@ -61,44 +30,33 @@ type queryBench struct {
 }
 
 // query measures the answers of .kvfs/query, beside system calls with the same answers.
-func (b *bench) query(ctx context.Context) (err error) {
-	q := &queryBench{bench: b, kvfs: &target{name: kvfsName}, names: 10_000}
+func (j *job) query() {
+	q := &queryBench{job: j, names: 10_000}
 	blocks, prompt := 100_000, 4000
-	if b.config.quick {
+	if j.config.quick {
 		q.names, blocks, prompt = 400, 2000, 100
 	}
-	// Two contenders of each round need names that the kernel has not seen.
-	q.makeSets(max(blocks, 2*b.config.rounds*q.names/2))
+	q.makeSets(max(blocks, j.rounds*q.names/2)) // each round needs names that the kernel has not seen
 	q.prompt = queryNames(0, prompt)
 	total := len(q.sets)*q.names/2 + hitGroups*prompt
-	need := total*queryBlockBytes*5/4 + 256*mib
+	need := total*heapBlockBytes*5/4 + 256*mib
 	if available := memInfo("MemAvailable"); need > available/3*2 {
-		return fmt.Errorf("%d MiB of memory are free, want %d: too little", available/mib, need/mib*3/2)
+		must(fmt.Errorf("%d MiB of memory are free, want %d: too little", available/mib, need/mib*3/2))
 	}
-	if q.kvfs.server, err = b.kvfs("kvfs-query", mebibytes(need)); err != nil {
-		return err
-	}
-	q.kvfs.dir = q.kvfs.server.mount
-	if err := b.start(ctx, q.kvfs.server); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, q.kvfs.server.stop()) }()
-	if err := q.store(ctx); err != nil {
-		return err
+	q.kvfs = j.mount(mountOptions{name: "kvfs-query", memory: need})
+	q.store(queryGroup, queryNames(0, len(q.sets)*q.names/2))
+	for i := range hitGroups {
+		q.store(hitGroup(i), q.prompt)
 	}
 	// The next daemon adopts the blocks, and the kernel knows no names of its mount.
 	q.kvfs.server.crash()
-	if err := q.kvfs.server.start(ctx); err != nil {
-		return err
-	}
-	q.table = b.report.table("query", fmt.Sprintf("Queries over %d blocks of %s", total, sizeText(queryBlockBytes)),
+	must(q.kvfs.server.start(j.ctx))
+	q.table = j.table(fmt.Sprintf("Queries over %d blocks of %s", total, sizeText(heapBlockBytes)),
 		"(1 thread, one descriptor kept open; a request is ready before the clock runs, its answer is decoded; "+
 			"names have 64 hexadecimal digits; processor time of the daemon)",
-		"what", "value", "min-max", "goal", "", "p50 ms", "daemon ns/key")
-	if err := q.exists(ctx); err != nil {
-		return err
-	}
-	return q.longestHits(ctx)
+		"what", "value", "min-max", "goal", "p50 ms", "daemon ns/key")
+	q.exists()
+	q.longestHits()
 }
 
 // makeSets makes sets of names; half of them, mixed, are those of blocks.
@@ -117,60 +75,25 @@ func (q *queryBench) makeSets(blocks int) {
 func queryNames(first, count int) []string {
 	out := make([]string, count)
 	for i := range out {
-		var index [8]byte
-		binary.LittleEndian.PutUint64(index[:], uint64(first+i))
-		out[i] = fmt.Sprintf("%x", sha256.Sum256(index[:]))
+		out[i] = hashName(first + i)
 	}
 	return out
 }
 
-func (q *queryBench) path(group, name string) string { return q.kvfs.dir + "/" + group + "/" + name }
-
 func hitGroup(i int) string { return fmt.Sprintf("layers%d", i) }
 
-// store writes the blocks.
-func (q *queryBench) store(ctx context.Context) error {
-	present := queryNames(0, len(q.sets)*q.names/2)
-	if err := q.storeGroup(ctx, queryGroup, present); err != nil {
-		return err
-	}
-	for i := range hitGroups {
-		if err := q.storeGroup(ctx, hitGroup(i), q.prompt); err != nil {
-			return err
-		}
-	}
-	return nil
+func (q *queryBench) files(group string, names []string) paths {
+	return newPaths(len(names), func(i int) string { return q.kvfs.dir + "/" + group + "/" + names[i] })
 }
 
-func (q *queryBench) storeGroup(ctx context.Context, group string, names []string) error {
+func (q *queryBench) store(group string, names []string) {
 	q.say("query: store %d blocks in %s", len(names), group)
-	if err := os.Mkdir(q.kvfs.dir+"/"+group, 0o755); err != nil {
-		return err
-	}
-	files := newPaths(len(names), func(i int) string { return q.path(group, names[i]) })
-	return q.pool.once(ctx, newWork(min(2, q.config.maxThreads), len(names), func(c *client, i int) error {
-		c.stamp(i, queryBlockBytes)
-		return c.create(files.at(i), queryBlockBytes)
-	}))
-}
-
-// await polls until the first set has the right answer: adoption may go on when the mount is ready.
-func (q *queryBench) await(ctx context.Context, asks []*asking) error {
-	var err error
-	for begin := time.Now(); time.Since(begin) < clusterLimit; {
-		for _, a := range asks {
-			if err = q.pool.once(ctx, a.work()); err != nil {
-				break
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		if err := pause(ctx, pollEvery); err != nil {
-			return err
-		}
-	}
-	return err
+	must(os.Mkdir(q.kvfs.dir+"/"+group, 0o755))
+	files := q.files(group, names)
+	q.once(2, len(names), func(c *client, i int) {
+		c.stamp(i, heapBlockBytes)
+		c.create(files.at(i), heapBlockBytes)
+	})
 }
 
 // asking is one kind of request, repeated on one descriptor.
@@ -178,74 +101,177 @@ type asking struct {
 	name     string
 	keys     int // of one request
 	requests [][]byte
-	check    func(answer []byte) error // also decodes it
+	check    func(answer []byte) // also decodes it
 	talk     *dialogue
 
-	next    int
-	took    []float64     // seconds of each request in timed passes
-	perSec  []float64     // keys, one figure a round
-	middle  []float64     // median of milliseconds, one figure a round
-	asked   int           // requests in timed passes
-	working time.Duration // processor time of the daemon in them
+	work   *work
+	took   samples // seconds of each request of a pass
+	middle samples // median of milliseconds, one figure a round
+	cpu    samples // ns of the daemon for each key, one figure a round
 }
 
-// work returns a work that makes all requests.
-func (a *asking) work() *work {
-	return newWork(1, len(a.requests), func(_ *client, i int) error {
+// side prepares requests: when the answers are right, since adoption may go on when the mount is ready.
+func (q *queryBench) side(a *asking) side {
+	a.talk = q.dialogue(q.kvfs, "query")
+	a.work = newWork(1, len(a.requests), func(_ *client, i int) {
 		begin := time.Now()
-		answer, err := a.talk.ask(a.requests[i])
-		if err == nil {
-			err = a.check(answer)
-		}
+		a.check(a.talk.ask(a.requests[i]))
 		a.took = append(a.took, time.Since(begin).Seconds())
-		return err
 	})
+	var err error
+	if awaitErr := try(func() {
+		q.await("right answers", func() bool { err = try(func() { q.whole(a.work) }); return err == nil })
+	}); awaitErr != nil {
+		must(errors.Join(awaitErr, err))
+	}
+	return side{a.name, func(int) float64 {
+		a.took = nil
+		before := q.kvfs.server.cpuTime()
+		result := q.pass(a.work, q.passTime)
+		q.settle(q.kvfs)
+		used := q.kvfs.server.cpuTime() - before
+		a.middle = append(a.middle, 1000*median(a.took))
+		a.cpu = append(a.cpu, float64(used.Nanoseconds())/float64(result.ops*a.keys))
+		return result.perSec * float64(a.keys)
+	}}
 }
 
-// pass makes requests for a while.
-func (q *queryBench) pass(ctx context.Context, a *asking) error {
-	w := a.work()
-	w.next[0] = a.next
-	before, err := q.kvfs.server.cpuTime()
-	if err != nil {
-		return err
-	}
-	a.took = a.took[:0]
-	result, err := q.pool.run(ctx, w, q.config.passTime)
-	if err != nil {
-		return fmt.Errorf("%s: %w", a.name, err)
-	}
-	if err := q.kvfs.settle(ctx); err != nil {
-		return err
-	}
-	after, err := q.kvfs.server.cpuTime()
-	a.next = w.next[0]
-	a.asked += result.ops
-	a.working += after - before
-	a.perSec = append(a.perSec, result.perSec*float64(a.keys))
-	a.middle = append(a.middle, 1000*median(a.took))
-	return err
+// pythonLook is what an engine does without .kvfs/query. It checks all names twice.
+const pythonLook = `
+import json, os.path, sys, time
+def look(names):
+    exists = os.path.exists
+    found = 0
+    begin = time.perf_counter()
+    for name in names:
+        if exists(name):
+            found += 1
+    return {"seconds": time.perf_counter() - begin, "names": len(names), "found": found}
+names = sys.stdin.read().split()
+json.dump([look(names), look(names)], sys.stdout)
+`
+
+const osPathExists = "os.path.exists"
+
+type look struct {
+	Seconds      float64
+	Names, Found int
 }
 
-// cpuPerKey returns nanoseconds of the daemon's processor time.
-func (a *asking) cpuPerKey() float64 {
-	return float64(a.working.Nanoseconds()) / float64(a.asked*a.keys)
+// looks are the passes over the names of a set, in order.
+func looks() []string {
+	return []string{"names new to the kernel", "the same names again"}
 }
 
-// cpuTime returns the processor time of the daemon in nanoseconds; cpu is less exact.
-func (s *server) cpuTime() (time.Duration, error) {
-	process := s.process.Load()
-	if process == nil {
-		return 0, os.ErrProcessDone
+// exists measures exists, and programs that ask for one name after another.
+func (q *queryBench) exists() {
+	const different = 10 // requests, so that their data are not in the processor's cache
+	text, packed := &asking{name: "exists, JSON", keys: q.names}, &asking{name: "exists, binary", keys: q.names}
+	for _, set := range q.sets[:min(different, len(q.sets))] {
+		text.requests = append(text.requests, get(json.Marshal(jsonQuery{Op: "exists", Group: queryGroup, Hashes: set})))
+		packed.requests = append(packed.requests, binaryQuery(opExists, queryGroup, set, 0))
 	}
-	return cpuTimeOf(process.Pid)
+	text.check = func(answer []byte) { checkExistsJSON(answer, q.names, q.names/2) }
+	packed.check = func(answer []byte) { checkExistsBinary(answer, q.names, q.names/2) }
+	one := series{} // keys a second of asking for one name at a time
+	python := side{osPathExists, func(round int) float64 {
+		for i, l := range q.python(q.sets[round]) {
+			if l.Found != q.names/2 {
+				must(fmt.Errorf("%s: found %d, want %d", looks()[i], l.Found, q.names/2))
+			}
+			title := osPathExists + ", " + looks()[i]
+			one[title] = append(one[title], float64(l.Names)/l.Seconds)
+		}
+		q.settle(q.kvfs)
+		return 0
+	}}
+	figs := q.rotate(0, q.rounds, []side{q.side(text), q.side(packed), python})
+	maps.Copy(figs, one)
+	q.existsRows(figs, text, packed)
 }
 
-func cpuTimeOf(pid int) (time.Duration, error) {
-	const schedulerClock = 2 // CPUCLOCK_SCHED of the kernel, of a process: see clock_getcpuclockid(3)
-	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|schedulerClock), &ts); err != nil {
-		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
+func (q *queryBench) python(set []string) (passes []look) {
+	var in strings.Builder
+	for _, name := range set {
+		fmt.Fprintf(&in, "%s/%s/%s\n", q.kvfs.dir, queryGroup, name)
 	}
-	return time.Duration(ts.Nano()), nil
+	cmd := exec.CommandContext(q.ctx, "python3", "-c", pythonLook)
+	cmd.Stdin, cmd.Env, cmd.Stderr = strings.NewReader(in.String()), plainEnv(), os.Stderr
+	must(json.Unmarshal(get(cmd.Output()), &passes))
+	return passes
+}
+
+// existsRows reports keys a second, the ratios, and the cost of JSON.
+func (q *queryBench) existsRows(figs series, text, packed *asking) {
+	row := func(name string, goal float64, more ...any) {
+		millions, verdict := figs[name].times(1e-6), ""
+		if goal > 0 {
+			verdict = q.verdict(fmt.Sprintf("%.0f M/s", goal), median(millions) >= goal)
+		}
+		q.table.row(append([]any{name, fmt.Sprintf("%.2f M keys/s", median(millions)), millions.spread(), verdict}, more...)...)
+	}
+	row(text.name, 2, text.middle, fmt.Sprintf("%.0f", median(text.cpu)))
+	row(packed.name, 8, packed.middle, fmt.Sprintf("%.0f", median(packed.cpu)))
+	var others []string
+	for _, l := range looks() {
+		row(osPathExists+", "+l, 0)
+		others = append(others, osPathExists+", "+l)
+	}
+	for _, a := range []*asking{text, packed} {
+		for _, other := range others {
+			ratio := figs.over(a.name, other)
+			q.table.row(a.name+" : "+other, fmt.Sprintf("%.1f times", ratio), "", q.verdict("20 times", ratio >= 20))
+		}
+	}
+	q.jsonRow("exists", figs, text, packed)
+}
+
+func (q *queryBench) jsonRow(what string, figs series, text, packed *asking) {
+	q.table.row(what+": what JSON costs", fmt.Sprintf("%.0f %% of its time", 100*(1-figs.over(text.name, packed.name))))
+}
+
+// longestHits measures longest_hit for a prompt with all blocks present, in JSON and in binary: with four groups of
+// full attention, which must be checked to the last block, and as in real models, with one group of full attention and
+// three of sliding windows.
+func (q *queryBench) longestHits() {
+	q.setSpecs()
+	blocks := len(q.prompt)
+	window := min(blocks, hitWindow/hitTokens)
+	for _, c := range []struct {
+		spec, title string
+		load        []int // blocks of each group that are to be read
+	}{
+		{"full", "longest_hit, 4 groups, full", []int{blocks, blocks, blocks, blocks}},
+		{"mixed", "longest_hit, full, 3 windows", []int{blocks, window, window, window}},
+	} {
+		// One token more than the blocks: the last one must be computed in any case.
+		want := blocks * hitTokens
+		text := &asking{name: c.title + ", JSON", keys: hitGroups * blocks, check: func(a []byte) { checkHitJSON(a, want, c.load) }}
+		text.requests = [][]byte{get(json.Marshal(jsonQuery{Op: "longest_hit", Spec: c.spec, Hashes: q.prompt, NumTokens: want + 1}))}
+		packed := &asking{name: c.title + ", binary", keys: hitGroups * blocks, check: func(a []byte) { checkHitBinary(a, want, c.load) }}
+		packed.requests = [][]byte{binaryQuery(opLongestHit, c.spec, q.prompt, want+1)}
+		figs := q.rotate(0, q.rounds, []side{q.side(text), q.side(packed)})
+		for _, a := range []*asking{text, packed} {
+			ms := median(a.middle)
+			q.table.row(a.name, fmt.Sprintf("%.2f ms", ms), a.middle.spread(), q.verdict("under 2 ms", ms < 2), ms, fmt.Sprintf("%.0f", median(a.cpu)))
+		}
+		q.jsonRow(c.title, figs, text, packed)
+	}
+}
+
+// setSpecs gives the specs of the models to the daemon.
+func (q *queryBench) setSpecs() {
+	specs := map[string]any{}
+	for _, name := range []string{"full", "mixed"} {
+		var groups []map[string]any
+		for i := range hitGroups {
+			g := map[string]any{"name": hitGroup(i), "kind": "full", "block_size": hitTokens}
+			if name == "mixed" && i > 0 {
+				g["kind"], g["window"] = "swa", hitWindow
+			}
+			groups = append(groups, g)
+		}
+		specs[name] = map[string]any{"hash_block_size": hitTokens, "groups": groups}
+	}
+	decodeJSON(q.askOnce(q.dialogue(q.kvfs, "specs"), get(json.Marshal(map[string]any{"set": specs}))))
 }

@@ -1,44 +1,29 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/figures"
 )
 
-// report collects tables for people and the same figures for programs.
+// report collects the tables of each topic.
 type report struct {
-	machine []string
-	quick   bool                // no verdicts: the figures are no measurement
-	tables  map[string][]*table // by topic
+	tables  map[string][]*table
 	skipped map[string]bool
-	rows    []row
 }
 
-// row is one figure, as in the file of -json.
-type row struct {
-	Topic      string             `json:"topic"`
-	Target     string             `json:"target"`
-	BlockBytes int                `json:"block_bytes,omitempty"`
-	Blocks     int                `json:"blocks,omitempty"`
-	Threads    int                `json:"threads,omitempty"`
-	Value      float64            `json:"value"`
-	Unit       string             `json:"unit"`
-	Ratio      float64            `json:"ratio_to_best,omitempty"` // reference
-	RatioTo    map[string]float64 `json:"ratio_to,omitempty"`      // others, by name
-	Goal       *float64           `json:"goal,omitempty"`
-	Met        *bool              `json:"met,omitempty"`
-	Samples    []float64          `json:"samples,omitempty"`
-	FuseOps    map[string]float64 `json:"fuse_ops,omitempty"`
-}
-
-func newReport(quick bool) *report {
-	return &report{quick: quick, tables: map[string][]*table{}, skipped: map[string]bool{}}
-}
+func newReport() *report { return &report{tables: map[string][]*table{}, skipped: map[string]bool{}} }
 
 // table returns the table of a topic with that title. The first call makes it, with head and note.
 func (r *report) table(topic, title, note string, head ...string) *table {
@@ -55,34 +40,15 @@ func (r *report) table(topic, title, note string, head ...string) *table {
 // skip says why a topic was not measured, instead of its table.
 func (r *report) skip(topic, why string) {
 	r.tables[topic], r.skipped[topic] = nil, true
-	r.table(topic, "Not measured: "+topic, "", "why").add("skipped: " + why)
-}
-
-func (r *report) add(rows ...row) { r.rows = append(r.rows, rows...) }
-
-// judge adds a goal to the row and returns the word for the table.
-func (r *report) judge(row *row, goal float64, met bool) string {
-	row.Goal = &goal
-	if r.quick {
-		return "quick"
-	}
-	row.Met = &met
-	if met {
-		return "met"
-	}
-	return "missed"
+	r.table(topic, "Not measured: "+topic, "", "why").row("skipped: " + why)
 }
 
 func (r *report) print(w io.Writer) {
-	for _, line := range r.machine {
-		fmt.Fprintln(w, line)
-	}
 	for _, topic := range topics() {
 		r.printTables(w, topic)
 	}
 }
 
-// printTables prints those that have rows, each after an empty line.
 func (r *report) printTables(w io.Writer, topic string) {
 	for _, t := range r.tables[topic] {
 		if len(t.rows) > 0 {
@@ -92,54 +58,47 @@ func (r *report) printTables(w io.Writer, topic string) {
 	}
 }
 
-// block returns the printed tables of a topic; "" if it was not measured.
-func (r *report) block(topic string) string {
-	if r.skipped[topic] {
-		return ""
+// performance is the page that has a block for each topic.
+func performance(file string) figures.Page { return figures.Page{File: file, Topics: topics()} }
+
+// writePage puts the tables of the measured topics into a page.
+func writePage(file, measured string, r *report) error {
+	with := map[string]string{}
+	for topic := range r.tables {
+		var text strings.Builder
+		if r.printTables(&text, topic); text.Len() > 0 && !r.skipped[topic] {
+			with[topic] = "\n" + measured + "\n" + text.String() + "\n"
+		}
 	}
-	var out strings.Builder
-	r.printTables(&out, topic)
-	return out.String()
+	return performance(file).Fill(with)
 }
 
-func (r *report) writeJSON(path string) error {
-	data, err := json.MarshalIndent(struct {
-		Machine []string `json:"machine"`
-		Rows    []row    `json:"rows"`
-	}{r.machine, r.rows}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
+// measured says in a line what the tables of a page are from.
+func (c *config) measured(at time.Time) string {
+	return fmt.Sprintf("Measured on %s: %s, %d cores, Linux %s; %d rounds.", at.Format(time.DateOnly), processor(), runtime.NumCPU(), kernel(), c.rounds)
 }
 
-// table prints as Markdown whose source is aligned as well. A column without a head is printed in the one before.
+// table prints as Markdown whose source is aligned as well.
 type table struct {
 	title, note string
 	head        []string
 	rows        [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
-
-// joined returns head and rows without the columns that have no head.
-func (t *table) joined() [][]string {
-	var lines [][]string
-	for _, cells := range append([][]string{t.head}, t.rows...) {
-		var line []string
-		for i, cell := range cells {
-			switch last := len(line) - 1; {
-			case t.head[i] != "" || last < 0:
-				line = append(line, cell)
-			case cell != "" && line[last] != "":
-				line[last] += ", " + cell
-			default:
-				line[last] += cell
-			}
+// row adds cells: a string as it is, samples as their median, a number with two digits, a count.
+func (t *table) row(cells ...any) {
+	line := make([]string, len(t.head)) // missing ones are empty
+	for i, c := range cells {
+		switch c := c.(type) {
+		case samples:
+			line[i] = fmt.Sprintf("%.2f", median(c))
+		case float64:
+			line[i] = fmt.Sprintf("%.2f", c)
+		default:
+			line[i] = fmt.Sprint(c)
 		}
-		lines = append(lines, line)
 	}
-	return lines
+	t.rows = append(t.rows, line)
 }
 
 func (t *table) print(w io.Writer) {
@@ -148,8 +107,8 @@ func (t *table) print(w io.Writer) {
 		fmt.Fprintf(w, " %s", t.note)
 	}
 	fmt.Fprint(w, "\n\n")
-	lines := t.joined()
-	widths := make([]int, len(lines[0]))
+	lines := append([][]string{t.head}, t.rows...)
+	widths := make([]int, len(t.head))
 	for _, cells := range lines {
 		for i, cell := range cells {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell), 3)
@@ -172,4 +131,45 @@ func (t *table) print(w io.Writer) {
 		}
 		fmt.Fprintln(w, line.String()+" |")
 	}
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "of unknown release"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func processor() string {
+	info, _ := os.ReadFile("/proc/cpuinfo") // Absent: unknown.
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown processor"
+}
+
+// memInfo returns a field of /proc/meminfo in bytes, 0 if there is none.
+func memInfo(field string) int {
+	info, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(info)) {
+		f := strings.Fields(line)
+		if len(f) >= 2 && f[0] == field+":" {
+			n, _ := strconv.Atoi(f[1])
+			return n * kib
+		}
+	}
+	return 0
+}
+
+// fsType is the kind of file system of a directory.
+func fsType(dir string) string {
+	out, _ := exec.Command("findmnt", "-n", "-o", "FSTYPE", "-T", dir).Output() // empty: unknown
+	lines := strings.Fields(string(out))
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1] // of mounts over one another the last is seen
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -17,72 +16,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rivalTopics are about stores that keep blocks in memory behind a socket.
-func rivalTopics() []string { return []string{"rivals"} }
-
 // wire is the protocol of a store as far as the bench speaks it.
 type wire struct {
 	name, program string
 	args          func(socket string, mebibytes int) []string
 	get           func(key string) []byte
-	set           func(key string, size int) (head, end []byte)
-	// value returns where the value of an answer to get begins, -1 while the answer is too short to tell, and
-	// how many bytes follow the value. It fails if the store has no such value of that size.
-	value  func(answer []byte, size int) (begin, after int, err error)
+	set           func(key string, size int) []byte // without the value and the end of line after it
+	// value begins the first line of an answer to get that has a value of that size; after is what follows the value.
+	value  func(size int) string
+	after  string
 	stored string // the answer to set
 }
 
 var errNoValue = errors.New("the store has no such value")
 
 func wires() []wire {
-	number := func(n int) string { return strconv.Itoa(n) }
 	return []wire{{
-		name: "Redis", program: "redis-server",
+		name: redisName, program: "redis-server",
 		args: func(socket string, _ int) []string {
-			return []string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", filepath.Dir(socket)}
+			return []string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"}
 		},
-		get: func(key string) []byte {
-			return []byte("*2\r\n$3\r\nGET\r\n$" + number(len(key)) + "\r\n" + key + "\r\n")
+		get: func(key string) []byte { return fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(key), key) },
+		set: func(key string, size int) []byte {
+			return fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n", len(key), key, size)
 		},
-		set: func(key string, size int) (head, end []byte) {
-			return []byte("*3\r\n$3\r\nSET\r\n$" + number(len(key)) + "\r\n" + key + "\r\n$" + number(size) + "\r\n"), []byte("\r\n")
-		},
-		value: func(answer []byte, size int) (begin, after int, err error) {
-			return afterLine(answer, "$"+number(size), len("\r\n"))
-		},
-		stored: "+OK\r\n",
+		value: func(size int) string { return fmt.Sprintf("$%d\r", size) },
+		after: "\r\n", stored: "+OK\r\n",
 	}, {
 		name: "memcached", program: "memcached",
 		args: func(socket string, mebibytes int) []string {
-			return []string{"-s", socket, "-m", number(mebibytes), "-I", "64m", "-u", "root", "-t", "2"}
+			return []string{"-s", socket, "-m", strconv.Itoa(mebibytes), "-I", "64m", "-u", "root", "-t", "2"}
 		},
-		get: func(key string) []byte { return []byte("get " + key + "\r\n") },
-		set: func(key string, size int) (head, end []byte) {
-			return []byte("set " + key + " 0 0 " + number(size) + "\r\n"), []byte("\r\n")
-		},
-		value: func(answer []byte, size int) (begin, after int, err error) {
-			return afterLine(answer, "VALUE", len("\r\nEND\r\n"))
-		},
-		stored: "STORED\r\n",
+		get:   func(key string) []byte { return []byte("get " + key + "\r\n") },
+		set:   func(key string, size int) []byte { return fmt.Appendf(nil, "set %s 0 0 %d\r\n", key, size) },
+		value: func(int) string { return "VALUE" },
+		after: "\r\nEND\r\n", stored: "STORED\r\n",
 	}}
-}
-
-// afterLine is the value of an answer whose first line must begin with some text.
-func afterLine(answer []byte, text string, after int) (int, int, error) {
-	end := bytes.Index(answer, []byte("\r\n"))
-	if end < 0 {
-		return -1, 0, nil
-	}
-	if !bytes.HasPrefix(answer, []byte(text)) {
-		return 0, 0, fmt.Errorf("%w: %q", errNoValue, answer[:end])
-	}
-	return end + len("\r\n"), after, nil
 }
 
 // rival is a running store, with a connection for each client of the pool.
 type rival struct {
 	wire
-	cmd   *exec.Cmd
 	conns map[*client]*rivalConn
 }
 
@@ -93,94 +67,73 @@ type rivalConn struct {
 	buf []byte // of answers: a value, and what is around it
 }
 
-// startRival starts a store that listens on a Unix socket alone. stop ends it.
-func (b *bench) startRival(ctx context.Context, w wire, valueBytes int) (*rival, error) {
-	dir, err := b.mountPoint(w.program)
-	if err != nil {
-		return nil, err
-	}
-	socket := filepath.Join(dir, "socket")
-	r, err := w.start(dir, nil, w.args(socket, b.config.memoryMiB))
-	if err != nil {
-		return nil, err
-	}
-	return r, r.connectAll(ctx, &unix.SockaddrUnix{Name: socket}, b.pool.clients, valueBytes)
+// startRival starts a store that listens on a Unix socket alone, until the end of the job.
+func (j *job) startRival(w wire, valueBytes int) *rival {
+	socket := filepath.Join(j.dirIn(j.workDir), "socket")
+	r := j.startStore(w, nil, w.args(socket, j.config.memoryMiB)...)
+	r.connectAll(j.ctx, &unix.SockaddrUnix{Name: socket}, j.pool.clients, valueBytes)
+	return r
 }
 
-// start starts the store in a directory that stop removes. The words of before, if any, are before its command.
-func (w wire) start(dir string, before, args []string) (*rival, error) {
+// startStore starts the program. The words of before, if any, are before its command.
+func (j *job) startStore(w wire, before []string, args ...string) *rival {
 	path, err := exec.LookPath(w.program)
 	if err != nil {
-		return nil, fmt.Errorf("%w (Debian, Ubuntu: apt-get install %s)", err, w.program)
+		must(fmt.Errorf("%w (Debian, Ubuntu: apt-get install %s)", err, w.program))
 	}
 	argv := slices.Concat(before, []string{path}, args)
-	r := &rival{wire: w, conns: map[*client]*rivalConn{}, cmd: exec.Command(argv[0], argv[1:]...)}
-	r.cmd.Dir, r.cmd.Env = dir, plainEnv()
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return r, r.cmd.Start()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = j.dirIn(j.workDir), plainEnv()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	must(cmd.Start())
+	r := &rival{wire: w, conns: map[*client]*rivalConn{}}
+	j.later(func() {
+		for _, c := range r.conns {
+			unix.Close(c.fd) // nothing is lost
+		}
+		cmd.Process.Kill() // it has nothing to save
+		cmd.Wait()
+	})
+	return r
 }
 
-// connectAll makes a connection for each client. It stops the store if that fails.
-func (r *rival) connectAll(ctx context.Context, addr unix.Sockaddr, clients []*client, valueBytes int) error {
+// connectAll makes a connection for each client.
+func (r *rival) connectAll(ctx context.Context, addr unix.Sockaddr, clients []*client, valueBytes int) {
 	for _, c := range clients {
-		conn, err := r.connect(ctx, addr, valueBytes)
-		if err != nil {
-			return errors.Join(err, r.stop())
-		}
-		r.conns[c] = conn
+		r.conns[c] = r.connect(ctx, addr, valueBytes)
 	}
-	return nil
 }
 
 // rivalLimit is how long a store may take until it listens, and for each part of an answer: then the call fails.
 const rivalLimit = 30 * time.Second
 
 // connect tries until the store listens.
-func (w wire) connect(ctx context.Context, addr unix.Sockaddr, valueBytes int) (*rivalConn, error) {
-	socket := tcpSocket
+func (w wire) connect(ctx context.Context, addr unix.Sockaddr, valueBytes int) *rivalConn {
+	fd := 0
 	if _, ok := addr.(*unix.SockaddrUnix); ok {
-		socket = func() (int, error) { return unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) }
-	}
-	fd, err := socket()
-	if err != nil {
-		return nil, err
+		fd = get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
+	} else {
+		fd = tcpSocket()
 	}
 	limit := unix.NsecToTimeval(int64(rivalLimit))
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
-			return nil, errors.Join(err, unix.Close(fd))
-		}
-	}
-	for begin := time.Now(); ; {
+	must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+	must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+	for begin := time.Now(); ; must(pause(ctx, pollEvery)) {
 		err := unix.Connect(fd, addr)
 		if err == nil {
-			return &rivalConn{wire: w, fd: fd, buf: make([]byte, valueBytes+kib)}, nil
+			return &rivalConn{wire: w, fd: fd, buf: make([]byte, valueBytes+kib)}
 		}
-		if time.Since(begin) > rivalLimit || ctx.Err() != nil {
-			return nil, errors.Join(fmt.Errorf("connect to %s: %w", w.name, err), context.Cause(ctx), unix.Close(fd))
-		}
-		if err := pause(ctx, pollEvery); err != nil {
-			return nil, errors.Join(err, unix.Close(fd))
+		if time.Since(begin) > rivalLimit {
+			must(fmt.Errorf("connect to %s: %w", w.name, err))
 		}
 	}
 }
 
-func (r *rival) stop() error {
-	var errs []error
-	for _, c := range r.conns {
-		errs = append(errs, unix.Close(c.fd))
-	}
-	r.cmd.Process.Kill() // it has nothing to save
-	r.cmd.Wait()
-	return errors.Join(append(errs, os.RemoveAll(r.cmd.Dir))...)
-}
-
-// send writes all parts.
-func (c *rivalConn) send(parts ...[]byte) error {
+func (c *rivalConn) send(parts ...[]byte) {
 	for len(parts) > 0 {
 		n, err := unix.Writev(c.fd, parts)
-		if err != nil && err != unix.EINTR {
-			return err
+		if err != unix.EINTR {
+			must(err)
 		}
 		for len(parts) > 0 && n >= len(parts[0]) {
 			n -= len(parts[0])
@@ -190,268 +143,114 @@ func (c *rivalConn) send(parts ...[]byte) error {
 			parts[0] = parts[0][max(n, 0):]
 		}
 	}
-	return nil
 }
 
 // receive appends to the first have bytes of an answer.
-func (c *rivalConn) receive(have int) (int, error) {
+func (c *rivalConn) receive(have int) int {
 	n, err := unix.Read(c.fd, c.buf[have:])
 	if err == unix.EINTR {
-		return have, nil
+		return have
 	}
-	if n == 0 && err == nil {
-		err = fmt.Errorf("%s closed the connection", c.name)
+	must(err)
+	if n == 0 {
+		must(fmt.Errorf("%s closed the connection", c.name))
 	}
-	return have + max(n, 0), err
+	return have + n
 }
 
 // read returns a value, in c.buf.
-func (c *rivalConn) read(key string, size int) ([]byte, error) {
-	if err := c.send(c.get(key)); err != nil {
-		return nil, err
-	}
-	for have, begin, after := 0, -1, 0; ; {
-		var err error
-		if have, err = c.receive(have); err != nil {
-			return nil, err
-		}
-		if begin < 0 {
-			if begin, after, err = c.value(c.buf[:have], size); err != nil {
-				return nil, err
+func (c *rivalConn) read(key string, size int) []byte {
+	c.send(c.get(key))
+	for have, begin := 0, 0; ; {
+		have = c.receive(have)
+		if end := bytes.Index(c.buf[:have], []byte("\r\n")); begin == 0 && end >= 0 {
+			if begin = end + len("\r\n"); !bytes.HasPrefix(c.buf[:have], []byte(c.value(size))) {
+				must(fmt.Errorf("%w: %q", errNoValue, c.buf[:end]))
 			}
 		}
-		if begin >= 0 && have >= begin+size+after {
-			return c.buf[begin : begin+size], nil
+		if begin > 0 && have >= begin+size+len(c.after) {
+			return c.buf[begin : begin+size]
 		}
 	}
 }
 
-// write stores a value.
-func (c *rivalConn) write(key string, value []byte) error {
-	head, end := c.set(key, len(value))
-	if err := c.send(head, value, end); err != nil {
-		return err
-	}
+func (c *rivalConn) write(key string, value []byte) {
+	c.send(c.set(key, len(value)), value, []byte("\r\n"))
 	for have := 0; have < len(c.stored); {
-		var err error
-		if have, err = c.receive(have); err != nil {
-			return err
-		}
-		if !bytes.HasPrefix([]byte(c.stored), c.buf[:have]) {
-			return fmt.Errorf("%s: %q", c.name, c.buf[:have])
+		if have = c.receive(have); !bytes.HasPrefix([]byte(c.stored), c.buf[:have]) {
+			must(fmt.Errorf("%s: %q", c.name, c.buf[:have]))
 		}
 	}
-	return nil
 }
 
-// rivalBench compares kvfs with the stores that are installed.
-type rivalBench struct {
-	*bench
-	kvfs   *target
-	rivals []*rival
-	mounts []*rivalMount
-	table  *table
-}
-
-// measureRivals measures reads and writes of blocks in memory through kvfs, Redis, memcached, JuiceFS and SeaweedFS, each
-// on this machine. The first two stores are asked over Unix sockets, which are faster than TCP.
-func (b *bench) measureRivals(ctx context.Context) (err error) {
-	if !b.config.wants(rivalTopics()...) || !slices.Contains(b.config.targets, kvfsName) || ctx.Err() != nil {
-		return nil
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("rivals: %w", err)
-		}
-	}()
-	r := &rivalBench{bench: b, kvfs: &target{name: kvfsName}}
+// rivals measures reads and writes of blocks in memory through kvfs, Redis and memcached, which are asked over Unix
+// sockets, faster than TCP.
+func (j *job) rivals() {
+	var stores []*rival
 	var missing []string
 	for _, w := range wires() {
-		store, why := b.startRival(ctx, w, slices.Max(b.config.sizes))
-		if why != nil {
-			missing = append(missing, "no "+w.name+": "+why.Error())
-			continue
+		if err := try(func() { stores = append(stores, j.startRival(w, slices.Max(j.config.sizes))) }); err != nil {
+			missing = append(missing, fmt.Sprintf("no %s: %v", w.name, errors.Unwrap(err)))
 		}
-		defer func() { err = errors.Join(err, store.stop()) }()
-		r.rivals = append(r.rivals, store)
 	}
-	for _, kind := range mountKinds() {
-		m, why := b.startMount(ctx, kind)
-		if why != nil {
-			missing = append(missing, "no "+kind.name+": "+why.Error())
-			continue
-		}
-		defer func() { err = errors.Join(err, m.stop()) }()
-		r.mounts = append(r.mounts, m)
+	if len(stores) == 0 {
+		j.skip(strings.Join(missing, "; "))
 	}
-	if len(r.rivals)+len(r.mounts) == 0 {
-		b.report.skip("rivals", strings.Join(missing, "; "))
-		return nil
-	}
-	if r.kvfs.server, err = b.kvfs("kvfs-rivals", b.config.memoryMiB); err != nil {
-		return err
-	}
-	r.kvfs.dir = r.kvfs.server.mount
-	if err := b.start(ctx, r.kvfs.server); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.kvfs.server.stop()) }()
+	at := j.mount(mountOptions{name: "kvfs-rivals", memory: j.config.memoryMiB * mib})
 	head := []string{"what", "block", "threads", "kvfs GB/s"}
-	for _, name := range r.names()[1:] {
-		head = append(head, name+" GB/s", "kvfs to it")
+	for _, s := range stores {
+		head = append(head, s.name+" GB/s", "kvfs to it")
 	}
 	note := "reads: the whole block into one buffer, its marks are checked; writes: a temporary name and a rename, Redis " +
 		"and memcached set; Unix sockets; all on this machine"
-	r.table = b.report.table("rivals", "Blocks in memory, beside stores behind a socket",
-		"("+strings.Join(append([]string{note}, missing...), "; ")+")", head...)
-	for _, size := range b.config.sizes {
-		if err := r.size(ctx, size); err != nil {
-			return fmt.Errorf("%s: %w", sizeText(size), err)
-		}
+	table := j.table("Blocks in memory, beside stores behind a socket", "("+strings.Join(append([]string{note}, missing...), "; ")+")", head...)
+	for _, size := range j.config.sizes {
+		j.say("rivals: %s", sizeText(size))
+		j.scope(func(j *job) {
+			count := j.config.count(size)
+			set := newBlockSet(at, fmt.Sprintf("r%d", size), size, 0, count)
+			j.later(set.remove)
+			names := []string{kvfsName}
+			ops := map[string]map[string]func(*client, int){"read": {kvfsName: set.readVerified}, "write": {kvfsName: set.store}}
+			for _, s := range stores {
+				names = append(names, s.name)
+				ops["read"][s.name], ops["write"][s.name] = s.blocks(size)
+			}
+			for _, name := range names {
+				j.once(1, count, ops["write"][name])
+			}
+			for _, what := range []string{"read", "write"} {
+				for _, threads := range j.config.threads {
+					table.row(j.rivalCells(what, at, names, ops[what], size, threads)...)
+				}
+			}
+		})
 	}
-	return nil
 }
 
-// size measures blocks of one size.
-func (r *rivalBench) size(ctx context.Context, size int) error {
-	r.say("rivals: %s", sizeText(size))
-	count := r.config.count(size)
+func (r *rival) blocks(size int) (read, write func(*client, int)) {
 	key := func(i int) string { return fmt.Sprintf("r%d/%d", size, i) }
-	reads, writes := map[string]func(*client, int) error{}, map[string]func(*client, int) error{}
-	targets := []*target{r.kvfs}
-	for _, m := range r.mounts {
-		targets = append(targets, &m.target)
+	read = func(c *client, i int) { checkMarks(r.conns[c].read(key(i), size), i) }
+	return read, func(c *client, i int) {
+		c.stamp(i, size)
+		r.conns[c].write(key(i), c.buf[:size])
 	}
-	var sets []*blockSet
-	for _, t := range targets {
-		s, err := newBlockSet(t, fmt.Sprintf("r%d", size), size, 0, count)
-		if err != nil {
-			return err
-		}
-		sets = append(sets, s)
-		reads[t.name], writes[t.name] = s.readVerified, s.store
-	}
-	for _, s := range r.rivals {
-		reads[s.name] = func(c *client, i int) error {
-			value, err := s.conns[c].read(key(i), size)
-			if err != nil {
-				return err
-			}
-			return checkMarks(value, i)
-		}
-		writes[s.name] = func(c *client, i int) error {
-			c.stamp(i, size)
-			return s.conns[c].write(key(i), c.buf[:size])
-		}
-	}
-	for _, name := range r.names() { // all values are there before the first read
-		if err := r.pool.once(ctx, newWork(1, count, writes[name])); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	for _, what := range []struct {
-		name string
-		ops  map[string]func(*client, int) error
-	}{{"read", reads}, {"write", writes}} {
-		for _, threads := range r.config.threads {
-			if err := r.row(ctx, what.name, what.ops, size, threads, count); err != nil {
-				return err
-			}
-		}
-	}
-	var err error
-	for _, s := range sets {
-		err = errors.Join(err, s.remove())
-	}
-	return err
 }
 
-// names returns what is compared, kvfs first.
-func (r *rivalBench) names() []string {
-	out := []string{kvfsName}
-	for _, s := range r.rivals {
-		out = append(out, s.name)
-	}
-	for _, m := range r.mounts {
-		out = append(out, m.name)
-	}
-	return out
-}
-
-// row measures one operation in turns.
-func (r *rivalBench) row(ctx context.Context, what string, ops map[string]func(*client, int) error, size, threads, count int) error {
-	figures, names := series{}, r.names()
-	for _, m := range r.mounts {
-		if m.reclaim == nil {
-			continue
-		}
-		if err := m.reclaim(ctx); err != nil {
-			return err
-		}
-	}
-	for round := -1; round < r.config.rounds; round++ { // the first is a warm-up
-		for i := range names {
-			name := names[(max(round, 0)+i)%len(names)]
-			result, err := r.pool.run(ctx, newWork(threads, count, ops[name]), r.config.passTime)
-			if err == nil {
-				err = r.kvfs.settle(ctx)
-			}
-			if err != nil {
-				return fmt.Errorf("%s %s: %w", what, name, err)
-			}
-			if round >= 0 {
-				figures[name] = append(figures[name], result.perSec*float64(size)/1e9)
-			}
-		}
-	}
-	cells := []string{what, sizeText(size), fmt.Sprint(threads)}
+// rivalCells measures kvfs, the first of the names, and the others.
+func (j *job) rivalCells(what string, at *target, names []string, ops map[string]func(*client, int), size, threads int) []any {
+	var sides []side
 	for _, name := range names {
-		line := row{Topic: "rivals", Target: name, BlockBytes: size, Threads: threads, Unit: "GB/s of " + what + "s",
-			Value: median(figures[name]), Samples: figures[name]}
-		cells = append(cells, fmt.Sprintf("%.2f", line.Value))
-		if name != kvfsName {
-			line.Ratio = median(figures[kvfsName]) / line.Value
-			cells = append(cells, fmt.Sprintf("%.2f", line.Ratio))
-		}
-		r.report.add(line)
+		sides = append(sides, side{name, func(int) float64 {
+			speed := j.pass(newWork(threads, j.config.count(size), ops[name]), j.passTime).perSec * float64(size) / 1e9
+			j.settle(at)
+			return speed
+		}})
 	}
-	r.table.add(cells...)
-	return nil
-}
-
-// redisExists makes requests that ask Redis for all names of a set at once. Half of the names get a value first.
-func (b *bench) redisExists(ctx context.Context, present []string, sets [][]string) (*rival, [][]byte, error) {
-	r, err := b.startRival(ctx, wires()[0], kib)
-	if err != nil {
-		return nil, nil, err
+	figs := j.rotate(1, j.rounds, sides)
+	cells := []any{what, sizeText(size), threads, figs[kvfsName]}
+	for _, name := range names[1:] {
+		cells = append(cells, figs[name], figs.over(kvfsName, name))
 	}
-	for _, name := range present {
-		if err := r.conns[b.pool.clients[0]].write(name, []byte("x")); err != nil {
-			return nil, nil, errors.Join(err, r.stop())
-		}
-	}
-	var requests [][]byte
-	for _, set := range sets {
-		request := fmt.Appendf(nil, "*%d\r\n$6\r\nEXISTS\r\n", len(set)+1)
-		for _, name := range set {
-			request = fmt.Appendf(request, "$%d\r\n%s\r\n", len(name), name)
-		}
-		requests = append(requests, request)
-	}
-	return r, requests, nil
-}
-
-// count sends a request of redisExists and returns how many names exist.
-func (c *rivalConn) count(request []byte) (n int, err error) {
-	if err := c.send(request); err != nil {
-		return 0, err
-	}
-	for have := 0; ; {
-		if have, err = c.receive(have); err != nil {
-			return 0, err
-		}
-		if answer, ok := bytes.CutSuffix(c.buf[:have], []byte("\r\n")); ok {
-			return strconv.Atoi(strings.TrimPrefix(string(answer), ":"))
-		}
-	}
+	return cells
 }

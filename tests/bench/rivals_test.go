@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"path/filepath"
@@ -37,26 +36,21 @@ func TestRivalWires(t *testing.T) {
 			}
 			served := make(chan error, 1)
 			go func() { served <- serveScript(l, script) }()
-			c, err := w.connect(context.Background(), &unix.SockaddrUnix{Name: path}, len(value))
-			if err != nil {
-				t.Fatal(err)
+			c := w.connect(t.Context(), &unix.SockaddrUnix{Name: path}, len(value))
+			c.write("k", value)
+			if got := c.read("k", len(value)); !bytes.Equal(got, value) {
+				t.Errorf("read: %d bytes", len(got))
 			}
-			if err := c.write("k", value); err != nil {
-				t.Fatal(err)
-			}
-			got, err := c.read("k", len(value))
-			if err != nil || !bytes.Equal(got, value) {
-				t.Errorf("read: %d bytes, %v", len(got), err)
-			}
+			read := func() error { return try(func() { c.read("k", len(value)) }) }
 			for _, what := range []string{"absent", "refused"} {
-				if _, err := c.read("k", len(value)); !errors.Is(err, errNoValue) {
+				if err := read(); !errors.Is(err, errNoValue) {
 					t.Errorf("%s: got %v, want %v", what, err, errNoValue)
 				}
 			}
 			if err := <-served; err != nil {
 				t.Error(err)
 			}
-			if _, err := c.read("k", len(value)); err == nil {
+			if read() == nil {
 				t.Error("read from a store that is gone: no error")
 			}
 		})
@@ -92,19 +86,4 @@ func serveScript(l net.Listener, script []struct{ request, answer string }) erro
 		}
 	}
 	return nil
-}
-
-// TestRivalsMissing: without the programs the topic says what is missing, and is no failure.
-func TestRivalsMissing(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	b, out := runTopic(t, "rivals")
-	for _, r := range b.report.rows {
-		t.Errorf("%+v", r)
-	}
-	for _, w := range wires() {
-		mustContain(t, out, "Not measured: rivals", "no "+w.name, "apt-get install "+w.program)
-	}
-	for _, kind := range mountKinds() {
-		mustContain(t, out, "no "+kind.name)
-	}
 }

@@ -2,13 +2,11 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,16 +24,14 @@ const (
 
 // server is a FUSE daemon in a child process: kvfs or the loopback.
 //
-// The server reports that it is ready by a line on descriptor 3. It ends at SIGTERM, and gets
-// SIGTERM too when this program dies. Start and crash, and stop if adopts is set, must be called from
-// the main goroutine, which is locked to the main thread: the kernel sends that last SIGTERM when the
-// thread that started the child ends.
+// The server reports that it is ready by a line on descriptor 3. It ends at SIGTERM, and gets SIGTERM too when this
+// program dies. Start and crash, and stop if adopts is set, must be called from the main goroutine, which is locked to
+// the main thread: the kernel sends that last SIGTERM when the thread that started the child ends.
 type server struct {
-	argv    []string
-	mount   string
-	verbose bool
-	// adopts: a start after a crash finds the blocks of the previous daemon, so their memory is
-	// free only after such a start and a clean stop.
+	argv  []string
+	mount string
+	// adopts: a start after a crash finds the blocks of the previous daemon, so their memory is free only after such a
+	// start and a clean stop.
 	adopts bool
 
 	process  atomic.Pointer[os.Process] // nil while not started
@@ -46,77 +42,56 @@ type server struct {
 }
 
 // start returns when the daemon is ready. After an error it is not running.
-func (s *server) start(ctx context.Context) error {
-	ready, err := s.launch()
-	if err != nil {
-		return err
-	}
-	return s.finish(ctx, ready)
-}
+func (s *server) start(ctx context.Context) error { return start(ctx, s) }
 
 // launch starts the daemon. The caller must call finish with the result.
-func (s *server) launch() (ready *os.File, err error) {
+func (s *server) launch(ctx context.Context) (ready *os.File, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	s.stderr = &tail{echo: s.verbose}
-	cmd := exec.Command(s.argv[0], s.argv[1:]...)
+	defer w.Close()
+	s.stderr = &tail{}
+	cmd := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
+	// Clients that hang in a daemon without an answer return when it is dead.
+	cmd.Cancel = func() error { time.AfterFunc(stopLimit/4, func() { s.signal(syscall.SIGKILL) }); return nil }
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Stdout, cmd.Stderr = s.stderr, s.stderr
 	cmd.Env = plainEnv()
 	// Its own process group: this program handles ^C, then stops the daemon.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	err = cmd.Start()
-	w.Close()
-	if err != nil {
-		r.Close()
-		return nil, err
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	s.process.Store(cmd.Process)
 	s.exited = make(chan struct{})
 	go func() { // Ends with the child, which stop and crash wait for.
-		s.exitErr = cmd.Wait()
+		if s.exitErr = cmd.Wait(); cmd.ProcessState.Success() {
+			s.exitErr = nil // also at the end of ctx
+		}
 		close(s.exited)
 	}()
 	return r, nil
 }
 
-// finish returns when the launched daemon is ready. After an error it is not running.
+// finish returns when the launched daemon is ready: at the first line, or at the end of the pipe.
 func (s *server) finish(ctx context.Context, ready *os.File) error {
 	defer ready.Close()
-	if err := s.waitReady(ctx, ready); err != nil {
-		s.signal(syscall.SIGKILL)
-		<-s.exited
-		s.process.Store(nil)
+	defer context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Now()) })()
+	err := ready.SetReadDeadline(time.Now().Add(startLimit))
+	if err == nil {
+		_, err = bufio.NewReader(ready).ReadString('\n')
+	}
+	if err != nil {
+		s.crash()
 		detach(s.mount)
-		return fmt.Errorf("%s: %w%s", strings.Join(s.argv, " "), err, s.stderr.quote())
+		return fmt.Errorf("%s: not ready: %w%s", strings.Join(s.argv, " "), errors.Join(err, context.Cause(ctx)), s.stderr.quote())
 	}
 	s.wasReady = true
 	return nil
 }
 
-func (s *server) waitReady(ctx context.Context, r *os.File) error {
-	line := make(chan error, 1)
-	go func() { // Ends when the pipe closes, at the latest in start.
-		_, err := bufio.NewReader(r).ReadString('\n')
-		line <- err
-	}()
-	select {
-	case err := <-line:
-		if err != nil {
-			return errors.New("ended, or closed descriptor 3, without the line that says it is ready")
-		}
-		return nil
-	case <-time.After(startLimit):
-		return fmt.Errorf("not ready after %v", startLimit)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// stop ends the daemon and leaves no mount and, if possible, no memory behind. It may be called
-// again.
+// stop ends the daemon and leaves no mount and, if possible, no memory behind. It may be called again.
 func (s *server) stop() error {
 	if !s.wasReady {
 		return nil // Never started, or stopped before.
@@ -125,11 +100,16 @@ func (s *server) stop() error {
 	var err error
 	if s.process.Load() != nil {
 		clean, err = s.end()
-		s.process.Store(nil)
 	}
 	detach(s.mount)
-	if !clean && s.adopts {
-		err = errors.Join(err, s.reclaim())
+	if !clean && s.adopts { // another start and a clean stop free what a killed one has left
+		if startErr := s.start(context.Background()); startErr != nil {
+			err = errors.Join(err, fmt.Errorf("blocks of a killed daemon may still be in memory, see 'kvfs doctor --clean': %w", startErr))
+		} else {
+			_, endErr := s.end()
+			err = errors.Join(err, endErr)
+			detach(s.mount)
+		}
 	}
 	s.wasReady = false
 	return err
@@ -140,28 +120,15 @@ func (s *server) end() (clean bool, err error) {
 	s.signal(syscall.SIGTERM)
 	select {
 	case <-s.exited:
+		err = s.exitErr
 	case <-time.After(stopLimit):
-		s.signal(syscall.SIGKILL)
-		<-s.exited
-		return false, fmt.Errorf("%s: killed, still running %v after SIGTERM", s.argv[0], stopLimit)
+		err = fmt.Errorf("still running %v after SIGTERM", stopLimit)
 	}
-	if s.exitErr != nil {
-		return false, fmt.Errorf("%s: %w%s", s.argv[0], s.exitErr, s.stderr.quote())
+	s.crash()
+	if err != nil {
+		err = fmt.Errorf("%s: %w%s", s.argv[0], err, s.stderr.quote())
 	}
-	return true, nil
-}
-
-// reclaim starts the daemon once more and stops it cleanly, which frees the memory that its killed
-// predecessor left.
-func (s *server) reclaim() error {
-	if err := s.start(context.Background()); err != nil {
-		return fmt.Errorf("blocks of a killed daemon may still be in memory, "+
-			"see 'kvfs doctor --clean': %w", err)
-	}
-	_, err := s.end()
-	s.process.Store(nil)
-	detach(s.mount)
-	return err
+	return err == nil, err
 }
 
 // crash kills the daemon without warning and waits until it is gone.
@@ -178,51 +145,34 @@ func (s *server) signal(sig syscall.Signal) {
 	}
 }
 
-// stat returns the fields of /proc/PID/stat after the command in parentheses, which may have spaces: state is the first one.
-func (s *server) stat() ([]string, error) {
+// cpuTime returns the processor time that the daemon has used.
+func (s *server) cpuTime() time.Duration {
 	process := s.process.Load()
 	if process == nil {
-		return nil, os.ErrProcessDone
+		must(os.ErrProcessDone)
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.Pid))
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 22 {
-		return nil, fmt.Errorf("/proc/PID/stat: %d fields", len(fields))
-	}
-	return fields, nil
+	return cpuTimeOf(process.Pid)
 }
 
-// cpu returns the processor time, user and system, that the daemon has used.
-func (s *server) cpu() (time.Duration, error) {
-	fields, err := s.stat()
-	if err != nil {
-		return 0, err
-	}
-	// utime and stime, in ticks of 1/100 s (proc(5)).
-	user, err1 := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
+func cpuTimeOf(pid int) time.Duration {
+	const schedulerClock = 2 // CPUCLOCK_SCHED of the kernel, of a process: see clock_getcpuclockid(3)
+	var ts unix.Timespec
+	must(unix.ClockGettime(int32(^pid<<3|schedulerClock), &ts))
+	return time.Duration(ts.Nano())
 }
 
-// awaitIdle waits until the daemon has used no processor time for a while, or until the limit.
-func (s *server) awaitIdle(ctx context.Context) error {
+// awaitIdle waits until the daemon has used almost no processor time for a while, or until the limit.
+func (s *server) awaitIdle(ctx context.Context) {
 	const rest, limit = 50 * time.Millisecond, 5 * time.Second
-	last, err := s.cpu()
-	for begin := time.Now(); err == nil && time.Since(begin) < limit; {
-		if err := pause(ctx, rest); err != nil {
-			return err
-		}
-		var now time.Duration
-		now, err = s.cpu()
-		if now == last {
-			break
+	last := s.cpuTime()
+	for begin := time.Now(); time.Since(begin) < limit; {
+		must(pause(ctx, rest))
+		now := s.cpuTime()
+		if now-last < rest/10 {
+			return
 		}
 		last = now
 	}
-	return err
 }
 
 // plainEnv is the environment without settings that would change a daemon.
@@ -245,8 +195,7 @@ func detach(dir string) {
 
 // tail keeps the last bytes that a child printed.
 type tail struct {
-	echo bool
-	mu   struct {
+	mu struct {
 		sync.Mutex
 		last []byte
 	}
@@ -258,9 +207,6 @@ func (t *tail) Write(p []byte) (int, error) {
 	const keepBytes = 4 << 10
 	t.mu.last = append(t.mu.last, p...)
 	t.mu.last = t.mu.last[max(0, len(t.mu.last)-keepBytes):]
-	if t.echo {
-		os.Stderr.Write(p)
-	}
 	return len(p), nil
 }
 

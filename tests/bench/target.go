@@ -1,18 +1,25 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
-// Names of the targets, as in -targets.
+// Names of the targets.
 const (
 	shmName      = "shm"
 	hugeName     = "huge"
@@ -21,8 +28,8 @@ const (
 	diskName     = "disk"
 )
 
-// references are what a user would have without kvfs: a plain tmpfs, one with huge pages, and files in the page cache of
-// a disk.
+// references are what a user would have without kvfs: a plain tmpfs, one with huge pages, and files in the page cache
+// of a disk.
 func references() []string { return []string{shmName, hugeName, diskName} }
 
 // target is a directory to measure.
@@ -30,6 +37,7 @@ type target struct {
 	name   string
 	dir    string  // absolute; blocks live in directories below it
 	server *server // serves dir; nil: the kernel alone
+	tier   string  // of kvfs: the name of the tier below memory
 }
 
 // title is the target's column heading.
@@ -45,98 +53,215 @@ func (t *target) title() string {
 	return t.name
 }
 
-// settle lets the target finish the work of a pass, untimed. Otherwise write-back to the disk, or
-// checksums and clean-up in a daemon, would run while the next target is measured.
-func (t *target) settle(ctx context.Context) error {
-	if t.server != nil {
-		return t.server.awaitIdle(ctx)
-	}
-	if t.name != diskName {
-		return nil
-	}
-	fd, err := unix.Open(t.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// syncFS lets write-back, and discards of removed files, end.
+func syncFS(dir string) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// setup makes the directories and starts the daemons. b.close removes them, also after an error.
-func (b *bench) setup(ctx context.Context) error {
-	var err error
-	if b.workDir, err = os.MkdirTemp("", "kvfs-bench-"); err != nil {
-		return err
+// target returns the one with that name, or nil.
+func (j *job) target(name string) *target {
+	i := slices.IndexFunc(j.targets, func(t *target) bool { return t.name == name })
+	if i < 0 {
+		return nil
 	}
-	if b.shmDir, err = os.MkdirTemp(b.config.shmDir, "kvfs-bench-"); err != nil {
-		return err
-	}
-	for _, name := range b.config.targets {
-		if !b.config.wants(hotTopics()...) {
-			break // The topics of the disk tier start their own.
-		}
-		t, err := b.newTarget(ctx, name)
-		if (name == loopbackName || name == hugeName) && err != nil {
-			// Only for comparison: kvfs can be measured without it.
-			b.say("no %s: %v", name, err)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		b.targets = append(b.targets, t)
-	}
-	return nil
+	return j.targets[i]
 }
 
-func (b *bench) newTarget(ctx context.Context, name string) (*target, error) {
-	t := &target{name: name}
-	var err error
-	switch name {
-	case shmName:
-		t.dir = filepath.Join(b.shmDir, "plain")
-		err = os.Mkdir(t.dir, 0o755)
-	case hugeName:
-		t.dir, err = b.hugeTmpfs()
-	case diskName:
-		b.diskDir, err = os.MkdirTemp(b.config.diskDir, "kvfs-bench-")
-		t.dir = b.diskDir
-	case loopbackName:
-		t.server, err = b.loopback()
-	case kvfsName:
-		t.server, err = b.kvfs("kvfs", b.config.memoryMiB)
+// startTargets makes the file systems that are compared: those with these names, all without names.
+func (j *job) startTargets(names ...string) {
+	makers := []struct {
+		name string
+		make func() *target
+	}{
+		{shmName, func() *target { return &target{dir: j.dirIn(j.config.shmDir)} }},
+		{hugeName, j.hugeTmpfs},
+		{diskName, func() *target { return &target{dir: j.dirIn(j.config.diskDir)} }},
+		{kvfsName, func() *target { return j.mount(mountOptions{name: "kvfs", memory: j.config.memoryMiB * mib}) }},
+		{loopbackName, j.loopback},
 	}
-	if err != nil {
-		return nil, err
+	for _, m := range makers {
+		if len(names) > 0 && !slices.Contains(names, m.name) {
+			continue
+		}
+		var t *target
+		err := try(func() { t = m.make() })
+		if err != nil && (m.name == loopbackName || m.name == hugeName) { // kvfs can be measured without
+			j.say("no %s: %v", m.name, err)
+			continue
+		}
+		must(err)
+		t.name = m.name
+		j.targets = append(j.targets, t)
 	}
-	if t.server != nil {
-		t.dir = t.server.mount
-		err = b.start(ctx, t.server)
-	}
-	return t, err
+}
+
+// dirIn makes a directory, and removes it at the end of the job.
+func (j *job) dirIn(parent string) string {
+	dir := get(os.MkdirTemp(parent, "kvfs-bench-"))
+	j.later(func() { must(os.RemoveAll(dir)) })
+	return dir
 }
 
 // hugeTmpfs mounts a tmpfs with huge pages where files are large enough. That needs root.
-func (b *bench) hugeTmpfs() (string, error) {
-	dir, err := b.mountPoint(hugeName)
-	if err != nil {
-		return "", err
-	}
-	if err := unix.Mount("kvfs-bench", dir, "tmpfs", 0, "huge=within_size"); err != nil {
-		return "", fmt.Errorf("mount a tmpfs: %w", err)
-	}
-	b.hugeDir = dir
-	return dir, nil
+func (j *job) hugeTmpfs() *target {
+	dir := j.mountPoint(hugeName)
+	must(os.NewSyscallError("mount a tmpfs", unix.Mount("kvfs-bench", dir, "tmpfs", 0, "huge=within_size")))
+	j.later(func() { must(unix.Unmount(dir, unix.MNT_DETACH)) })
+	return &target{dir: dir}
 }
 
-// start starts servers at once. b.close stops them.
-func (b *bench) start(ctx context.Context, servers ...*server) error {
-	b.mu.Lock()
-	b.mu.servers = append(b.mu.servers, servers...)
-	b.mu.Unlock()
-	errs := make([]error, len(servers))
-	ready := make([]*os.File, len(servers))
+// loopback mounts go-fuse's loopback of the faster tmpfs.
+func (j *job) loopback() *target {
+	backing := j.dirIn(j.config.shmDir)
+	if huge := j.target(hugeName); huge != nil {
+		backing = filepath.Join(huge.dir, "loopback")
+		must(os.Mkdir(backing, 0o755))
+	}
+	s := &server{mount: j.mountPoint("loopback")}
+	s.argv = childArgs(role{Name: loopbackRole, Mount: s.mount, Path: backing})
+	return j.serve(s)
+}
+
+type mountOptions struct {
+	name   string
+	memory int // bytes
+	disk   int // bytes of an SSD tier; 0: none
+	queue  int // bytes of its queue
+	flags  []string
+}
+
+// mount starts a kvfs until the end of the job.
+func (j *job) mount(o mountOptions) *target {
+	flags := o.flags
+	if o.disk > 0 {
+		flags = append(slices.Clone(flags), "--disk", fmt.Sprintf("path=%s,size=%dMiB", j.dirIn(j.config.diskDir), mebibytes(o.disk)),
+			"--disk-cascade", "async", "--disk-cascade-queue", fmt.Sprintf("%dMiB", mebibytes(o.queue)))
+	}
+	t := j.serve(j.kvfs(o.name, mebibytes(o.memory), flags...))
+	if t.name = kvfsName; o.disk > 0 {
+		t.tier = "disk"
+	}
+	return t
+}
+
+func mebibytes(n int) int { return (n + mib - 1) / mib }
+
+// serve starts a server until the end of the job.
+func (j *job) serve(s *server) *target {
+	must(start(j.ctx, s))
+	j.later(func() { must(s.stop()) })
+	return &target{dir: s.mount, server: s}
+}
+
+// readJSON reads a file of the control directory.
+func readJSON(t *target, name string, into any) {
+	if err := json.Unmarshal(get(os.ReadFile(t.dir+"/.kvfs/"+name)), into); err != nil {
+		must(fmt.Errorf("%s/.kvfs/%s: %w", t.dir, name, err))
+	}
+}
+
+func (t *target) status() *status.Document {
+	doc := &status.Document{}
+	readJSON(t, "status", doc)
+	return doc
+}
+
+func (t *target) memoryUsed() int64 {
+	for _, tier := range t.status().Tiers {
+		if tier.Name == "memory" {
+			return tier.UsedBytes
+		}
+	}
+	return 0
+}
+
+// lower returns the status of the tier below memory. A tier that is not fit for a measurement is a failure.
+func (t *target) lower() *lane.Stats {
+	all := t.status().Secondaries
+	i := slices.IndexFunc(all, func(one lane.Stats) bool { return one.Name == t.tier })
+	if i < 0 {
+		must(fmt.Errorf("no entry %q in \"secondaries\" of .kvfs/status", t.tier))
+	}
+	if one := &all[i]; one.State != "" && one.State != "online" {
+		must(fmt.Errorf("the tier %s is %s: %s", t.tier, one.State, one.Reason))
+	}
+	return &all[i]
+}
+
+// told returns the value of a field in the details of the tiers below memory, "" if there is none.
+func (t *target) told(field string) string {
+	text := get(json.Marshal(t.status().Secondaries))
+	if m := regexp.MustCompile(`"` + field + `":([^,}]+)`).FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
+
+// lost is how many blocks a cascade gave up.
+func lost(s *lane.Stats) uint64 {
+	return s.CascadeDropped + s.CascadeSkipped + s.CascadeFailed + s.AdmissionRejected
+}
+
+// drained waits until the tier has taken count blocks more than at base and its queue is empty. It calls see, if not
+// nil, with each status on the way, and fails if a block was lost.
+func (j *job) drained(t *target, base *lane.Stats, count int, see func(time.Time, *lane.Stats)) {
+	var progress uint64
+	every := pollEvery
+	if see != nil {
+		every = timedPollEvery
+	}
+	for since := time.Now(); ; j.pause(every) {
+		s, now := t.lower(), time.Now()
+		if see != nil {
+			see(now, s)
+		}
+		if n := lost(s) - lost(base); n > 0 {
+			must(fmt.Errorf("the tier %s did not take %d blocks: %d dropped, %d skipped, %d failed, %d not admitted",
+				t.tier, n, s.CascadeDropped, s.CascadeSkipped, s.CascadeFailed, s.AdmissionRejected))
+		}
+		done := s.Cascaded - base.Cascaded
+		if done >= uint64(count) && s.QueuedBlocks == 0 {
+			return
+		}
+		if done != progress {
+			progress, since = done, now
+		}
+		if now.Sub(since) > clusterLimit {
+			must(fmt.Errorf("the cascade is stuck for %v: %d of %d blocks stored, %d queued", clusterLimit, done, count, s.QueuedBlocks))
+		}
+	}
+}
+
+// empty evicts until the memory tier is empty. On a busy machine the kernel may not have released a file yet: then
+// again.
+func (j *job) empty(t *target) {
+	j.settle(t) // a file that is still open cannot be evicted
+	j.await("memory is empty", func() bool {
+		j.command(j.kvfsPath, "evict", "--tier", "memory", "--all", t.dir)
+		return t.memoryUsed() == 0
+	})
+	j.settle(t)
+}
+
+func command(ctx context.Context, argv ...string) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = plainEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		must(fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out))
+	}
+}
+
+func (j *job) command(argv ...string) { command(j.ctx, argv...) }
+
+// start starts servers at once. The caller must stop them.
+func start(ctx context.Context, servers ...*server) error {
+	errs, ready := make([]error, len(servers)), make([]*os.File, len(servers))
 	for i, s := range servers {
-		ready[i], errs[i] = s.launch()
+		ready[i], errs[i] = s.launch(ctx)
 	}
 	for i, s := range servers {
 		if errs[i] == nil {
@@ -147,89 +272,15 @@ func (b *bench) start(ctx context.Context, servers ...*server) error {
 }
 
 // kvfs makes a server that mounts at a directory of that name, with further flags.
-func (b *bench) kvfs(name string, memoryMiB int, flags ...string) (*server, error) {
-	mount, err := b.mountPoint(name)
-	if err != nil {
-		return nil, err
-	}
-	if b.kvfsPath == "" {
-		b.kvfsPath = b.config.kvfs
-	}
-	if b.kvfsPath == "" {
-		b.kvfsPath, err = b.build("cmd/kvfs", "kvfs")
-	}
-	argv := []string{b.kvfsPath, "mount", "--memory-size", fmt.Sprintf("%dMiB", memoryMiB),
-		"--ready-fd", "3"}
-	argv = append(append(append(argv, flags...), b.config.kvfsArgs...), mount)
-	return &server{argv: argv, mount: mount, verbose: b.config.verbose, adopts: true}, err
+func (b *bench) kvfs(name string, memoryMiB int, flags ...string) *server {
+	mount := b.mountPoint(name)
+	argv := []string{b.kvfsPath, "mount", "--memory-size", fmt.Sprintf("%dMiB", memoryMiB), "--ready-fd", "3"}
+	return &server{argv: append(append(argv, flags...), mount), mount: mount, adopts: true}
 }
 
-func (b *bench) loopback() (*server, error) {
-	mount, err := b.mountPoint("loopback")
-	if err != nil {
-		return nil, err
-	}
-	backing := filepath.Join(cmp.Or(b.hugeDir, b.shmDir), "loopback") // the faster tmpfs, if it is there
-	if err := os.Mkdir(backing, 0o755); err != nil {
-		return nil, err
-	}
-	path, err := b.build("tests/bench/loopback", "loopback-server")
-	return &server{argv: []string{path, mount, backing}, mount: mount, verbose: b.config.verbose}, err
-}
-
-func (b *bench) mountPoint(name string) (string, error) {
+// mountPoint makes a directory below workDir.
+func (b *bench) mountPoint(name string) string {
 	dir := filepath.Join(b.workDir, name)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", err
-	}
-	return dir, nil
-}
-
-// build compiles a package of this module, with the flags of the Makefile.
-func (b *bench) build(pkg, name string) (string, error) {
-	path := filepath.Join(b.workDir, name+".bin")
-	out, err := exec.Command("go", "build", "-tags=giouring", "-ldflags=-checklinkname=0", "-o", path,
-		"github.com/kvfs/kvfs/"+pkg).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
-	}
-	return path, nil
-}
-
-// close stops the daemons and removes all that setup made.
-func (b *bench) close() error {
-	close(b.closing)
-	b.mu.Lock()
-	servers := b.mu.servers
-	b.mu.Unlock()
-	var errs []error
-	for _, s := range servers {
-		errs = append(errs, s.stop())
-	}
-	if b.hugeDir != "" {
-		errs = append(errs, unix.Unmount(b.hugeDir, unix.MNT_DETACH))
-	}
-	for _, dir := range []string{b.shmDir, b.diskDir, b.tierDir} {
-		if dir != "" {
-			errs = append(errs, os.RemoveAll(dir))
-		}
-	}
-	if b.workDir != "" {
-		errs = append(errs, removeWorkDir(b.workDir))
-	}
-	if b.pool != nil {
-		errs = append(errs, b.pool.close())
-	}
-	return errors.Join(errs...)
-}
-
-// removeWorkDir removes binaries and mount points. It uses rmdir for mount points, so a remaining
-// mount is never emptied.
-func removeWorkDir(dir string) error {
-	entries, err := os.ReadDir(dir)
-	errs := []error{err}
-	for _, e := range entries {
-		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
-	}
-	return errors.Join(append(errs, os.Remove(dir))...)
+	must(os.MkdirAll(dir, 0o755))
+	return dir
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,25 +23,11 @@ func TestTails(t *testing.T) {
 
 // A pass keeps a time of each operation, and of its end from the close of the file on, as long as there is room.
 func TestPassKeepsTimes(t *testing.T) {
-	p, err := newPool(1, 4*kib)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
-	set, err := newBlockSet(&target{name: shmName, dir: t.TempDir()}, "group", 4*kib, 0, 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := newTestJob(t, 1, 4*kib)
+	set := newBlockSet(&target{name: shmName, dir: t.TempDir()}, "group", 4*kib, 0, 20)
 	w := newWork(1, set.count, set.store)
-	w.once, w.times, w.commits = true, make([]time.Duration, 0, 50), newTimes(1)
-	var elapsed time.Duration
-	for range 2 {
-		result, err := p.run(t.Context(), w, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		elapsed += result.elapsed
-	}
+	w.times, w.commits = make([]time.Duration, 0, 50), newTimes(1)
+	elapsed := j.whole(w).elapsed + j.whole(w).elapsed
 	if len(w.times) != 40 || len(w.commits) != 40 {
 		t.Fatalf("got %d times and %d of commits, want 40", len(w.times), len(w.commits))
 	}
@@ -52,15 +40,15 @@ func TestPassKeepsTimes(t *testing.T) {
 	if sum != elapsed {
 		t.Errorf("all operations: %v, the passes: %v", sum, elapsed)
 	}
-	if err := p.once(t.Context(), w); err != nil || len(w.times) != cap(w.times) {
-		t.Errorf("got %d times, %v, want no more than %d", len(w.times), err, cap(w.times))
+	if j.whole(w); len(w.times) != cap(w.times) {
+		t.Errorf("got %d times, want no more than %d", len(w.times), cap(w.times))
 	}
 	if got := newTimes(2); got != nil {
 		t.Errorf("two threads: room for %d times, want none", cap(got))
 	}
 }
 
-// The ratio is of the p99, and only the goal of the issue judges it.
+// The ratio is of the p99, and only the goal of new names judges it.
 func TestTimesRow(t *testing.T) {
 	times := map[string][]time.Duration{kvfsName: {10000, 30000, 20000}, hugeName: {10000}, shmName: {1}}
 	for _, c := range []struct {
@@ -71,22 +59,36 @@ func TestTimesRow(t *testing.T) {
 		{[]string{shmName, hugeName, kvfsName}, 4 * mib, "|4MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00|2.0,missed|"},
 		{[]string{shmName, hugeName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|10.0|10.0/10.0/10.0|3.00||"},
 		{[]string{shmName, kvfsName}, mib, "|1MiB|20.0|20.0/30.0/30.0|0.0|0.0/0.0/0.0|30000.00||"},
-		{[]string{shmName}, mib, ""},
 	} {
-		b := &bench{report: newReport(false)}
+		j := (&bench{config: &config{}, report: newReport()}).newJob(t.Context(), "fresh")
 		for _, name := range c.targets {
-			b.targets = append(b.targets, &target{name: name})
+			j.targets = append(j.targets, &target{name: name})
 		}
-		b.timesRow("fresh", "T", "us", c.size, func(t *target) []time.Duration { return times[t.name] })
+		j.timesRow("T", c.size, func(t *target) []time.Duration { return times[t.name] })
 		var out strings.Builder
-		b.report.print(&out)
-		if got := strings.ReplaceAll(out.String(), " ", ""); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+		j.report.print(&out)
+		if got := strings.ReplaceAll(out.String(), " ", ""); !strings.Contains(got, c.want) {
 			t.Errorf("%v, %d: got\n%s", c.targets, c.size, out.String())
 		}
-		for _, r := range b.report.rows {
-			if r.Target == kvfsName && r.Unit == "us, p99" && r.Value != 30 {
-				t.Errorf("%+v: want 30", r)
-			}
+	}
+}
+
+// The ratio of a rate is to the best reference, and its goal is that of the topic, the threads and the size.
+func TestRateCells(t *testing.T) {
+	j := (&bench{config: &config{}}).newJob(t.Context(), "read")
+	for _, name := range []string{shmName, diskName, kvfsName, loopbackName} {
+		j.targets = append(j.targets, &target{name: name})
+	}
+	perSec := series{shmName: {1000, 2000, 3000}, diskName: {4000}, kvfsName: {3600, 3600, 1}, loopbackName: {400}}
+	for threads, goal := range map[int]string{1: "0.95, missed", 2: "", 4: "1.00, missed"} {
+		table := &table{head: make([]string, 9)}
+		table.row(j.rateCells(4*mib, threads, perSec)...)
+		want := []string{"4 MiB", fmt.Sprint(threads), "8.39 (3.00)", "16.78", "15.10", "0.90", goal, "1.68", "0.10"}
+		if got := table.rows[0]; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+	if len(j.points) != 3 {
+		t.Errorf("got %v, want the targets but the loopback, with one thread", j.points)
 	}
 }

@@ -273,19 +273,6 @@ func basicReaders(t *testing.T, w *world) {
 	}
 }
 
-// TestListLocal shows that readdir.remote: off lists only names of the node and names that a process on it has looked
-// up, and changes nothing else.
-func TestListLocal(t *testing.T) {
-	w := newWorld(t, harness.ClusterOptions{Nodes: 2, Flags: func(int) []string { return []string{"--readdir-remote", "off"} }})
-	name := block("elsewhere")
-	version := w.mustWrite(w.Nodes[0], name, 4*kib)
-	w.WaitQuiet()
-	if slices.Contains(w.list(w.Nodes[1], group), "elsewhere") {
-		t.Error("lists the name of another node")
-	}
-	w.wantEverywhere(name, version)
-}
-
 // TestMembers shows the members that a node lists, and that a clean stop differs from a kill (E6).
 func TestMembers(t *testing.T) {
 	w := newWorld(t, harness.ClusterOptions{})

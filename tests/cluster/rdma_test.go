@@ -114,93 +114,6 @@ func (w *world) wantUnpinned(n *harness.Node) {
 	}
 }
 
-// TestRDMAWithout shows a node without RDMA in a cluster with RDMA. Blocks come by TCP, both ways, and the other
-// nodes log that once. A node with peer.transport rdma gets none of its blocks.
-func TestRDMAWithout(t *testing.T) {
-	w := newRDMAWorld(t, harness.ClusterOptions{PeerTimeout: patient, Flags: func(i int) []string {
-		return [][]string{sockets, {"--peer-transport", "tcp"}, append([]string{"--peer-transport", "rdma"}, sockets...)}[i]
-	}})
-	a, without, only := w.Nodes[0], w.Nodes[1], w.Nodes[2]
-	w.waitPath(a, only, "rdma")
-	w.waitPath(only, a, "rdma")
-	w.waitPath(a, without, "tcp")
-	theirs, ours := block("theirs"), block("ours")
-	version := w.mustWrite(without, theirs, 3*mib)
-	w.wantVersion(a, ours, w.mustWrite(a, ours, 3*mib))
-	harness.Poll(t, "the block is known", func() bool { return w.exists(only, theirs) })
-	if got := w.mustRead(only, theirs); got != 0 {
-		t.Errorf("%s has read version %d without RDMA", only.Name, got)
-	}
-	w.wantVersion(a, theirs, version)
-	w.wantVersion(only, theirs, version) // From the copy of a.
-	w.wantVersion(without, ours, w.mustRead(a, ours))
-	if m := a.Member(without.Name); m.PathReason == "" || len(m.Missing) != 0 {
-		t.Errorf("member: %+v", m)
-	}
-	said := func() (times int) {
-		for line := range strings.Lines(a.LastLog()) {
-			if containsLine(line, "peer without RDMA", without.Name) {
-				times++
-			}
-		}
-		return times
-	}
-	harness.Poll(t, "it is said", func() bool { return said() > 0 })
-	if n := said(); n != 1 {
-		t.Errorf("said %d times, want once:\n%s", n, a.LastLog())
-	}
-	if out, _, code := harness.Kvfs(t, "doctor", "rdma", a.Dir); code != 1 || !containsLine(out, without.Name, "tcp") {
-		t.Errorf("doctor: exit code %d\n%s", code, out)
-	}
-}
-
-// TestRDMAHolderLost lets each of the faults happen to the holder in the middle of a one-sided read. Readers get the
-// bytes of the other holder if there is one, else no such file, in time. When the holder is back, all is well, by
-// RDMA again.
-func TestRDMAHolderLost(t *testing.T) {
-	for _, copied := range []bool{true, false} {
-		w := newRDMAWorld(t, harness.ClusterOptions{
-			Options: harness.Options{MemorySize: "192MiB"}, PeerTimeout: loseTimeout, Flags: bySockets,
-		})
-		a, c := w.Nodes[0], w.Nodes[2]
-		for i, f := range faults {
-			t.Run(fmt.Sprintf("%s, another holder %v", f.name, copied), func(t *testing.T) {
-				w.t = t
-				w.waitPath(c, a, "rdma")
-				w.lose(block("rdma-lost-%v-%d", copied, i), copied, f.do, f.undo)
-				w.waitPath(c, a, "rdma")
-			})
-		}
-		w.t = t
-		w.agree()
-	}
-}
-
-// TestRDMAEvictedMeanwhile shows that a reader of a holder that evicts the block meanwhile gets a miss or the block
-// from another holder. It never gets an error or other bytes, such as those of the next block in the same place.
-func TestRDMAEvictedMeanwhile(t *testing.T) {
-	newRDMAWorld(t, harness.ClusterOptions{Flags: littleMemory(sockets)}).evictMeanwhile()
-}
-
-// TestRDMARestart shows that a holder has other keys after a restart: a read with the old keys returns only bytes
-// that were committed under the name.
-func TestRDMARestart(t *testing.T) {
-	w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, Flags: bySockets})
-	a, b := w.Nodes[0], w.Nodes[1]
-	for i := range rounds(t, 5, 2) {
-		w.waitPath(b, a, "rdma")
-		name := block("restart-%d", i)
-		w.wantVersion(b, name, w.mustWrite(a, name, mib))
-		if i%2 == 0 {
-			a.Kill()
-		}
-		a.Restart()
-		w.WaitJoined()
-	}
-	w.waitPath(b, a, "rdma")
-	w.agree()
-}
-
 // TestRDMARefused shows that a node that must have RDMA and has none ends with one error, that
 // an empty entry is refused before, and that without the must it is one warning.
 func TestRDMARefused(t *testing.T) {
@@ -232,30 +145,5 @@ func TestRDMARefused(t *testing.T) {
 	}
 	if _, _, code := harness.Kvfs(t, "doctor", "rdma", d.Dir); code != 1 {
 		t.Errorf("doctor: exit code %d", code)
-	}
-}
-
-// TestRDMARails shows that blocks come whole also where one of the planned cards does not reach
-// that of the peer (lo, which ends at the node itself), and that this card is named.
-func TestRDMARails(t *testing.T) {
-	for _, policy := range []string{"all", "affinity"} { // each read over both, or over one in turn
-		t.Run(policy, func(t *testing.T) {
-			w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient, Flags: func(int) []string {
-				return append(sockets[:len(sockets):len(sockets)], "--rdma-policy", policy, "--rdma-devices", "eth0,lo")
-			}})
-			a, b := w.Nodes[0], w.Nodes[1]
-			harness.Poll(t, "the card is named", func() bool {
-				m := b.Member(a.Name)
-				return m.Path == "rdma" && strings.Contains(m.PathReason, "rail 1, lo")
-			})
-			if out, _, code := harness.Kvfs(t, "doctor", "rdma", b.Dir); code != 1 || !containsLine(out, a.Name, "rail 1, lo") {
-				t.Errorf("doctor: exit code %d\n%s", code, out)
-			}
-			for i := range 4 {
-				name := block("rails-%d", i)
-				w.wantVersion(b, name, w.mustWrite(a, name, 3*mib+1))
-			}
-			w.agree()
-		})
 	}
 }

@@ -13,8 +13,6 @@ import (
 // What is read is right, also while nodes are down, and in the end all agree.
 func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 3, 3)) }
 
-func TestRestartsLong(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 9, 3)) }
-
 // TestRestartsOwned does that with nodes that know only a share of what the others have.
 func TestRestartsOwned(t *testing.T) {
 	long(t)

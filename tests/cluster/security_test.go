@@ -10,81 +10,6 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-const exitConfig = 3
-
-// TestBindRefused shows that an address beyond loopback is refused without gossip keys and certificates. The message
-// says which of them is missing, and how to make it.
-func TestBindRefused(t *testing.T) {
-	keys := harness.NewClusterKeys(t)
-	secure := keys.Flags("nodea")
-	for _, c := range []struct {
-		name  string
-		flags []string
-	}{
-		{"neither", nil},
-		{"gossip keys alone", secure[:2]},
-		{"certificates alone", secure[2:]},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := harness.Mount(t, harness.Options{
-				ExpectFail: true, Flags: append([]string{"--bind", "0.0.0.0:0", "--node-name", "nodea"}, c.flags...),
-			})
-			if d.ExitCode != exitConfig {
-				t.Errorf("exit code %d, want %d", d.ExitCode, exitConfig)
-			}
-			if !strings.Contains(d.LastLog(), "insecure") {
-				t.Errorf("the message does not name insecure:\n%s", d.LastLog())
-			}
-		})
-	}
-}
-
-// TestBadFiles shows that a node does not start with an expired certificate, with a certificate of another CA, or
-// with a key that other users can read. The message names the file.
-func TestBadFiles(t *testing.T) {
-	net := harness.NewNet(t, 2)
-	keys, others := harness.NewClusterKeys(t), harness.NewClusterKeys(t)
-	good := keys.Flags("nodea")
-	expired := filepath.Join(t.TempDir(), "expired.pem")
-	expiredKey := filepath.Join(filepath.Dir(expired), "expired-key.pem")
-	issueExpired(t, keys, "nodea", expired, expiredKey)
-	others.Flags("nodea")
-	foreign, foreignKey := others.Files("nodea")
-	open := filepath.Join(t.TempDir(), "open.keys")
-	text, err := os.ReadFile(keys.Gossip)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(open, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	tls := func(cert, key string) []string {
-		return []string{"--peer-gossip-keys", keys.Gossip, "--tls-ca", keys.CA(), "--tls-cert", cert, "--tls-key", key}
-	}
-	for _, c := range []struct {
-		name  string
-		flags []string
-		want  string // in the message
-	}{
-		{"expired", tls(expired, expiredKey), "expired"},
-		{"of another CA", tls(foreign, foreignKey), foreign},
-		{"key of another", tls(foreign, expiredKey), expiredKey},
-		{"no such file", tls("/nowhere/a.pem", expiredKey), "/nowhere/a.pem"},
-		{"gossip keys open to others", append([]string{"--peer-gossip-keys", open}, good[2:]...), open},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var d *harness.Daemon
-			net.In(0, func() {
-				flags := append([]string{"--bind", net.Addr(0) + ":7946", "--node-name", "nodea"}, c.flags...)
-				d = harness.Mount(t, harness.Options{ExpectFail: true, Flags: flags})
-			})
-			if !strings.Contains(d.LastLog(), c.want) {
-				t.Errorf("the message does not have %q:\n%s", c.want, d.LastLog())
-			}
-		})
-	}
-}
-
 // TestStrangerNodes shows that a node with other gossip keys, with certificates of another CA, or with none joins no
 // node, gets no block and gives none. The nodes count it, and the cluster goes on.
 func TestStrangerNodes(t *testing.T) {
@@ -175,9 +100,16 @@ func TestKeyRotation(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 	old := firstKey(t, w.Keys.Gossip)
-	key := kvfs("keys", "generate")
-	for _, step := range [][]string{{"add", w.Keys.Gossip, key}, {"use", w.Keys.Gossip, key}, {"remove", w.Keys.Gossip, old}} {
-		kvfs(append([]string{"keys"}, step...)...)
+	key := ""
+	for _, step := range []string{"add", "use", "remove"} {
+		switch step {
+		case "add":
+			key = kvfs("keys", step, w.Keys.Gossip)
+		case "use":
+			kvfs("keys", step, w.Keys.Gossip, key)
+		case "remove":
+			kvfs("keys", step, w.Keys.Gossip, old)
+		}
 		// A node that starts now has the new state; the others take it over in a moment.
 		w.Nodes[2].Restart()
 		w.WaitJoined()

@@ -31,7 +31,7 @@ func TestComplete(t *testing.T) {
 		{"events DIR --event ", "evicted removed renamed stored"},
 		{"evict DIR/gemma --tier ", "disk memory"},
 		{"mount --disk-cascade ", "async off on_evict sync"},
-		{"config check --memory-policy ", "arc lru s3fifo"},
+		{"config check --memory-policy ", "arc lru mq s3fifo"},
 	} {
 		args := strings.Split(strings.ReplaceAll(row.args, "DIR", d.Dir), " ")
 		got := offered(t, args...)

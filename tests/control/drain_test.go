@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tests/harness"
+	"github.com/kvfs/kvfs/tests/harness/gate"
 )
 
 // storesUnderWay is the part of .kvfs/jobs about copies to the SSD.
@@ -33,11 +34,11 @@ func storesUnderWay(t testing.TB, d *harness.Daemon) (keys int, bytes int64, que
 // TestDrain shows that stores under way are in the list of jobs (A6), and that kvfs drain waits for them,
 // and no longer than it may (A46).
 func TestDrain(t *testing.T) {
-	d, g := gateMount(t, harness.Options{})
+	d, g := gate.Mount(t, harness.Options{})
 	if out := kvfs(t, "drain", "--json", d.Dir); !strings.Contains(out, `"seconds": 0`) || kvfs(t, "drain", d.Dir) != "" { // nothing to do
 		t.Errorf("drain --json: %s", out)
 	}
-	g.holdWrites()
+	g.HoldWrites()
 	paths := []string{d.Path("g/a"), d.Path("g/b")}
 	for _, p := range paths {
 		store(t, p, pattern(p, mib))
@@ -66,7 +67,7 @@ func TestDrain(t *testing.T) {
 		_, stderr, _ := harness.Kvfs(t, "drain", "--timeout", harness.Deadline.String(), d.Dir)
 		done <- stderr
 	}()
-	g.release()
+	g.Release()
 	if stderr := receive(t, "the end of the drain", done); stderr != "" {
 		t.Errorf("drain: %s", stderr)
 	}

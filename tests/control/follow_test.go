@@ -156,15 +156,6 @@ func (f *follower) until(what string, wanted func(event) bool) []event {
 	}
 }
 
-// stored waits until a block is in a tier, for a reason.
-func (f *follower) stored(tier, reason, key string) event {
-	f.t.Helper()
-	all := f.until(fmt.Sprintf("%s is stored in %s (%s)", key, tier, reason), func(e event) bool {
-		return e.Event == "stored" && e.Tier == tier && e.Reason == reason && e.Group+"/"+e.Hash == key
-	})
-	return all[len(all)-1]
-}
-
 // allStored waits until all keys have been stored in a tier, in any order.
 func (f *follower) allStored(tier, reason string, keys ...string) {
 	f.t.Helper()

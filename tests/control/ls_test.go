@@ -84,15 +84,3 @@ func TestLs(t *testing.T) {
 		}
 	}
 }
-
-// TestLsPeer shows that a block of another node is listed as such.
-func TestLsPeer(t *testing.T) {
-	_, a, b := newPair(t, harness.ClusterOptions{}, "g")
-	store(t, a.Path("g/far"), pattern("far", 64*kib))
-	c := talk(t, b.Daemon, "query")
-	waitStates(t, c, "p", "g/far")
-	if _, of := list(t, b.Path("g")); !slices.Contains(of["far"].Tiers, "peer") || of["far"].Size != 64*kib {
-		t.Errorf("got %+v, want it at a peer", of)
-	}
-	wantStates(t, c, "p", "g/far")
-}

@@ -2,7 +2,7 @@
 // to the files of .kvfs, and the commands that use these files. The tests are written against docs/control.md and run
 // on real daemons, mounts and disks.
 //
-// A device that answers late, or not at all, is a file system of the test itself below the SSD tier (gate). Its reads
+// A device that answers late, or not at all, is a file system of the test itself below the SSD tier (tests/harness/gate). Its reads
 // wait until the test lets them go.
 package control
 

@@ -52,70 +52,6 @@ func missing(paths []string) (gone []string) {
 	return gone
 }
 
-// TestQuotaUsers: two users have one mount. The one that floods it has a quota, and gives up its own oldest blocks
-// alone: the other's, which are older, stay. Without the quota they would be the first to go. (B36)
-func TestQuotaUsers(t *testing.T) {
-	if os.Getuid() != 0 {
-		harness.Skip(t, "other users need root")
-	}
-	d := harness.Mount(t, harness.Options{MemorySize: "64MiB", Flags: append([]string{"--mount-write-timeout", "200ms"}, admitted...)})
-	dir := d.Path("g")
-	must(t, "mkdir", os.Mkdir(dir, 0o777))
-	must(t, "chmod", os.Chmod(dir, 0o777))
-	quiet, flood := harness.NewActor(t, engineUser), harness.NewActor(t, stranger)
-	defer quiet.Kill()
-	defer flood.Kill()
-	const size = 1 << 20
-	data := pattern("quota", size)
-	write := func(a *harness.Actor, name string, n int) (paths []string) {
-		t.Helper()
-		for i := range n {
-			p := fmt.Sprintf("%s/%s%d", dir, name, i)
-			must(t, "store", storeAs(a, p, data))
-			paths = append(paths, p)
-		}
-		return paths
-	}
-
-	early := write(quiet, "early", 16)
-	write(flood, "without", 120)
-	if gone := missing(early); len(gone) == 0 {
-		t.Error("without a quota, the other's blocks stay: the test shows nothing")
-	}
-	theirs := write(quiet, "quiet", 16)
-	kvfs(t, "quota", "set", "--user", fmt.Sprint(stranger.UID), "8MiB", d.Dir)
-	own := write(flood, "flood", 120)
-	if gone := missing(theirs); len(gone) > 0 {
-		t.Errorf("%d of the other's %d blocks are gone", len(gone), len(theirs))
-	}
-	if gone := missing(own); !slices.Equal(gone, own[:len(own)-8]) {
-		t.Errorf("%d of its own %d blocks are gone, among them %q; want all but the last 8", len(gone), len(own), gone[len(gone)-1])
-	}
-
-	talkTo := func(u *harness.User, request string) (a quotaAnswer) {
-		decode(t, askAs(t, u, d.Path(".kvfs", "quota"), request), &a)
-		return a
-	}
-	if a := talkTo(engineUser, "{}"); len(a.Quotas) != 1 || a.Quotas[0].Kind != "user" || a.Quotas[0].UsedBytes != 8*size || a.Quotas[0].Origin != "command" {
-		t.Errorf("quotas: %+v", a)
-	}
-	for _, request := range []string{`{"do": "clear", "kind": "user", "name": "23004"}`, `{"do": "set", "kind": "user", "name": "23001", "bytes": 1}`} {
-		if a := talkTo(engineUser, request); !strings.Contains(a.Error, "only root") {
-			t.Errorf("%s as an engine: %+v", request, a)
-		}
-	}
-	if _, err := flood.Open(d.Path(".kvfs", "quota"), unix.O_RDWR, 0); err != unix.EACCES {
-		t.Errorf("a stranger opens the file: %v", err)
-	}
-
-	// What cannot go counts, too: then its writes fail, and the other's do not.
-	kvfs(t, append([]string{"pin"}, own[len(own)-8:]...)...)
-	if err := storeAs(flood, dir+"/full", data); err != unix.ENOSPC {
-		t.Errorf("beside 8 pinned blocks: %v, want ENOSPC", err)
-	}
-	must(t, "the other's store", storeAs(quiet, dir+"/more", data))
-}
-
 // TestQuotaPins: of two users of one mount, one pins all that it stores. With a pin quota that ends at the quota, with an
 // error of its own, and leaves memory to the other. What is pinned stays when the quota is lowered. (B36)
 func TestQuotaPins(t *testing.T) {
@@ -198,7 +134,7 @@ func TestQuotaCgroup(t *testing.T) {
 		harness.Skip(t, "no cgroups of version 2")
 	}
 	cgroup, _, _ := strings.Cut(string(list)[i+len("0::"):], "\n")
-	d := harness.Mount(t, harness.Options{MemorySize: "64MiB"})
+	d := harness.Mount(t, harness.Options{MemorySize: "64MiB", Flags: []string{"--memory-burst-gap", "0s"}})
 	must(t, "mkdir", os.Mkdir(d.Path("g"), 0o755))
 	put(t, d.Path("g/before"), pattern("x", 1<<20))
 	kvfs(t, "quota", "set", "--cgroup", cgroup, "4MiB", d.Dir)

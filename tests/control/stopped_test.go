@@ -1,7 +1,6 @@
 package control
 
 import (
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +26,7 @@ func TestStoppedDaemon(t *testing.T) {
 		{"status", d.Dir}, {"members", d.Dir}, {"lookup", d.Path("x")}, {"prefetch", d.Path("x")}, {"pin", d.Path("x")},
 		{"unpin", d.Path("x")}, {"ttl", "1h", d.Path("x")}, {"evict", "--tier=memory", d.Path("x")},
 		{"evict", "--tier=memory", "--all", d.Dir}, {"why", d.Path("x")}, {"events", d.Dir}, {"specs", d.Dir},
-		{"ls", "-l", d.Dir}, {"bench", d.Dir}, {"trace", "record", "-o", filepath.Join(t.TempDir(), "trace"), d.Dir},
+		{"ls", "-l", d.Dir}, {"stats", d.Dir}, {"du", d.Dir},
 		{"umount", "--timeout=2s", d.Dir}, {"mount", d.Dir}, {"mount", "--takeover", d.Dir},
 		{"run", "--ready-timeout=2s", "--mount", d.Dir, "true"},
 	} {

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bufio"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -146,42 +145,6 @@ func TestUsers(t *testing.T) {
 		if want := map[byte]string{'l': "memory,disk", '.': "disk"}[loaded.Results[i]]; tierOf(d.Path(key)) != want {
 			t.Errorf("%s is in %q after the prefetch, want it in %q", key, tierOf(d.Path(key)), want)
 		}
-	}
-}
-
-// TestUsersEvents shows that a user is told of the events of those blocks alone that he may read, by
-// what their modes were at the time, of renames as well.
-func TestUsersEvents(t *testing.T) {
-	harness.KvfsOnly(t, "a control directory")
-	if os.Getuid() != 0 {
-		harness.Skip(t, "other users need root")
-	}
-	d := harness.Mount(t, harness.Options{Flags: admitted})
-	p := harness.StartHelper(t, harness.ProcessOptions{User: engineUser}, askerHelper, d.Path(".kvfs", "events"), `{"since": 1}`)
-	lines := bufio.NewReader(p.Stdout)
-	_, err := lines.ReadString('\n') // its thread
-	must(t, "asker", err)
-	private(t, d)
-	must(t, "rename", os.Rename(d.Path("closed/a"), d.Path("open/moved")))
-	must(t, "rename", os.Rename(d.Path("closed/deep"), d.Path("open/dir")))
-	must(t, "rename", os.Rename(d.Path("own"), d.Path("mine")))
-	must(t, "chmod", os.Chmod(d.Path("open/a"), 0o600))
-	unlink(t, d.Path("open/a"))
-	put(t, d.Path("open/end"), []byte("x"))
-	var got []string
-	for {
-		line, err := lines.ReadString('\n')
-		must(t, "events", err)
-		var e struct{ Event, Group, Hash, From string }
-		must(t, "event", json.Unmarshal([]byte(line), &e))
-		got = append(got, strings.TrimSpace(e.Event+" "+strings.Trim(e.Group+"/"+e.Hash, "/")+" "+e.From))
-		if e.Hash == "end" {
-			break
-		}
-	}
-	want := []string{"stored open/a", "stored own/a", "stored group/a", "renamed mine own", "stored open/end"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,19 +35,6 @@ func pattern(name string, n int) []byte {
 		b = binary.LittleEndian.AppendUint64(b, src.Uint64())
 	}
 	return b[:n:n]
-}
-
-// newRand returns a source whose seed is printed, and which KVFS_SEED sets.
-func newRand(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("KVFS_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatalf("KVFS_SEED: %q", s)
-		}
-	}
-	t.Logf("KVFS_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // again calls fn until it fails with something else than EINTR.
@@ -237,15 +223,6 @@ func receive[T any](t testing.TB, what string, ch <-chan T) T {
 		t.Fatalf("%s: nothing after %v", what, harness.Deadline)
 	}
 	panic("unreachable")
-}
-
-// parallel runs fn(0) to fn(n-1) at once and waits for all.
-func parallel(n int, fn func(i int)) {
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { fn(i) })
-	}
-	wg.Wait()
 }
 
 // diskMount starts a daemon with an SSD tier of 1 GiB, unless opts say otherwise.

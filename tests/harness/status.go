@@ -96,6 +96,7 @@ type SecondaryStatus struct {
 	SkippedBudget     uint64 `json:"skipped_budget_blocks"`
 	QueuedBlocks      int64  `json:"queued_blocks"`
 	QueuedBytes       int64  `json:"queued_bytes"`
+	MissedBlocks      int64  `json:"missed_blocks"`
 	Cascaded          uint64 `json:"cascaded_blocks"`
 	CascadedBytes     uint64 `json:"cascaded_bytes"`
 	CascadeDropped    uint64 `json:"cascade_dropped_blocks"`

@@ -250,36 +250,6 @@ func TestEvict(t *testing.T) {
 		}
 		wantBytes(t, p, pattern(p, blockSize))
 	})
-	t.Run("P0 an uncommitted file is not evicted", func(t *testing.T) {
-		p := d.Path("half")
-		f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
-		f.write(pattern(p, 2*blockSize)[:blockSize])
-		flood(t, d.Path("flood-half"), 2*smallMemory)
-		f.write(pattern(p, 2*blockSize)[blockSize:])
-		f.close()
-		rename(t, p+".tmp", p)
-		wantBytes(t, p, pattern(p, 2*blockSize))
-	})
-	t.Run("P0 a closed temporary file is not evicted before its rename", func(t *testing.T) {
-		p := d.Path("closed")
-		put(t, p+".tmp", pattern(p, blockSize))
-		flood(t, d.Path("flood-closed"), 2*smallMemory)
-		rename(t, p+".tmp", p)
-		wantBytes(t, p, pattern(p, blockSize))
-	})
-	t.Run("P0 a pinned block is not evicted", func(t *testing.T) {
-		p := d.Path("pinned")
-		store(t, p, pattern(p, blockSize))
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
-		flood(t, d.Path("flood-pinned"), 3*smallMemory)
-		wantBytes(t, p, pattern(p, blockSize))
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("0"), 0))
-	})
-	t.Run("P0 eviction leaves directories", func(t *testing.T) {
-		if st := stat(t, d.Path("many")); st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			t.Errorf("mode: %#o", st.Mode)
-		}
-	})
 }
 
 // TestPoison shows that a file with a failed write is never published: neither
@@ -330,16 +300,6 @@ func TestPoison(t *testing.T) {
 			wantOld(t, p, flags != 0)
 		})
 	}
-	t.Run("P0 renamed while open (llm-d)", func(t *testing.T) {
-		p := d.Path("renamed open")
-		f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
-		writeTooMuch(t, f)
-		unix.Rename(p+".tmp", p)
-		wantAbsent(t, harness.NewActor(t, nil), p)
-		f.closed = true
-		unix.Close(f.fd)
-		wantAbsent(t, harness.NewActor(t, nil), p)
-	})
 	t.Run("P0 the mount works on", func(t *testing.T) {
 		flood(t, d.Path("after"), 2*smallMemory)
 	})

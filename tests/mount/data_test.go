@@ -1,12 +1,9 @@
 package mount
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +14,7 @@ import (
 // TestData is section 3.2 of the contract.
 func TestData(t *testing.T) {
 	d := harness.Mount(t, harness.Options{MemorySize: "1GiB"})
-	runRows(t, d, slices.Concat(openRows, rwRows, inPlaceRows, rawRows, mapRows, kernelRows, lockRows))
+	runRows(t, d, slices.Concat(openRows, rwRows, inPlaceRows, rawRows, mapRows, kernelRows))
 }
 
 // blockSizes are those of the clients, with and without a 28-byte header, and
@@ -61,14 +58,6 @@ var openRows = []row{
 			f.close()
 		}
 	}},
-	{"P0 the 4096-byte O_DIRECT probe (vLLM)", func(t *testing.T, e *env) {
-		p := e.path(".o_direct_probe_4553700977220842880.tmp")
-		f := open(t, p, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC|unix.O_DIRECT, 0o644)
-		f.write(aligned(t, make([]byte, 4096)))
-		f.close()
-		unlink(t, p)
-		wantAbsent(t, e.process(), p)
-	}},
 	{"P0 O_DIRECT with lengths, offsets and memory that are not aligned (LMCache, llm-d)", func(t *testing.T, e *env) {
 		harness.KvfsOnly(t, "alignment is ignored")
 		want := pattern("odd", 3*mib+777)
@@ -98,40 +87,11 @@ var openRows = []row{
 		f.pwrite(pattern("buffered", 333), mib)
 		sameBytes(t, "buffered", f.pread(333, mib), pattern("buffered", 333))
 	}},
-	{"P0 access modes hold: EBADF for the wrong direction (POSIX)", func(t *testing.T, e *env) {
-		put(t, e.path("x"), []byte("x"))
-		r, w := open(t, e.path("x"), unix.O_RDONLY, 0), open(t, e.path("x"), unix.O_WRONLY, 0)
-		_, err := unix.Write(r.fd, []byte("y"))
-		wantErrno(t, "write to a reader", err, unix.EBADF)
-		_, err = unix.Read(w.fd, make([]byte, 1))
-		wantErrno(t, "read from a writer", err, unix.EBADF)
-		w.close()
-		wantBytes(t, e.path("x"), []byte("x"))
-	}},
-	{"P0 O_DIRECTORY on a file: ENOTDIR; O_CREAT on a directory: EISDIR (POSIX)", func(t *testing.T, e *env) {
-		put(t, e.path("x"), []byte("x"))
-		_, err := tryOpen(t, e.path("x"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		wantErrno(t, "O_DIRECTORY", err, unix.ENOTDIR)
-		_, err = tryOpen(t, e.dir, unix.O_WRONLY|unix.O_CREAT, 0o644)
-		wantErrno(t, "O_CREAT", err, unix.EISDIR)
-	}},
 	{"P0 ioctl TCGETS: ENOTTY (Python's open)", func(t *testing.T, e *env) {
 		put(t, e.path("x"), []byte("x"))
 		f := open(t, e.path("x"), unix.O_RDONLY, 0)
 		_, err := unix.IoctlGetTermios(f.fd, unix.TCGETS)
 		wantErrno(t, "TCGETS", err, unix.ENOTTY, unix.ENOSYS)
-	}},
-	{"P2 O_TMPFILE works or fails cleanly (nobody)", func(t *testing.T, e *env) {
-		f, err := tryOpen(t, e.dir, unix.O_TMPFILE|unix.O_RDWR, 0o600)
-		wantErrno(t, "O_TMPFILE", err, nil, unix.EOPNOTSUPP, unix.EISDIR, unix.ENOSYS)
-		if err == nil {
-			f.write(pattern("t", 10000))
-			sameBytes(t, "O_TMPFILE", f.pread(10000, 0), pattern("t", 10000))
-			f.close()
-		}
-		if names := listNames(t, e.dir); len(names) != 0 {
-			t.Errorf("left behind: %q", names)
-		}
 	}},
 }
 
@@ -158,31 +118,6 @@ var rwRows = []row{
 			}
 		}
 	}},
-	{"P0 writev and readv with one and with many vectors (vLLM, llm-d)", func(t *testing.T, e *env) {
-		want := pattern("v", 4*mib+28)
-		f := open(t, e.path("v"), unix.O_RDWR|unix.O_CREAT, 0o644)
-		iov := [][]byte{{}, want[:28], want[28:1028], want[1028 : 2*mib], want[2*mib:]}
-		if n, err := unix.Writev(f.fd, iov); err != nil || n != len(want) {
-			t.Fatalf("writev: got %d, %v, want %d", n, err, len(want))
-		}
-		f.seek(0, unix.SEEK_SET, 0)
-		got := make([]byte, len(want))
-		iov = [][]byte{got[:1], got[1 : mib+1], got[mib+1:]}
-		if n, err := unix.Readv(f.fd, iov); err != nil || n != len(want) {
-			t.Fatalf("readv: got %d, %v, want %d", n, err, len(want))
-		}
-		sameBytes(t, "readv", got, want)
-	}},
-	{"P0 4096 bytes, then the rest (LMCache FSConnector)", func(t *testing.T, e *env) {
-		want := pattern("x", 4*mib+28)
-		store(t, e.path("x"), want)
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		got := append(f.read(4096), f.read(len(want)-4096)...)
-		sameBytes(t, "both", got, want)
-		if b := f.read(10); len(b) != 0 {
-			t.Errorf("at the end: got %d bytes, want 0", len(b))
-		}
-	}},
 	{"P0 tail reads by SEEK_END, unaligned lengths and offsets, reads past the end (llm-d, llama.cpp)", func(t *testing.T, e *env) {
 		want := pattern("x", 5*mib+1234)
 		store(t, e.path("x"), want)
@@ -198,91 +133,6 @@ var rwRows = []row{
 			sameBytes(t, fmt.Sprintf("%d at %d", l, off), f.pread(l, int64(off)), want[min(off, end):end])
 		}
 	}},
-	{"P0 many 4 KiB writes in a row, then reads of any size (llama.cpp)", func(t *testing.T, e *env) {
-		want := pattern("x", 8*mib)
-		f := open(t, e.path("slot"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
-		for off := 0; off < len(want); off += 4096 {
-			f.write(want[off : off+4096])
-		}
-		f.close()
-		wantBytes(t, e.path("slot"), want)
-		wantSeen(t, e.process(), e.path("slot"), want)
-	}},
-	{"P0 writes of 1 byte to 300 KiB, unaligned, in a row (stdio)", func(t *testing.T, e *env) {
-		rnd := newRand(t)
-		want := pattern("x", 6*mib)
-		f := open(t, e.path("x"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
-		for off := 0; off < len(want); {
-			n := min(1+rnd.IntN(300*kib), len(want)-off)
-			f.write(want[off : off+n])
-			off += n
-		}
-		f.close()
-		wantBytes(t, e.path("x"), want)
-	}},
-	{"P0 dup'ed descriptors, closed twice: the first flush is not the end (SGLang numpy)", func(t *testing.T, e *env) {
-		want := pattern("x", 3*mib)
-		f := open(t, e.path("x.tmp"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
-		g := f.dup()
-		g.write(want[:mib])
-		g.close()
-		f.seek(0, unix.SEEK_CUR, mib)
-		h := f.dup()
-		h.write(want[mib : 2*mib])
-		h.close()
-		f.write(want[2*mib:])
-		f.close()
-		rename(t, e.path("x.tmp"), e.path("x"))
-		wantSeen(t, e.process(), e.path("x"), want)
-
-		f = open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
-		g = f.dup()
-		f.write(want[:mib])
-		f.close()
-		g.write(want[mib:])
-		g.close()
-		wantSeen(t, e.process(), e.path("y"), want)
-	}},
-	{"P0 16 readers and 16 writers at once (vLLM's threads)", func(t *testing.T, e *env) {
-		var wg sync.WaitGroup
-		for w := range 16 {
-			name := fmt.Sprintf("block%d", w)
-			store(t, e.path(name), pattern(name+"-0", mib))
-			wg.Go(func() {
-				for v := 1; v < 8; v++ {
-					p := e.path(name)
-					err := os.WriteFile(p+".tmp", pattern(fmt.Sprintf("%s-%d", name, v), mib), 0o644)
-					if err == nil {
-						err = os.Rename(p+".tmp", p)
-					}
-					if err != nil {
-						t.Errorf("store %s: %v", name, err)
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				for range 8 {
-					b, err := os.ReadFile(e.path(name))
-					if err != nil || !oneVersion(b, name, 8) {
-						t.Errorf("%s: %d bytes, %v: not one of its versions", name, len(b), err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-	}},
-}
-
-// oneVersion reports whether b is one of the first n versions of name, whole.
-func oneVersion(b []byte, name string, n int) bool {
-	for v := range n {
-		if bytes.Equal(b, pattern(fmt.Sprintf("%s-%d", name, v), mib)) {
-			return true
-		}
-	}
-	return false
 }
 
 var inPlaceRows = []row{

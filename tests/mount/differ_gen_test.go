@@ -85,11 +85,11 @@ func differSequence(mix *differMix, seed uint64, evict bool) []differStep {
 	return g.steps
 }
 
-// differCloseAll closes every descriptor.
+// differCloseAll closes every descriptor and every mapping.
 func differCloseAll() (steps []differStep) {
 	for p := range differWorkers {
 		for s := range differSlots {
-			steps = append(steps, differStep{{P: p, Do: "close", S: s}})
+			steps = append(steps, differStep{{P: p, Do: "munmap", T: s}}, differStep{{P: p, Do: "close", S: s}})
 		}
 	}
 	return steps

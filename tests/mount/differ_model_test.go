@@ -21,7 +21,7 @@ import (
 //  2. O_TRUNC of a block makes a new file, which is private and has the name.
 //  3. So does O_TRUNC of a private file of another process. Of a temporary file that another process has open for
 //     writing it makes a new one, which has the name.
-//  4. A file that another process writes is private to that after its rename to the name of a block.
+//  4. After a rename to the name of a block nobody finds a file that another process writes, until that closes it.
 //  5. A writer that is killed before the commit leaves nothing.
 //
 // Where the rules leave open what happens, the model picks: each pick makes a
@@ -63,6 +63,7 @@ type modelFile struct {
 	mtime  int64
 	rule   differRule    // why it may differ from what ext4 has
 	maker  int           // the process whose last close commits it; none: it is everybody's
+	moved  bool          // another process has renamed it: its maker does not find it either
 	stable []modelStable // what it may be after a crash: as committed, or as synced since
 	dirty  bool          // changed since
 	silent int           // the process of whose close the kernel tells when no mapping is left; or none
@@ -236,8 +237,8 @@ func (m *model) print() string {
 			n = len(number)
 			number[f] = n
 			v := m.files[f]
-			fmt.Fprintf(&b, " {%d:%x %o %d %d %d %d %v %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
-				v.silent, v.late, v.stable, v.dirty)
+			fmt.Fprintf(&b, " {%d:%x %o %d %d %t %d %d %v %t}", len(v.data), crc32.ChecksumIEEE(v.data), v.mode, v.mtime, v.maker,
+				v.moved, v.silent, v.late, v.stable, v.dirty)
 		}
 		fmt.Fprintf(&b, " %d", n)
 	}

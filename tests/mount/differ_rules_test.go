@@ -30,10 +30,10 @@ func (m *model) see(p int, name string) int {
 	return f
 }
 
-// hides reports whether f is private to another process than p.
+// hides reports whether f is private, and not to p.
 func (m *model) hides(p, f int) bool {
-	maker := m.files[f].maker
-	return maker != none && maker != p && !(p < differWorkers && m.opened(f, p))
+	file := m.files[f]
+	return file.maker != none && (file.moved || file.maker != p && !(p < differWorkers && m.opened(f, p)))
 }
 
 func (m *model) open(op differOp) syscall.Errno {
@@ -181,7 +181,7 @@ func (m *model) closed(p, o int) {
 
 // settleFile makes a file everybody's.
 func (m *model) settleFile(f int) {
-	m.files[f].maker = none
+	m.files[f].maker, m.files[f].moved = none, false
 	m.files[f].keep()
 }
 
@@ -224,7 +224,7 @@ func (m *model) rename(op differOp) syscall.Errno {
 	switch {
 	case m.rules && !m.plain(op.B) && (private || m.plain(op.A)) && m.busy(f, op.P):
 		m.note(rulePrivate)
-		file.maker = 1 - op.P
+		file.maker, file.moved = 1-op.P, true
 	case private || m.plain(op.A) || !file.dirty:
 		m.settleFile(f)
 	default:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,68 +60,6 @@ func TestDiskNonblock(t *testing.T) {
 	wantErrno(t, "open of a miss with O_NONBLOCK", err, unix.ENOENT)
 }
 
-// TestDiskMemoryFullOfPins opens cold blocks while open handles hold all of the
-// memory: the answer is a miss or the block, at once, never a hang, and it is
-// counted; when the handles are gone, all is there (A17, A24).
-func TestDiskMemoryFullOfPins(t *testing.T) {
-	d := diskMount(t, harness.Options{MemorySize: "32MiB", Flags: []string{"--mount-write-timeout", "200ms"}})
-	blocks := numbered(d.Dir, 20, 4*mib)
-	all := paths(blocks)
-	for _, p := range all {
-		cold(t, d, map[string][]byte{p: blocks[p]})
-	}
-	noRoom := func() float64 {
-		n, _ := field(d.Status().Raw, []string{"counters", "promotion_no_room_blocks"}).(float64)
-		return n
-	}
-	before := noRoom()
-	var held []*file
-	var missed []string
-	within(t, "all opens have an answer", func() {
-		for _, p := range all {
-			f, err := tryOpen(t, p, unix.O_RDONLY, 0)
-			switch {
-			case err == nil:
-				held = append(held, f)
-			case err == unix.ENOENT:
-				missed = append(missed, p)
-			default:
-				t.Errorf("open %s: %s, want the block or ENOENT", filepath.Base(p), errnoName(err))
-			}
-		}
-	})
-	for i, f := range held {
-		buf := make([]byte, 4*mib)
-		n, err := unix.Pread(f.fd, buf, 0)
-		if err != nil || n != len(buf) {
-			t.Errorf("read of handle %d: %d, %v", i, n, err)
-		}
-	}
-	t.Logf("%d of %d opened, %d missed", len(held), len(all), len(missed))
-	if len(held) < 6 {
-		t.Errorf("%d handles of 4 MiB in 32 MiB, want at least 6", len(held))
-	}
-	if n := noRoom() - before; n != float64(len(missed)) {
-		t.Errorf("%d misses for want of memory, %v are counted", len(missed), n)
-	}
-	if used := d.Status().Tier(t, "memory").UsedBytes; used > 32*mib {
-		t.Errorf("memory: %d bytes used of 32 MiB", used)
-	}
-	for _, f := range held {
-		f.close()
-	}
-	// What was a miss has lost nothing.
-	for _, p := range all {
-		harness.Poll(t, filepath.Base(p)+" can be read", func() bool {
-			got, err := readWhole(p)
-			if err == nil {
-				sameBytes(t, filepath.Base(p), got, blocks[p])
-			}
-			return err == nil
-		})
-	}
-}
-
 // TestDiskBiggerThanStaging shows blocks above the staging area, above the slab
 // size and above what is left of memory: they work or are a clear miss (issue:
 // "blocks bigger than memory or staging"; B16).
@@ -172,37 +109,6 @@ func TestDiskSecondHit(t *testing.T) {
 	wantTier(t, p, "memory,disk")
 }
 
-// TestDiskDailyBudget shows --disk-daily-write-budget: not more than that goes
-// to disk in a day, also across a restart; the rest is counted; fsync may
-// exceed it.
-func TestDiskDailyBudget(t *testing.T) {
-	d := diskMount(t, harness.Options{Flags: []string{"--disk-daily-write-budget", "10MiB"}})
-	blocks := numbered(d.Path("a"), 30, mib)
-	writeAll(t, blocks)
-	waitDrained(t, d)
-	s := diskStatus(t, d)
-	if s.StoredBytes > 10*mib || s.Stored < 5 || s.SkippedBudget == 0 {
-		t.Errorf("30 MiB with a budget of 10 MiB: %d blocks, %d bytes stored, %d skipped", s.Stored, s.StoredBytes, s.SkippedBudget)
-	}
-	if text, _ := json.Marshal(d.Status().Raw["secondaries"]); !strings.Contains(strings.ToLower(string(text)), "budget") {
-		t.Errorf("the status does not speak of the budget: %s", text)
-	}
-	for _, end := range []func(){func() { d.Stop() }, func() { d.Kill() }} {
-		end()
-		d.Restart()
-		more := numbered(d.Path("b"), 10, mib)
-		writeAll(t, more)
-		waitDrained(t, d)
-		if got := diskStatus(t, d); got.StoredBytes > uint64(10*mib)-min(10*mib, s.StoredBytes)+mib {
-			t.Errorf("after a restart: %d more bytes stored, the budget of the day was used up", got.StoredBytes)
-		}
-	}
-	p := d.Path("must")
-	store(t, p, pattern(p, mib))
-	fsyncPath(t, p)
-	wantTier(t, p, "memory,disk")
-}
-
 // TestDiskTierSummary shows the tier log: one line a batch with all fields, which
 // add up to what was done (B7, B20, E15).
 func TestDiskTierSummary(t *testing.T) {
@@ -239,33 +145,4 @@ func TestDiskTierSummary(t *testing.T) {
 		}
 		return keys == 12 && bytes == 12*256*kib
 	})
-}
-
-// TestDiskGroupsApart stores one hash in several groups: each keeps its own bytes
-// on the way to disk and back (C1, C20).
-func TestDiskGroupsApart(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := make(map[string][]byte)
-	for g := range 4 {
-		for i := range 10 {
-			p := d.Path(fmt.Sprintf("group%d", g), hash64(i))
-			blocks[p] = pattern(p, 64*kib)
-		}
-	}
-	cold(t, d, blocks)
-	wantBlocks(t, blocks)
-	evictMemory(t, d)
-	var wrong atomic.Int64
-	all := paths(blocks)
-	parallel(8, func(w int) {
-		for i := w; i < len(all); i += 8 {
-			got, err := readWhole(all[i])
-			if err != nil || string(got) != string(blocks[all[i]]) {
-				wrong.Add(1)
-			}
-		}
-	})
-	if n := wrong.Load(); n > 0 {
-		t.Errorf("%d of %d blocks are wrong or missing", n, len(all))
-	}
 }

@@ -20,8 +20,6 @@ type plate struct {
 	dir    string
 	blocks map[string][]byte // by path below the mount
 	keys   []string          // sorted
-	// older is an index of an earlier clean stop, with other blocks.
-	older []byte
 }
 
 var damageOptions = harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB"}}
@@ -64,7 +62,6 @@ func makePlate(t *testing.T, parent string, crash bool) *plate {
 	waitOnDisk(t, d.Path("early"))
 	d.Restart()
 	p := &plate{dir: d.DiskDir, blocks: make(map[string][]byte)}
-	p.older = readAll(t, filepath.Join(d.DiskDir, "kvfs-index"))
 	unlink(t, d.Path("early"))
 	for _, base := range []int{1, 20_000, 70_000, 200_000} {
 		for i := range 8 {

@@ -49,30 +49,6 @@ func TestDiskEvictCommand(t *testing.T) {
 	}
 }
 
-// TestDiskEvictOnlyCopy shows that a block that only memory holds stays, is named
-// with the reason, and is lost with --force.
-func TestDiskEvictOnlyCopy(t *testing.T) {
-	d := diskMount(t, harness.Options{Flags: []string{"--disk-cascade", "off"}})
-	blocks := numbered(d.Dir, 4, 100_000)
-	writeAll(t, blocks)
-	stdout, stderr, _ := harness.Kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
-	if out := stdout + stderr; !strings.Contains(out, "only copy") {
-		t.Errorf("got %q, want the reason in it", out)
-	}
-	wantBlocks(t, blocks)
-	one := paths(blocks)[0]
-	_, stderr, code := harness.Kvfs(t, "evict", "--force", "--tier", "memory", one)
-	if code != 0 {
-		t.Errorf("with --force: exit code %d, %s", code, stderr)
-	}
-	wantAbsent(t, harness.Self(), one)
-	delete(blocks, one)
-	wantBlocks(t, blocks)
-	if got := diskStatus(t, d).Stored; got != 0 {
-		t.Errorf("--disk-cascade off: %d blocks stored", got)
-	}
-}
-
 // TestDiskEvictFromDisk shows that the only copy on disk stays too without
 // --force, and is gone for good with it.
 func TestDiskEvictFromDisk(t *testing.T) {

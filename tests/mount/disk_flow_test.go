@@ -67,24 +67,6 @@ func TestDiskCoalesced(t *testing.T) {
 	}
 }
 
-// TestDiskNoWait shows --promotion-timeout 0: an open does not wait for its block,
-// and is a miss until it has come (A15, A24).
-func TestDiskNoWait(t *testing.T) {
-	d := diskMount(t, harness.Options{Flags: []string{"--promotion-timeout", "0s"}})
-	p := coldOne(t, d, "x", 4*mib)
-	harness.Poll(t, "the block has come", func() bool {
-		got, err := readWhole(p)
-		if err != nil && err != unix.ENOENT {
-			t.Fatalf("open: %s, want success or ENOENT", errnoName(err))
-		}
-		if err == nil {
-			sameBytes(t, "x", got, pattern(p, 4*mib))
-		}
-		return err == nil
-	})
-	wantTier(t, p, "memory,disk")
-}
-
 // TestDiskStuck freezes the file system below the tier, so that writes do not come back. After --disk-stuck-timeout
 // the tier is offline and says why. Stores go on, and so do reads of blocks in memory. An fsync fails and does not
 // hang. The daemon ends once the writes do.
@@ -137,48 +119,4 @@ func TestDiskStuck(t *testing.T) {
 		t.Errorf("%d of %d blocks that fsync had confirmed are there again", found, len(first))
 	}
 	survey(t, second)
-}
-
-// TestDiskOneDeviceFails lets one of two devices fail. Its blocks are misses, those of the other device are there,
-// stores go on to the other device, and the status names the bad one.
-func TestDiskOneDeviceFails(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib})
-	bad := filepath.Join(l.Dir, "tier")
-	d := diskMount(t, harness.Options{
-		Disk: "128MiB", Flags: []string{"--disk", "path=" + bad + ",size=128MiB", "--disk-slab-size", "4MiB"},
-	})
-	blocks := numbered(d.Dir, 60, mib)
-	cold(t, d, blocks)
-	good := readImage(t, d.DiskDir)
-	if len(good.slots) == 0 || len(good.slots) == len(blocks) {
-		t.Fatalf("%d of %d blocks are on the good device, want some on each", len(good.slots), len(blocks))
-	}
-	l.Truncate(4 * mib)
-	within(t, "all reads have an answer", func() { survey(t, blocks) })
-	for _, s := range good.slots {
-		p := d.Path(s.key)
-		wantBytes(t, p, blocks[p])
-	}
-	s := d.Status().Tier(t, "disk")
-	t.Logf("state %s: %s; %+v", s.State, s.Reason, diskStatus(t, d))
-	if s.State == "offline" {
-		t.Errorf("the whole tier is offline: %s", s.Reason)
-	}
-	if io := diskStatus(t, d).IOErrors; io == 0 {
-		t.Error("no I/O error is counted")
-	}
-	more := numbered(d.Path("more"), 20, mib)
-	writeAll(t, more)
-	waitDrained(t, d)
-	stored := 0
-	for p := range more {
-		if tierOf(p) == "memory,disk" {
-			stored++
-		}
-	}
-	if stored < 5 {
-		t.Errorf("%d of 20 new blocks are on disk, the good device should take them", stored)
-	}
-	wantBlocks(t, more)
 }

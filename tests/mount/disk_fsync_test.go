@@ -127,22 +127,6 @@ func TestDiskFsyncRemoval(t *testing.T) {
 	wantBytes(t, d.Path("dir", "y"), pattern("y", mib))
 }
 
-// TestDiskFsyncMany shows that fsyncs of many blocks at once all return and all
-// hold.
-func TestDiskFsyncMany(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := numbered(d.Dir, 64, 200_000)
-	all := paths(blocks)
-	parallel(8, func(w int) {
-		for i := w; i < len(all); i += 8 {
-			store(t, all[i], blocks[all[i]])
-			fsyncPath(t, all[i])
-		}
-	})
-	crashAll(d)
-	wantBlocks(t, blocks)
-}
-
 // TestDiskFsyncOffline shows that an fsync that cannot keep its promise fails and does not hang, and that the block
 // is unharmed. The device cannot take new data because the file system below it is full.
 func TestDiskFsyncOffline(t *testing.T) {

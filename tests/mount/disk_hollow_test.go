@@ -3,7 +3,6 @@ package mount
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -233,24 +232,6 @@ func wantTree(t testing.TB, d *harness.Daemon, want []string) {
 	}
 }
 
-// TestDiskPinned shows what a pin means with a disk: the block leaves neither
-// memory by an eviction nor the disk, and the pin survives a restart.
-func TestDiskPinned(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	p := d.Path("x")
-	store(t, p, pattern(p, mib))
-	must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
-	waitOnDisk(t, p)
-	harness.Kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
-	wantTier(t, p, "memory,disk")
-	waitDrained(t, d)
-	d.Restart()
-	if got := getxattr(t, p, "user.kvfs.pinned"); got != "1" {
-		t.Errorf("pinned after a restart: got %q, want 1", got)
-	}
-	wantBytes(t, p, pattern(p, mib))
-}
-
 // TestDiskOpenWhileEvicted shows that handles and mappings keep their bytes when
 // the block is replaced, removed, or its memory copy asked to go, and that the
 // eviction says so (A9, A22).
@@ -292,18 +273,4 @@ func TestDiskEngineKilled(t *testing.T) {
 		return tierOf(p) == "disk"
 	})
 	wantBytes(t, p, pattern(p, mib))
-}
-
-// TestDiskRemovedDirectory shows that a tree of cold blocks that is removed is
-// gone from the disk too, also after a restart.
-func TestDiskRemovedDirectory(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := numbered(d.Path("a", "b"), 30, 65536)
-	cold(t, d, blocks)
-	must(t, "remove", os.RemoveAll(d.Path("a")))
-	harness.Poll(t, "the disk is empty", func() bool { return d.Status().Tier(t, "disk").Blocks == 0 })
-	d.Restart()
-	if got := listNames(t, d.Dir); len(got) != 0 {
-		t.Errorf("names after a restart: %q", got)
-	}
 }

@@ -118,25 +118,6 @@ func TestDiskDeviceFull(t *testing.T) {
 	wantBytes(t, d.Path("probe"), pattern(d.Path("probe"), mib))
 }
 
-// TestDiskLargerThanDevice gives the tier more than its file system has: it either
-// refuses with both figures, or uses what there is.
-func TestDiskLargerThanDevice(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	l := harness.MountLoop(t, harness.LoopOptions{SizeBytes: 64 * mib})
-	d := diskMount(t, harness.Options{Disk: "10GiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
-	blocks := numbered(d.Dir, 100, mib)
-	writeAll(t, blocks)
-	waitDrained(t, d)
-	wantBlocks(t, blocks)
-	s := diskStatus(t, d)
-	t.Logf("%+v", s)
-	if s.Stored == 0 {
-		t.Error("nothing was stored on the 64 MiB that there are")
-	}
-	d.Stop()
-	fsck(t, l.Dir, false, 0)
-}
-
 // TestDiskReadErrors cuts the device in two below a running tier. A block beyond the cut is a miss, or comes from
 // memory. It is never an error and never wrong. The tier reports the errors. The mount goes on, also after a restart.
 func TestDiskReadErrors(t *testing.T) {
@@ -180,32 +161,6 @@ func TestDiskReadErrors(t *testing.T) {
 		store(t, d.Path("last"), pattern("last", mib))
 		wantBytes(t, d.Path("last"), pattern("last", mib))
 	})
-}
-
-// TestDiskWriteErrors lets the device fail writes: stores go on in memory, and the
-// tier says so.
-func TestDiskWriteErrors(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	l, fill := failingDevice(t)
-	d := diskMount(t, harness.Options{Disk: "128MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
-	first := numbered(d.Path("first"), 10, 500_000)
-	cold(t, d, first)
-	fill()
-	second := numbered(d.Path("second"), 60, mib)
-	within(t, "stores and reads work on", func() {
-		writeAll(t, second)
-		wantBlocks(t, second)
-		survey(t, first)
-	})
-	harness.Poll(t, "the status says that the disk suffers", func() bool {
-		s := diskStatus(t, d)
-		return s.State != "online" || s.Reason != "" && s.IOErrors+s.CascadeFailed+s.CascadeSkipped+s.Evicted > 0
-	})
-	s := diskStatus(t, d)
-	t.Logf("status with failing writes: %+v", s)
-	wantBlocks(t, second)
-	within(t, "the daemon stops", func() { d.Stop() })
-	restartDamaged(t, d, func() { survey(t, first); survey(t, second) })
 }
 
 // restartDamaged starts a daemon on a damaged directory. It may refuse, with a

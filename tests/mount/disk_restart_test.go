@@ -143,24 +143,6 @@ func (tree *plantedTree) check(t *testing.T) {
 	}
 }
 
-// TestDiskDirectoryChanged shows that what is changed about a directory after its
-// blocks have gone to disk is kept too.
-func TestDiskDirectoryChanged(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := numbered(d.Path("a", "b"), 5, 10_000)
-	cold(t, d, blocks)
-	must(t, "chmod", unix.Chmod(d.Path("a"), 0o711))
-	must(t, "chmod", unix.Chmod(d.Path("a", "b"), 0o700))
-	waitDrained(t, d)
-	d.Restart()
-	for p, mode := range map[string]uint32{d.Path("a"): 0o711, d.Path("a", "b"): 0o700} {
-		if got := stat(t, p).Mode & 0o7777; got != mode {
-			t.Errorf("mode of %s after a restart: got %#o, want %#o", filepath.Base(p), got, mode)
-		}
-	}
-	wantBlocks(t, blocks)
-}
-
 // TestDiskRestartOtherMemory shows that the disk tier serves a daemon with less
 // memory than it holds, another slab size and another mount point.
 func TestDiskRestartOtherMemory(t *testing.T) {
@@ -179,28 +161,6 @@ func TestDiskRestartOtherMemory(t *testing.T) {
 		t.Errorf("memory: %d bytes of %d used", got.UsedBytes, got.CapacityBytes)
 	}
 	more := numbered(other.Path("more"), 20, 2*mib)
-	writeAll(t, more)
-	wantBlocks(t, more)
-}
-
-// TestDiskSmaller shows that a restart with a smaller capacity keeps to it:
-// some blocks go, the others are exact.
-func TestDiskSmaller(t *testing.T) {
-	d := diskMount(t, harness.Options{Disk: "128MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
-	blocks := numbered(d.Dir, 80, mib)
-	writeAll(t, blocks)
-	waitOnDisk(t, paths(blocks)...)
-	d.Stop()
-	d.RestartWith(harness.Options{Disk: "32MiB", MemorySize: "64MiB", Flags: []string{"--disk-slab-size", "4MiB"}})
-	found := survey(t, blocks)
-	harness.Poll(t, "the disk tier is within its capacity", func() bool {
-		s := d.Status().Tier(t, "disk")
-		return s.UsedBytes <= 32*mib && s.CapacityBytes == 32*mib
-	})
-	if found == 0 {
-		t.Error("nothing is left of 80 MiB in 32 MiB")
-	}
-	more := numbered(d.Path("more"), 10, mib)
 	writeAll(t, more)
 	wantBlocks(t, more)
 }

@@ -96,15 +96,6 @@ func shmDir(t *testing.T) string {
 	return dir
 }
 
-// TestDiskMadeDirectory shows that the directory itself need not exist.
-func TestDiskMadeDirectory(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	dir := filepath.Join(harness.NewDiskDir(t, nil), "new")
-	d := diskMount(t, harness.Options{DiskDir: dir})
-	p := coldOne(t, d, "x", 100_000)
-	wantBytes(t, p, pattern(p, 100_000))
-}
-
 // TestDiskOwnedByAnother starts a daemon that is not root on a directory of
 // another user.
 func TestDiskOwnedByAnother(t *testing.T) {

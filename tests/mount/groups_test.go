@@ -25,7 +25,7 @@ func TestGroups(t *testing.T) {
 	d := harness.Mount(t, harness.Options{
 		MemorySize: "64MiB",
 		Config:     groupsConfig,
-		Flags:      []string{"--mount-write-timeout", "100ms"},
+		Flags:      []string{"--mount-write-timeout", "100ms", "--memory-burst-gap", "0s"},
 	})
 	mkdir(t, d.Path("pool"))
 	mkdir(t, d.Path("cache"))

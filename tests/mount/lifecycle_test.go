@@ -225,8 +225,7 @@ func TestSplicePages(t *testing.T) {
 // order. With -short it runs them on the mount that differs most.
 func TestMatrix(t *testing.T) {
 	harness.KvfsOnly(t, "mount options")
-	rows := slices.Concat(lookupRows, renameRows, unlinkRows, openRows, rwRows, inPlaceRows, rawRows, mapRows,
-		sizeRows, timeRows, commitRows, killRows)
+	rows := slices.Concat(lookupRows, renameRows, openRows, rwRows, inPlaceRows, rawRows, mapRows, sizeRows, timeRows)
 	mounts := []struct {
 		name  string
 		flags []string

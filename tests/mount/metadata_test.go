@@ -36,36 +36,6 @@ func wantTime(t testing.TB, what string, got, want unix.Timespec) {
 }
 
 var sizeRows = []row{
-	{"P0 st_size is exact from close and from rename on (all)", func(t *testing.T, e *env) {
-		for _, n := range []int{0, 1, 4095, 4097, mib + 28, 5*mib - 1} {
-			p := e.path(fmt.Sprint(n))
-			f := open(t, p, unix.O_WRONLY|unix.O_CREAT, 0o644)
-			if n > 0 {
-				f.write(pattern(p, n))
-			}
-			f.wantSize(int64(n))
-			f.close()
-			wantSize(t, p, int64(n))
-			if st, err := e.process().Stat(p); err != nil || st.Size != int64(n) {
-				t.Errorf("other process: size %d, %v, want %d", st.Size, err, n)
-			}
-			rename(t, p, p+"r")
-			wantSize(t, p+"r", int64(n))
-		}
-	}},
-	{"P0 the writer's fstat follows each write (ftell, fseek END)", func(t *testing.T, e *env) {
-		f := open(t, e.path("x"), unix.O_RDWR|unix.O_CREAT, 0o644)
-		g := open(t, e.path("x"), unix.O_RDONLY, 0)
-		for i := range 5 {
-			f.write(pattern("x", 100000))
-			f.wantSize(int64(i+1) * 100000)
-			g.wantSize(int64(i+1) * 100000)
-			wantSize(t, e.path("x"), int64(i+1)*100000)
-			f.seek(0, unix.SEEK_END, int64(i+1)*100000)
-		}
-		f.pwrite([]byte("x"), 2*mib)
-		f.wantSize(2*mib + 1)
-	}},
 	{"P0 st_blocks and st_blksize are sane, nlink is 1 (stdio, du)", func(t *testing.T, e *env) {
 		store(t, e.path("x"), pattern("x", mib))
 		st := stat(t, e.path("x"))
@@ -82,76 +52,9 @@ var sizeRows = []row{
 			t.Errorf("st_blksize: got %d, want 128 KiB to 1 MiB", st.Blksize)
 		}
 	}},
-	{"P0 the inode number stays while a handle is open (kernel)", func(t *testing.T, e *env) {
-		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
-		ino := f.stat().Ino
-		check := func(step string) {
-			t.Helper()
-			if got := f.stat().Ino; got != ino {
-				t.Errorf("after %s: inode %d, want %d", step, got, ino)
-			}
-		}
-		f.write(pattern("x", mib))
-		check("write")
-		rename(t, e.path("x.tmp"), e.path("x"))
-		check("rename")
-		if st := stat(t, e.path("x")); st.Ino != ino {
-			t.Errorf("by name after rename: inode %d, want %d", st.Ino, ino)
-		}
-		store(t, e.path("x"), pattern("y", mib))
-		check("replace")
-		if st := stat(t, e.path("x")); st.Ino == ino {
-			t.Errorf("the new file has the inode of the open old one")
-		}
-		unlink(t, e.path("x"))
-		check("unlink")
-	}},
-	{"P0 distinct files have distinct inode numbers, fstat and readdir agree (find, du)", func(t *testing.T, e *env) {
-		seen := map[uint64]string{}
-		for i := range 500 {
-			p := e.path(fmt.Sprint(i))
-			put(t, p, nil)
-			st := stat(t, p)
-			if old, ok := seen[st.Ino]; ok {
-				t.Fatalf("inode %d: %s and %s", st.Ino, old, p)
-			}
-			seen[st.Ino] = p
-		}
-	}},
 }
 
 var timeRows = []row{
-	{"P0 rename leaves mtime alone (SGLang restart order)", func(t *testing.T, e *env) {
-		put(t, e.path("x.tmp"), pattern("x", 1000))
-		before := stat(t, e.path("x.tmp")).Mtim
-		rename(t, e.path("x.tmp"), e.path("x"))
-		wantTime(t, "mtime", stat(t, e.path("x")).Mtim, before)
-		setTimes(t, e.path("x"), older, older)
-		rename(t, e.path("x"), e.path("y"))
-		wantTime(t, "mtime", stat(t, e.path("y")).Mtim, older)
-		st, err := e.process().Stat(e.path("y"))
-		must(t, "stat", err)
-		wantTime(t, "mtime in another process", st.Mtim, older)
-	}},
-	{"P0 order by mtime is order of store (SGLang, NIXL cleaner)", func(t *testing.T, e *env) {
-		var last unix.Timespec
-		for i := range 100 {
-			p := e.path(fmt.Sprint(i))
-			store(t, p, pattern(p, 5000))
-			m := stat(t, p).Mtim
-			if m.Nano() < last.Nano() {
-				t.Errorf("block %d: mtime %v before that of the block stored earlier, %v", i, m, last)
-			}
-			last = m
-		}
-		for i, prev := 1, stat(t, e.path("0")).Mtim; i < 100; i++ {
-			m := stat(t, e.path(fmt.Sprint(i))).Mtim
-			if m.Nano() < prev.Nano() {
-				t.Errorf("later: block %d is older than its predecessor", i)
-			}
-			prev = m
-		}
-	}},
 	{"P0 mtime is near the clock after a write, and moves with a rewrite (all)", func(t *testing.T, e *env) {
 		put(t, e.path("x"), []byte("x"))
 		setTimes(t, e.path("x"), older, older)
@@ -210,40 +113,9 @@ var timeRows = []row{
 			wantTime(t, "mtime", stat(t, p).Mtim, older)
 		}
 	}},
-	{"P1 ctime moves with chmod, rename and write (POSIX)", func(t *testing.T, e *env) {
-		store(t, e.path("x"), []byte("x"))
-		before := stat(t, e.path("x")).Ctim
-		must(t, "chmod", unix.Chmod(e.path("x"), 0o600))
-		if after := stat(t, e.path("x")).Ctim; after.Nano() < before.Nano() || after.Sec < 1_700_000_000 {
-			t.Errorf("ctime: %v after %v", after, before)
-		}
-	}},
 }
 
 var ownerRows = []row{
-	{"P0 st_mode as created, under the umask; chmod (0600 temporaries)", func(t *testing.T, e *env) {
-		for _, mode := range []uint32{0o600, 0o644, 0o666, 0o640, 0o400} {
-			p := e.path(fmt.Sprintf("%o", mode))
-			f := open(t, p, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
-			f.write([]byte("x"))
-			f.close()
-			if got, want := stat(t, p).Mode, unix.S_IFREG|mode&^0o022; got != want {
-				t.Errorf("created with %#o: got %#o, want %#o", mode, got, want)
-			}
-		}
-		must(t, "chmod", again(func() error { return unix.Chmod(e.path("600"), 0o644) }))
-		if st, err := e.process().Stat(e.path("600")); err != nil || st.Mode != unix.S_IFREG|0o644 {
-			t.Errorf("after chmod: %#o, %v", st.Mode, err)
-		}
-		rename(t, e.path("640"), e.path("r"))
-		if got := stat(t, e.path("r")).Mode; got != unix.S_IFREG|0o640 {
-			t.Errorf("after rename: %#o", got)
-		}
-		put(t, e.path("r"), []byte("rewritten"))
-		if got := stat(t, e.path("r")).Mode; got != unix.S_IFREG|0o640 {
-			t.Errorf("after a rewrite: %#o", got)
-		}
-	}},
 	{"P0 the creating user owns; others are refused by mode (engines under several users)", func(t *testing.T, e *env) {
 		needRoot(t)
 		must(t, "chmod", unix.Chmod(e.dir, 0o777))
@@ -269,17 +141,6 @@ var ownerRows = []row{
 		alice.Close(fd)
 		must(t, "chown", again(func() error { return unix.Chown(e.path("a"), 23002, 23002) }))
 		wantSeen(t, bob, e.path("a"), []byte("alice"))
-	}},
-	{"P1 access(2) follows the mode bits (POSIX)", func(t *testing.T, e *env) {
-		needRoot(t)
-		put(t, e.path("x"), []byte("x"))
-		must(t, "chmod", unix.Chmod(e.path("x"), 0o744))
-		a := harness.NewActor(t, &harness.User{UID: 23003, GID: 23003})
-		wantErrno(t, "F_OK", a.Access(e.path("x"), unix.F_OK), nil)
-		wantErrno(t, "R_OK", a.Access(e.path("x"), unix.R_OK), nil)
-		wantErrno(t, "W_OK", a.Access(e.path("x"), unix.W_OK), unix.EACCES)
-		wantErrno(t, "X_OK", a.Access(e.path("x"), unix.X_OK), unix.EACCES)
-		wantErrno(t, "X_OK of root", harness.Self().Access(e.path("x"), unix.X_OK), nil)
 	}},
 }
 

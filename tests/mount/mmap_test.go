@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kvfs/kvfs/tests/harness"
 )
 
 func mapFile(t testing.TB, f *file, n, prot, flags int) []byte {
@@ -39,30 +37,6 @@ var mapRows = []row{
 		if a[0] != want[0] {
 			t.Error("a write to a private mapping shows in another mapping")
 		}
-	}},
-	{"P0 a mapping keeps the old bytes when the block is replaced (safetensors)", func(t *testing.T, e *env) {
-		store(t, e.path("x"), pattern("old", 2*mib))
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		m := mapFile(t, f, 2*mib, unix.PROT_READ, unix.MAP_PRIVATE)
-		f.close()
-		store(t, e.path("x"), pattern("new", 2*mib))
-		put(t, e.path("x"), pattern("newer", mib))
-		sameBytes(t, "mapping", m, pattern("old", 2*mib))
-		wantBytes(t, e.path("x"), pattern("newer", mib))
-	}},
-	{"P1 mmap MAP_PRIVATE|MAP_POPULATE (LMCache GDS)", func(t *testing.T, e *env) {
-		want := pattern("x", 4*mib)
-		store(t, e.path("x"), want)
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		m := mapFile(t, f, len(want), unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_POPULATE)
-		sameBytes(t, "mapping", m, want)
-	}},
-	{"P1 mmap of an O_DIRECT handle (NIXL)", func(t *testing.T, e *env) {
-		want := pattern("x", mib)
-		store(t, e.path("x"), want)
-		f := open(t, e.path("x"), unix.O_RDONLY|unix.O_DIRECT, 0)
-		sameBytes(t, "mapping", mapFile(t, f, mib, unix.PROT_READ, unix.MAP_SHARED), want)
-		sameBytes(t, "read", f.read(mib), want)
 	}},
 	{"P1 mmap MAP_SHARED for writing reaches the block (LMCache GDS)", func(t *testing.T, e *env) {
 		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)
@@ -113,31 +87,9 @@ var mapRows = []row{
 			}
 		}
 	}},
-	{"P1 MAP_SHARED writes without msync, unmapped before close (LMCache GDS)", func(t *testing.T, e *env) {
-		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)
-		f.truncate(mib)
-		m, err := unix.Mmap(f.fd, 0, mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		must(t, "mmap", err)
-		copy(m, pattern("x", mib))
-		must(t, "munmap", unix.Munmap(m))
-		f.close()
-		rename(t, e.path("x.tmp"), e.path("x"))
-		wantSeen(t, e.process(), e.path("x"), pattern("x", mib))
-	}},
 }
 
 var kernelRows = []row{
-	{"P1 Linux AIO: 64 writes and reads in flight on an O_DIRECT handle (NIXL)", func(t *testing.T, e *env) {
-		const each, count = 128 * kib, 64
-		f := open(t, e.path("pool"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT, 0o644)
-		src := aligned(t, pattern("aio", each*count))
-		dst := aligned(t, make([]byte, len(src)))
-		submit(t, f.fd, aioPwrite, src, each)
-		submit(t, f.fd, aioPread, dst, each)
-		sameBytes(t, "aio", dst, src)
-		f.close()
-		wantSeen(t, e.process(), e.path("pool"), src)
-	}},
 	{"P2 copy_file_range inside the mount works or fails cleanly (cp)", func(t *testing.T, e *env) {
 		want := pattern("x", 3*mib+5)
 		store(t, e.path("x"), want)
@@ -195,14 +147,6 @@ var kernelRows = []row{
 		out.close()
 		wantSeen(t, e.process(), e.path("y"), want)
 	}},
-	{"P1 posix_fadvise and readahead are taken (loaders)", func(t *testing.T, e *env) {
-		store(t, e.path("x"), pattern("x", mib))
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		for _, advice := range []int{unix.FADV_SEQUENTIAL, unix.FADV_WILLNEED, unix.FADV_DONTNEED} {
-			must(t, "fadvise", unix.Fadvise(f.fd, 0, mib, advice))
-		}
-		sameBytes(t, "after DONTNEED", f.read(mib), pattern("x", mib))
-	}},
 }
 
 func sendAll(t testing.TB, out, in, n int) {
@@ -217,54 +161,4 @@ func sendAll(t testing.TB, out, in, n int) {
 		}
 		n -= m
 	}
-}
-
-var lockRows = []row{
-	{"P1 flock excludes across processes and ends with the process (ExampleHiddenStates, Mooncake)", func(t *testing.T, e *env) {
-		p := e.path("x.lock")
-		put(t, p, nil)
-		f := open(t, p, unix.O_RDWR, 0)
-		must(t, "LOCK_EX", unix.Flock(f.fd, unix.LOCK_EX))
-		other := harness.NewActor(t, nil)
-		fd, err := other.Open(p, unix.O_RDWR, 0)
-		must(t, "open", err)
-		wantErrno(t, "LOCK_SH against LOCK_EX", other.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-		must(t, "to LOCK_SH", unix.Flock(f.fd, unix.LOCK_SH))
-		wantErrno(t, "LOCK_SH beside LOCK_SH", other.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), nil)
-		wantErrno(t, "LOCK_EX against LOCK_SH", unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
-		other.Kill()
-		must(t, "LOCK_EX after the other's end", again(func() error { return unix.Flock(f.fd, unix.LOCK_EX) }))
-		f.close()
-	}},
-	{"P1 a reader blocks in LOCK_SH until the writer unlocks (ExampleHiddenStates)", func(t *testing.T, e *env) {
-		p := e.path("x.lock")
-		put(t, p, nil)
-		f := open(t, p, unix.O_RDWR, 0)
-		must(t, "LOCK_EX", unix.Flock(f.fd, unix.LOCK_EX))
-		fd, err := e.process().Open(p, unix.O_RDWR, 0)
-		must(t, "open", err)
-		locked := make(chan error, 1)
-		go func() { locked <- e.process().Flock(fd, unix.LOCK_SH) }()
-		store(t, e.path("x"), pattern("x", mib))
-		select {
-		case err := <-locked:
-			t.Fatalf("LOCK_SH came through a LOCK_EX: %v", err)
-		default:
-		}
-		must(t, "LOCK_UN", unix.Flock(f.fd, unix.LOCK_UN))
-		must(t, "LOCK_SH", <-locked)
-		wantSeen(t, e.process(), e.path("x"), pattern("x", mib))
-	}},
-	{"P1 POSIX record locks exclude across processes (SQLite-like users)", func(t *testing.T, e *env) {
-		put(t, e.path("x"), []byte("x"))
-		f := open(t, e.path("x"), unix.O_RDWR, 0)
-		lk := unix.Flock_t{Type: unix.F_WRLCK}
-		must(t, "F_SETLK", unix.FcntlFlock(uintptr(f.fd), unix.F_SETLK, &lk))
-		fd, err := e.process().Open(e.path("x"), unix.O_RDWR, 0)
-		must(t, "open", err)
-		wantErrno(t, "F_SETLK against it", e.process().SetLock(fd, unix.F_WRLCK), unix.EAGAIN, unix.EACCES)
-		lk.Type = unix.F_UNLCK
-		must(t, "unlock", unix.FcntlFlock(uintptr(f.fd), unix.F_SETLK, &lk))
-		wantErrno(t, "F_SETLK after it", e.process().SetLock(fd, unix.F_WRLCK), nil)
-	}},
 }

@@ -54,62 +54,6 @@ var nameRows = []row{
 			must(t, "rmdir", unix.Rmdir(e.path(name)))
 		}
 	}},
-	{"P0 all 253 single bytes as names (llama.cpp)", func(t *testing.T, e *env) {
-		var want []string
-		for b := 1; b < 256; b++ {
-			if b == '/' || b == '.' {
-				continue
-			}
-			name := string([]byte{byte(b)})
-			want = append(want, name)
-			put(t, e.path(name), []byte{byte(b)})
-		}
-		if got := listNames(t, e.dir); !slices.Equal(got, want) {
-			t.Errorf("names: got %q, want %q", got, want)
-		}
-		for _, name := range want {
-			wantBytes(t, e.path(name), []byte(name))
-		}
-	}},
-	{"P0 a temporary and a final name of 255 bytes (SGLang)", func(t *testing.T, e *env) {
-		final := strings.Repeat("f", 255)
-		tmp := strings.Repeat("f", 200) + ".tmp.123.456." + strings.Repeat("a", 42)
-		put(t, e.path(tmp), pattern("f", mib))
-		rename(t, e.path(tmp), e.path(final))
-		wantSeen(t, e.process(), e.path(final), pattern("f", mib))
-	}},
-	{"P0 names of 256 bytes: ENAMETOOLONG (POSIX)", func(t *testing.T, e *env) {
-		long := e.path(strings.Repeat("n", 256))
-		var st unix.Stat_t
-		wantErrno(t, "stat", unix.Stat(long, &st), unix.ENAMETOOLONG)
-		_, err := tryOpen(t, long, unix.O_CREAT|unix.O_WRONLY, 0o644)
-		wantErrno(t, "create", err, unix.ENAMETOOLONG)
-		wantErrno(t, "mkdir", unix.Mkdir(long, 0o755), unix.ENAMETOOLONG)
-		put(t, e.path("short"), nil)
-		wantErrno(t, "rename", unix.Rename(e.path("short"), long), unix.ENAMETOOLONG)
-		wantBytes(t, e.path("short"), nil)
-	}},
-	{"P1 paths of thousands of bytes (POSIX)", func(t *testing.T, e *env) {
-		dir := e.dir
-		for len(dir) < 3600 {
-			dir += "/" + strings.Repeat("d", 200)
-			mkdir(t, dir)
-		}
-		store(t, dir+"/block", pattern("deep", 100))
-		wantSeen(t, e.process(), dir+"/block", pattern("deep", 100))
-	}},
-	{"P0 small files that are not blocks, 0 bytes to 64 KiB (vLLM, llm-d, GDS)", func(t *testing.T, e *env) {
-		sizes := map[string]int{"config.json": 250, ".metadata": 4096, "x.lock": 0, "probe": 4096, "index": 64 * kib}
-		for name, n := range sizes {
-			put(t, e.path(name), pattern(name, n))
-		}
-		for name, n := range sizes {
-			wantBytes(t, e.path(name), pattern(name, n))
-			wantSeen(t, e.process(), e.path(name), pattern(name, n))
-		}
-		put(t, e.path("config.json"), pattern("config 2", 300))
-		wantSeen(t, e.process(), e.path("config.json"), pattern("config 2", 300))
-	}},
 }
 
 var otherNameRows = []row{
@@ -140,43 +84,6 @@ var otherNameRows = []row{
 			t.Errorf("its names: got %q, want status among them", names)
 		}
 		put(t, e.path(".kvfs"), []byte("below the root it is a name like any other"))
-	}},
-	{"P1 .kvfs/status has version, paths and the memory tier (kvfs)", func(t *testing.T, e *env) {
-		harness.KvfsOnly(t, "control directory")
-		s := e.d.Status()
-		if s.Version == "" || s.Mount.ReadPath == "" || s.Mount.WritePath == "" {
-			t.Errorf("version %q, read path %q, write path %q: none may be empty", s.Version, s.Mount.ReadPath, s.Mount.WritePath)
-		}
-		if len(s.Tiers) != 1 || s.Tiers[0].Type != "memory" || s.Tiers[0].CapacityBytes != 256*mib || s.Tiers[0].State != "online" {
-			t.Errorf("tiers: got %+v, want one, memory, 256 MiB, online", s.Tiers)
-		}
-	}},
-	{"P2 symlink works or fails cleanly (vLLM's own unit test)", func(t *testing.T, e *env) {
-		put(t, e.path("target"), []byte("target"))
-		err := unix.Symlink("target", e.path("link"))
-		wantErrno(t, "symlink", err, nil, unix.EPERM, unix.ENOTSUP, unix.ENOSYS)
-		if err != nil {
-			wantAbsent(t, e.process(), e.path("link"))
-			return
-		}
-		buf := make([]byte, 100)
-		if n, err := unix.Readlink(e.path("link"), buf); err != nil || string(buf[:n]) != "target" {
-			t.Errorf("readlink: got %q, %v", buf[:max(n, 0)], err)
-		}
-		wantBytes(t, e.path("link"), []byte("target"))
-		_, err = tryOpen(t, e.path("link"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
-		wantErrno(t, "open with O_NOFOLLOW", err, unix.ELOOP)
-	}},
-	{"P2 link works or fails cleanly (nobody)", func(t *testing.T, e *env) {
-		put(t, e.path("target"), []byte("target"))
-		err := unix.Link(e.path("target"), e.path("link"))
-		wantErrno(t, "link", err, nil, unix.EPERM, unix.ENOTSUP, unix.ENOSYS)
-		if err != nil {
-			wantAbsent(t, e.process(), e.path("link"))
-		} else {
-			wantBytes(t, e.path("link"), []byte("target"))
-		}
-		wantBytes(t, e.path("target"), []byte("target"))
 	}},
 	{"P2 FIFO, socket and device nodes work or fail cleanly (nobody)", func(t *testing.T, e *env) {
 		for _, kind := range []uint32{unix.S_IFIFO, unix.S_IFSOCK, unix.S_IFCHR} {

@@ -146,21 +146,6 @@ func (f *file) close() {
 	}
 }
 
-func (f *file) dup() *file {
-	f.t.Helper()
-	fd, err := unix.FcntlInt(uintptr(f.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		f.t.Fatalf("dup: %v", err)
-	}
-	g := &file{t: f.t, fd: fd}
-	f.t.Cleanup(func() {
-		if !g.closed {
-			unix.Close(g.fd)
-		}
-	})
-	return g
-}
-
 // write is one write(2); a short one fails the test.
 func (f *file) write(p []byte) {
 	f.t.Helper()

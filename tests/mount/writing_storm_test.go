@@ -411,26 +411,6 @@ var stormActs = []act{
 		wantAbsent(t, s.process(), dir)
 		s.wantFreed(before.UsedBytes, before.PinnedBytes, fds)
 	}},
-	{"mv by another process finds what was closed, while others write", func(t *testing.T, s *stage) {
-		n := 200 * int(max(1, 2*stormTime(t).Seconds()))
-		out, _ := s.script(fmt.Sprintf(`f() { for i in $(seq %d); do sh -c "echo $i > $1.tmp"; mv $1.tmp $1 || echo failed; read -r x < $1; [ "$x" = $i ] || echo "$1 $i: $x"; done; }; f a & f b & f c & wait`, n))
-		if out != "" {
-			t.Errorf("got %.500q", out)
-		}
-		t.Logf("%d times each", n)
-	}},
-	{"two shells write one temporary name: nothing is left", func(t *testing.T, s *stage) {
-		s = s.own()
-		must(t, "warm up", s.process().WriteFile(s.path("warm.tmp"), stormBlock))
-		must(t, "warm up", s.process().Unlink(s.path("warm.tmp")))
-		before := s.status().Tier(t, "memory")
-		fds := descriptors(t, s.d)
-		out, _ := s.script(`mkdir dir; f() { for i in {1..60}; do sh -c "head -c 50000 /dev/zero > dir/w.tmp" || echo failed; done; }; f & f & f & wait; rm -rf dir && echo removed`)
-		if out != "removed\n" {
-			t.Errorf("got %q", out)
-		}
-		s.wantFreed(before.UsedBytes, before.PinnedBytes, fds)
-	}},
 }
 
 // wantFreed fails unless the mount comes to hold no more than before. Descriptors of a few requests

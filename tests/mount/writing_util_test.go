@@ -2,7 +2,6 @@ package mount
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +17,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// The tests of writing_*_test.go are the five rules of writing, each by separate processes and on
-// each kind of mount: the kernel passes bytes through or the daemon serves them; memory alone, or
-// an SSD below a memory that is smaller than the data; as root and as another user.
+// The tests of writing_*_test.go run on two kinds of mount, which differ in everything: the kernel passes bytes through or
+// the daemon serves them; memory alone, or an SSD below a memory that is smaller than the data.
 
 // writingConfig has a pinned group, pool.
 const writingConfig = `
@@ -30,17 +28,12 @@ groups:
     quota: 16MiB
 `
 
-// writingMemory is the memory of a mount with an SSD.
-const writingMemory = 32 * mib
-
-// stages are the kinds of mount. Those of TestWritingNonRootInside have no passthrough either way.
+// stages are the kinds of mount.
 var stages = []struct {
 	name string
 	opts harness.Options
 }{
 	{"memory", harness.Options{MemorySize: "64MiB", Config: writingConfig}},
-	{"memory, no passthrough", harness.Options{MemorySize: "64MiB", Config: writingConfig, Flags: []string{"--memory-passthrough", "off"}}},
-	{"SSD", harness.Options{MemorySize: "32MiB", Disk: "256MiB", Config: writingConfig}},
 	{"SSD, no passthrough", harness.Options{MemorySize: "32MiB", Disk: "256MiB", Config: writingConfig, Flags: []string{"--memory-passthrough", "off"}}},
 }
 
@@ -52,8 +45,7 @@ type stage struct {
 	dir  string
 	ssd  bool
 
-	other  *harness.Actor // see process
-	writer *harness.Actor
+	other *harness.Actor // see process
 }
 
 // act is one test that runs on each stage.
@@ -112,35 +104,6 @@ func (s *stage) own(flags ...string) *stage {
 	return own
 }
 
-// flood stores twice as many bytes as memory takes: everything that may be evicted is. It ends with the
-// names of this flood removed.
-func (s *stage) flood() {
-	s.t.Helper()
-	a := s.process()
-	block := make([]byte, 4*mib)
-	n := 2 * writingMemory / len(block)
-	if !s.ssd {
-		n *= 2
-	}
-	for i := range n {
-		p := s.d.Path(fmt.Sprintf("flood%d", i))
-		must(s.t, "flood", a.WriteFile(p+".tmp", block))
-		must(s.t, "flood", a.Rename(p+".tmp", p))
-	}
-	for i := range n {
-		err := a.Unlink(s.d.Path(fmt.Sprintf("flood%d", i)))
-		wantErrno(s.t, "remove what flooded", err, nil, unix.ENOENT)
-	}
-}
-
-// squeeze evicts blocks that an SSD also holds and that no process has open.
-func (s *stage) squeeze() {
-	s.t.Helper()
-	if s.ssd {
-		s.flood()
-	}
-}
-
 // status returns the status of the mount, read by its user.
 func (s *stage) status() harness.Status {
 	s.t.Helper()
@@ -149,16 +112,6 @@ func (s *stage) status() harness.Status {
 	var st harness.Status
 	must(s.t, "parse status", json.Unmarshal(b, &st))
 	return st
-}
-
-// restart kills the daemon and starts it again, with its memory or without.
-func (s *stage) restart(keepMemory bool) {
-	s.t.Helper()
-	s.d.Kill()
-	if !keepMemory {
-		s.d.DropMemory()
-	}
-	s.d.Restart()
 }
 
 // open opens path in a, or fails the test.
@@ -201,19 +154,6 @@ func (s *stage) fino(a *harness.Actor, fd int) uint64 {
 	return st.Ino
 }
 
-// readsAs fails unless the descriptor's size and bytes are want.
-func (s *stage) readsAs(what string, a *harness.Actor, fd int, want []byte) {
-	s.t.Helper()
-	st, err := a.Fstat(fd)
-	must(s.t, what+": fstat", err)
-	if st.Size != int64(len(want)) {
-		s.t.Errorf("%s: fstat size %d, want %d", what, st.Size, len(want))
-	}
-	got, err := a.Pread(fd, len(want)+1, 0)
-	must(s.t, what+": pread", err)
-	sameBytes(s.t, what, got, want)
-}
-
 // wantNoBytes fails unless path is an empty file or none for a.
 func wantNoBytes(t testing.TB, when string, a *harness.Actor, path string) {
 	t.Helper()
@@ -229,16 +169,6 @@ func wantNoBytes(t testing.TB, when string, a *harness.Actor, path string) {
 	} else if len(b) != 0 {
 		t.Errorf("%s: another process reads %d bytes before the commit", when, len(b))
 	}
-}
-
-// patched returns p with q at off.
-func patched(p, q []byte, off int) []byte {
-	b := bytes.Clone(p)
-	if n := off + len(q); n > len(b) {
-		b = append(b, make([]byte, n-len(b))...)
-	}
-	copy(b[off:], q)
-	return b
 }
 
 // shell is a process of sh that runs scripts one after the other.

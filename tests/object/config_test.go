@@ -24,21 +24,6 @@ func wantNoSecret(t testing.TB, where, text string) {
 	}
 }
 
-// TestBucketNames shows that a bucket that S3 cannot have is refused before anything asks for it.
-func TestBucketNames(t *testing.T) {
-	harness.KvfsOnly(t, "a tier on object storage")
-	for name, fits := range map[string]bool{
-		"a": false, "ab": false, "abc": true, strings.Repeat("a", 63): true, strings.Repeat("a", 64): false, "A-bucket": false, "under_score": false,
-		"a..b": false, "-abc": false, "abc-": false, "abc.": false, "10.0.0.1": false, "10.0.0.1a": true, "xn--abc": false, "abc-s3alias": false,
-		"kv.cache-1": true, "abc--x-s3": false,
-	} {
-		_, said, code := harness.Kvfs(t, "config", "check", "--object", "url=s3://"+name+"/a,endpoint=http://127.0.0.1:1")
-		if fits != (code == 0) || !fits && (code != 3 || !strings.Contains(said, "S3 has no bucket")) {
-			t.Errorf("bucket %q: exit code %d\n%s", name, code, said)
-		}
-	}
-}
-
 // metadataService starts a service that gives the access key to those who ask, and returns its address.
 func metadataService(t testing.TB) string {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -131,6 +130,7 @@ func outage(t *testing.T, d *harness.Daemon, fail, heal func()) {
 	again := numbered("again", 3, 300_000)
 	storeAll(t, d, again)
 	waitStored(t, d, again)
+	waitStored(t, d, fresh) // what it missed
 }
 
 // always returns a script that does the same to each request.
@@ -172,48 +172,4 @@ func TestFlippedBits(t *testing.T) {
 	p.Script(always(s3test.Fault{}))
 	verify(t, s)
 	survey(t, other, late)
-}
-
-// TestForeign shows that foreign objects below the prefix and a damaged pack do no harm: the other blocks are there, the
-// damaged ones are misses, and nothing foreign is touched (G6).
-func TestForeign(t *testing.T) {
-	s := s3test.Start(t, s3test.Options{})
-	d := mount(t, s.URL, "", harness.Options{})
-	good, bad := numbered("good", 5, 100_000), numbered("bad", 5, 100_000)
-	storeAll(t, d, good)
-	waitStored(t, d, good)
-	before := packs(s)
-	storeAll(t, d, bad)
-	waitStored(t, d, bad)
-	d.Stop()
-	seen := strings.Join(before, " ")
-	for i, name := range packs(s) {
-		if strings.Contains(seen, name) {
-			continue
-		}
-		damage(s, name, func(b []byte) {
-			b[5000+i] ^= 4 // data of its first block
-			if i%2 == 0 {
-				b[len(b)-20] ^= 4 // its index or footer
-			}
-		})
-	}
-	foreign := []string{"README", "0-0-0.pack", "ffffffffffffffff-ffffffffffffffff-00000001.pack", "zzz.tomb", "sub/x.pack"}
-	for _, name := range foreign {
-		s.Put(prefix+"/"+name, []byte("not of kvfs"))
-	}
-	other := mount(t, s.URL, ",capacity=1GiB,ttl=24h", harness.Options{})
-	waitListed(t, other)
-	wantBlocks(t, other, good)
-	if n := survey(t, other, bad); n == len(bad) {
-		t.Error("all blocks of damaged packs were read")
-	}
-	fresh := numbered("fresh", 3, 100_000)
-	cold(t, other, fresh)
-	wantBlocks(t, other, fresh)
-	for _, name := range foreign {
-		if b := s.Get(prefix + "/" + name); string(b) != "not of kvfs" {
-			t.Errorf("the foreign object %s has %q", name, b)
-		}
-	}
 }

@@ -15,6 +15,8 @@
 // With -skips, a skip that FILE does not expect is a failure. A line of FILE has patterns of a package, a test and
 // a reason, with a tab between them; "#" begins a comment.
 //
+// A package in which the race detector itself fails, and no test, runs once more.
+//
 // A test that has run for two minutes is named, once. SIGTERM and SIGINT end the runs, with all processes that they
 // started, and then report. It exits 1 if anything failed or nothing ran at all.
 package main
@@ -74,6 +76,13 @@ func (r *report) runAll(s *stopper, runs [][]string) error {
 	for _, args := range runs {
 		if err := test(s, r, args); err != nil {
 			r.fail("go test", err.Error())
+		}
+		if again := r.again; len(again) > 0 && args[0] != "-C" {
+			r.again = nil
+			flags := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+			if err := test(s, r, append(flags, again...)); err != nil {
+				r.fail("go test", err.Error())
+			}
 		}
 	}
 	return temp.remove()
@@ -170,12 +179,12 @@ func test(s *stopper, r *report, args []string) error {
 	if err != nil {
 		return err
 	}
-	failed := r.failures()
+	failed, broken := r.failures(), len(r.broken)
 	err = s.run(cmd, func() {
 		r.read(out)
 		_, _ = io.Copy(io.Discard, out) // what a line too long for read left
 	})
-	if _, ok := errors.AsType[*exec.ExitError](err); ok && r.failures() > failed {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok && (r.failures() > failed || len(r.broken) > broken) {
 		return nil
 	}
 	return err

@@ -43,6 +43,9 @@ type report struct {
 	bad     map[id]bool      // tests and packages below which a failure was counted
 	cases   map[string]int   // passed, by package
 
+	broken map[string]bool // packages in which the race detector failed, and no test
+	again  []string        // those of them that are to run once more
+
 	passed   int
 	failed   []note
 	skipped  []note
@@ -57,6 +60,7 @@ func newReport(w io.Writer) *report {
 		parents: map[id]bool{},
 		bad:     map[id]bool{},
 		cases:   map[string]int{},
+		broken:  map[string]bool{},
 	}
 }
 
@@ -167,6 +171,8 @@ func (r *report) endTest(k id, action string) {
 func (r *report) endPackage(k id, e event) {
 	r.unfinished(k.pkg)
 	switch {
+	case e.Action == "fail" && slices.Contains(r.again, k.pkg):
+		fmt.Fprintf(r.w, "again %s: the race detector failed, and no test\n", short(k.pkg))
 	case e.Action == "fail":
 		if !r.bad[k] {
 			why := "failed outside its tests"
@@ -192,6 +198,10 @@ func (r *report) unfinished(pkg string) {
 			left = append(left, k)
 		}
 	}
+	if pkg != "" && !r.bad[id{pkg, ""}] && !r.broken[pkg] && slices.ContainsFunc(left, r.detector) {
+		r.repeat(pkg, left)
+		return
+	}
 	slices.SortFunc(left, func(a, b id) int { return strings.Compare(b.name(), a.name()) })
 	for _, k := range left { // subtests before their parents
 		r.show(k)
@@ -201,6 +211,25 @@ func (r *report) unfinished(pkg string) {
 		delete(r.output, k)
 		delete(r.began, k)
 	}
+}
+
+// detector reports whether a test ended because a check of the race detector's own runtime failed. That happens in long
+// runs, and says nothing about the test.
+func (r *report) detector(k id) bool {
+	return strings.Contains(strings.Join(r.output[k], ""), "ThreadSanitizer: CHECK failed")
+}
+
+// repeat forgets what a package has counted so far, because it will run once more. left are its tests that did not end.
+func (r *report) repeat(pkg string, left []id) {
+	for _, k := range left {
+		delete(r.output, k)
+		delete(r.began, k)
+	}
+	r.broken[pkg] = true
+	r.again = append(r.again, pkg)
+	r.passed -= r.cases[pkg]
+	r.cases[pkg] = 0
+	r.skipped = slices.DeleteFunc(r.skipped, func(n note) bool { return strings.HasPrefix(n.name, short(pkg)+" ") })
 }
 
 // count adds a failure and marks everything above it.
@@ -226,6 +255,9 @@ func (r *report) show(k id) {
 
 // finish prints the summary and reports whether all is well.
 func (r *report) finish() bool {
+	for _, pkg := range r.again {
+		r.fail(short(pkg), "the race detector failed")
+	}
 	r.list("skipped", r.skipped)
 	r.list("failed", r.failed)
 	ran := r.passed+len(r.failed) > 0

@@ -34,6 +34,10 @@ func TestReport(t *testing.T) {
 		{"cut off", "run A", false, "0 passed, 1 failed, 0 skipped", "p A: did not finish"},
 		{"fails to build", "output  FAIL p [build failed]|fail", false, "0 passed, 1 failed, 0 skipped", "p: does not build"},
 		{"exit after the tests", "run A|pass A|output  leaked|fail", false, "1 passed, 1 failed, 0 skipped", "p: failed outside its tests"},
+		{"race detector fails", "run A|pass A|run B|output B ThreadSanitizer: CHECK failed: x|fail", false, "0 passed, 1 failed, 0 skipped", "p: the race detector failed"},
+		{"race detector fails once", "run A|skip A|run B|output B ThreadSanitizer: CHECK failed: x|fail|run A|skip A|run B|pass B|pass", false, "1 passed, 1 failed, 1 skipped", "again p"},
+		{"race detector fails twice", "run B|output B ThreadSanitizer: CHECK failed: x|fail|run B|output B ThreadSanitizer: CHECK failed: x|fail", false, "0 passed, 2 failed, 0 skipped", "p B: did not finish"},
+		{"a test fails, then the race detector", "run A|fail A|run B|output B ThreadSanitizer: CHECK failed: x|fail", false, "0 passed, 2 failed, 0 skipped", "p B: did not finish"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder

@@ -29,15 +29,6 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestTerminated shows that kvfs run ends as a command that SIGTERM kills, and
-// unmounts.
-func TestTerminated(t *testing.T) {
-	l := start(t, options{}, "sh", "-c", "echo up; exec sleep 1000")
-	l.wantLine("up")
-	l.signal(unix.SIGTERM)
-	l.wantCode(143)
-}
-
 // TestGroupSignal shows that a signal to the process group reaches the command
 // once: kvfs run has left the group, and comes back when the command has ended. Beside
 // a mount that was there it has become the command.
@@ -141,17 +132,6 @@ func TestDaemonDies(t *testing.T) {
 	if _, err := os.Stat(memory); !found || !os.IsNotExist(err) {
 		t.Errorf("memory of the daemon at %q: got %v, want it gone", memory, err)
 	}
-}
-
-// TestUnmounted shows that the command goes on after an unmount.
-func TestUnmounted(t *testing.T) {
-	l := start(t, options{helper: targetHelper}, self(t))
-	_, mount := l.ready()
-	if _, stderr, code := harness.Kvfs(t, "umount", mount); code != 0 {
-		t.Fatal(stderr)
-	}
-	l.say("q2")
-	l.wantCode(2)
 }
 
 // TestHurry shows that kvfs run waits for its daemon to stop, and that a signal in that

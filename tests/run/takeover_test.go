@@ -155,43 +155,6 @@ func TestTakenOverKilled(t *testing.T) {
 	}
 }
 
-// TestTakenOverHurry shows that one more signal makes kvfs run kill a daemon that has taken the mount
-// over and does not stop, as it would its own.
-func TestTakenOverHurry(t *testing.T) {
-	l := start(t, options{helper: targetHelper}, self(t))
-	pid, mount := l.ready()
-	h := takeOver(t, mount)
-	harness.Poll(t, "kvfs run knows it", func() bool { return strings.Contains(l.stderr.String(), "has taken the mount over") })
-	harness.Freeze(t, h.pid)
-	l.say("q7")
-	harness.Poll(t, "the command has ended", func() bool { return unix.Kill(pid, 0) != nil })
-	harness.Poll(t, "the end", func() bool {
-		select {
-		case <-l.ended:
-			return true
-		default:
-			_ = unix.Kill(l.cmd.Process.Pid, unix.SIGTERM)
-			return false
-		}
-	})
-	l.wantCode(7)
-	h.wantGone(t)
-}
-
-// TestTakenOverDies shows that kvfs run warns when a daemon dies that has taken the mount over, and
-// leaves nothing of it.
-func TestTakenOverDies(t *testing.T) {
-	l := start(t, options{helper: targetHelper}, self(t))
-	_, mount := l.ready()
-	h := takeOver(t, mount)
-	harness.Poll(t, "kvfs run knows it", func() bool { return strings.Contains(l.stderr.String(), "has taken the mount over") })
-	must(t, unix.Kill(h.pid, unix.SIGKILL))
-	harness.Poll(t, "a warning", func() bool { return strings.Contains(l.stderr.String(), "the daemon of the mount has ended") })
-	l.say("q3")
-	l.wantCode(3)
-	h.wantGone(t)
-}
-
 // TestTakenOverByOther shows that a mount that another program has made at the place, after the daemon
 // of the run was killed, stays when the run ends.
 func TestTakenOverByOther(t *testing.T) {

@@ -4,15 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -58,32 +54,6 @@ func TestTwoMounts(t *testing.T) {
 	harness.Poll(t, "the owner has one mount", func() bool { return len(o.status().Store.Mounts) == 1 })
 	if code := o.stop(); code != 0 {
 		t.Errorf("exit code %d of the owner", code)
-	}
-}
-
-// TestManyMounts attaches many mounts at a time and ends them in different ways.
-func TestManyMounts(t *testing.T) {
-	o := serve(t)
-	var mounts []*harness.Daemon
-	for i := range 8 {
-		d := o.mount()
-		mounts = append(mounts, d)
-		write(t, d, i)
-	}
-	for i, d := range mounts {
-		for j := range mounts {
-			check(t, d, j)
-		}
-		if i%2 == 0 {
-			d.Kill()
-		} else {
-			d.Stop()
-		}
-	}
-	harness.Poll(t, "the owner has no mounts", func() bool { return len(o.status().Store.Mounts) == 0 })
-	last := o.mount()
-	for i := range mounts {
-		check(t, last, i)
 	}
 }
 
@@ -304,35 +274,6 @@ func TestUmount(t *testing.T) {
 	}
 }
 
-// TestStopped is TestUmount for SIGTERM, with a file open.
-func TestStopped(t *testing.T) {
-	for _, kill := range []bool{false, true} {
-		t.Run(fmt.Sprintf("owner killed %v", kill), func(t *testing.T) {
-			o := serve(t)
-			d := o.mount()
-			write(t, d, 1)
-			f, err := os.Open(d.Path("g", "0001"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			if kill {
-				o.kill()
-			}
-			if code := d.Stop(); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
-			got := make([]byte, len(block(1)))
-			if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(1)) {
-				t.Errorf("the open file: %v", err)
-			}
-			if !kill {
-				harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 0 })
-			}
-		})
-	}
-}
-
 // TestNoOwner shows that a mount without an owner waits for one, or fails with a message.
 func TestNoOwner(t *testing.T) {
 	o := newOwner(t)
@@ -358,18 +299,6 @@ func TestNoOwner(t *testing.T) {
 	}()
 	o.start()
 	d = <-ready
-	write(t, d, 1)
-	check(t, d, 1)
-}
-
-// TestSecondOwner shows that one socket has one owner.
-func TestSecondOwner(t *testing.T) {
-	o := serve(t)
-	d := o.mount()
-	_, stderr, code := harness.Kvfs(t, "serve", "--memory-size", "64MiB", "--store-socket", o.socket)
-	if code != 1 || !strings.Contains(stderr, "another owner is serving at "+o.socket) {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
 	write(t, d, 1)
 	check(t, d, 1)
 }
@@ -404,63 +333,4 @@ func TestStranger(t *testing.T) {
 	d := o.mount()
 	write(t, d, 1)
 	check(t, d, 1)
-}
-
-// TestSilentConnections shows that processes which connect to the socket and ask nothing keep no mount out, however many
-// they are and while more come, and that they cost the mounts of before nothing.
-func TestSilentConnections(t *testing.T) {
-	soon := []string{"--store-owner-timeout", "5s"} // silent ones are cut after 10 s in any case
-	o := serve(t)
-	before := o.mount()
-	write(t, before, 1)
-	var silent []net.Conn
-	defer func() {
-		for _, c := range silent {
-			c.Close()
-		}
-	}()
-	connect := func() {
-		c, err := net.Dial("unix", o.socket)
-		if err == nil {
-			silent = append(silent, c)
-		} else if !errors.Is(err, unix.EAGAIN) { // that is a full queue
-			t.Error(err)
-		}
-	}
-	for range 5000 {
-		connect()
-	}
-	begun := time.Now()
-	after := o.mount(soon...)
-	t.Logf("mounted after %v, beside %d connections", time.Since(begun), len(silent))
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // ends with stop
-		defer close(stopped)
-		for tick := time.NewTicker(time.Millisecond); ; {
-			select {
-			case <-tick.C:
-				connect()
-			case <-stop:
-				tick.Stop()
-				return
-			}
-		}
-	}()
-	begun = time.Now()
-	meanwhile := o.mount(soon...)
-	t.Logf("mounted after %v, beside 1,000 more a second", time.Since(begun))
-	close(stop)
-	<-stopped
-	for i, d := range []*harness.Daemon{before, after, meanwhile} {
-		write(t, d, 2+i)
-		check(t, d, 1)
-	}
-}
-
-// TestOwnerOfOtherMode shows that an owner is not itself a guest, and that a mount's settings
-// are checked.
-func TestOwnerOfOtherMode(t *testing.T) {
-	if _, stderr, code := harness.Kvfs(t, "serve", "--mode", "standalone-store"); code != 3 || !strings.Contains(stderr, "contributes no memory") {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
 }

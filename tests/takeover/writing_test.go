@@ -176,23 +176,6 @@ func replaced(t *testing.T, s *site, end daemonsEnd) {
 	}
 }
 
-// TestWritingSynced: with an SSD what fsync returned 0 for is there after the daemon and its memory
-// are gone: files that were open, new and in place.
-func TestWritingSynced(t *testing.T) {
-	s := newWritingSite(t, "--disk", "size=256MiB,path="+harness.NewDiskDir(t, nil))
-	a := harness.NewActor(t, nil)
-	s.must("store", put(s.name("g", "block"), 1))
-	for _, sync := range []func(fd int) error{a.Fsync, a.Fdatasync} {
-		fd := s.writes(a, s.name("g", "block"), inPlace, []byte("in place"), 100)
-		s.must("sync", sync(fd))
-		fd = s.writes(a, s.name("g", "new"), rewrite, block(2), 0)
-		s.must("sync", sync(fd))
-		s.takeover()
-		s.has("taken over", s.name("g", "block"), patched(block(1), "in place", 100))
-		s.has("taken over", s.name("g", "new"), block(2))
-	}
-}
-
 // TestWritingAppends: two processes append lines to plain names while the mount is taken over again
 // and again. No line is lost whose write and close succeeded.
 func TestWritingAppends(t *testing.T) {

@@ -14,10 +14,6 @@ const (
 // or directory may take its name.
 const Reserved = ".kvfs"
 
-// BenchPrefix begins the names of the groups in which kvfs bench measures. What it reads there is no use of blocks: it
-// counts neither as reads nor as their reuse.
-const BenchPrefix = "kvfs-bench-"
-
 // GroupID names a KV-cache group. The empty group holds the files directly
 // below the mount.
 type GroupID string

@@ -36,7 +36,7 @@ func slabFiles(t *testing.T, dir string) (sum int64) {
 // all the time. The slab files never exceed the capacity; a block is there byte by byte
 // unless the Host gave it up; pinned ones stay (A28, A30).
 func TestTinyCapacity(t *testing.T) {
-	for _, name := range []string{"lru", "arc", "s3fifo"} {
+	for _, name := range []string{"lru", "arc", "mq", "s3fifo"} {
 		t.Run(name, func(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
@@ -228,5 +228,40 @@ func TestStorm(t *testing.T) {
 	})
 	if got := r.Stats().Blocks; got != n {
 		t.Errorf("Stats counts %d blocks, Blocks %d", got, n)
+	}
+}
+
+// TestChain shows that of the blocks of a burst the first stay, and that without bursts the last do (G8).
+func TestChain(t *testing.T) {
+	for _, name := range []string{"lru", "arc", "mq", "s3fifo"} {
+		for _, burst := range []uint16{7, 0} {
+			r := newRig(t, 1, 600*format.PageBytes, func(o *Options) { o.Policy = name })
+			const blocks = 90
+			for i := range blocks {
+				tr := (&stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 10*format.PageBytes-100)}).transfer(t)
+				tr.Burst = burst
+				if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
+					t.Fatalf("%s: store: %v (%v)", name, o.Status, o.Err)
+				}
+				tr.File.Close()
+			}
+			var here []int
+			for i := range blocks {
+				if o, _ := r.load(t, keyOf(fmt.Sprint(i)), 10*format.PageBytes-100); o.Status == driver.Loaded {
+					here = append(here, i)
+				}
+			}
+			n, head, tail := len(here), 0, 0
+			for head < n && here[head] == head {
+				head++
+			}
+			for tail < n && here[n-1-tail] == blocks-1-tail {
+				tail++
+			}
+			const strays = 4 // the last, and those that a search for victims passes over because their job ends only then
+			if burst != 0 && head < n-strays || burst == 0 && tail < n-strays || n < 30 || n > 80 {
+				t.Errorf("%s, burst %d: kept %v", name, burst, here)
+			}
+		}
 	}
 }

@@ -123,31 +123,6 @@ func TestStoreFromStaging(t *testing.T) {
 	r.mustLoad(t, b)
 }
 
-// TestSourceShort shows that a source that ends before its block, be it copied or mapped,
-// fails the block and neither the process nor its neighbours.
-func TestSourceShort(t *testing.T) {
-	r := newRig(t, 1, 32<<20, nil)
-	for _, size := range []int{8192, largeBytes} {
-		short := stored{keyOf("short"), 1, bytesOf(1, size)}
-		good := stored{keyOf(fmt.Sprint("good", size)), 1, bytesOf(2, size)}
-		tr := short.transfer(t)
-		if err := tr.File.Truncate(5000); err != nil {
-			t.Fatal(err)
-		}
-		out := wait(t, "store", begin(r.Store, false, tr, good.transfer(t)))
-		if out[0].Status != driver.Failed || !errors.Is(out[0].Err, block.ErrInvalid) {
-			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, out[0].Status, out[0].Err, block.ErrInvalid)
-		}
-		if out[1].Status != driver.Stored {
-			t.Errorf("neighbour: %v (%v)", out[1].Status, out[1].Err)
-		}
-		r.mustLoad(t, good)
-		if p := r.presence(t, short.key); p != driver.Miss {
-			t.Errorf("short block: %v", p)
-		}
-	}
-}
-
 // TestFlippedData flips bits of data on disk: Load drops the copy and says so, once
 // with a small block and once with one that comes in pieces; the slot can be used
 // again.

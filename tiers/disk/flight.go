@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/policy"
 )
 
 // flight is one block on its way into the tier. Tier.mu guards the fields below the line.
@@ -17,7 +18,8 @@ type flight struct {
 	index    int // of the block in job
 	dev      *device
 	source   transfer
-	volatile bool  // source may change while it is read
+	volatile bool // source may change while it is read
+	burst    policy.Burst
 	budget   int64 // bytes of the write budget that are reserved
 	// ------
 	key             block.Key
@@ -217,7 +219,7 @@ func (t *Tier) publish(f *flight, sum block.Checksum) {
 		t.mu.ledger.MarkDirty(f.id)
 	}
 	f.settledLocked()
-	f.job.pinLocked(f.id)
+	f.job.pinLocked(f.id, f.burst)
 	t.mu.Unlock()
 	f.end(driver.Outcome{Status: driver.Stored, Bytes: f.source.size, Sum: sum}, waiters)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/policy"
 )
 
 // The states of a block of a job.
@@ -34,8 +35,8 @@ type job struct {
 	state []atomic.Uint32
 	left  atomic.Int64 // blocks not done, plus one for the submission
 
-	accepted bool            // counted in Tier.mu.jobs; constant after submit
-	pinned   []ledger.SlotID // guarded by Tier.mu until the job is complete
+	accepted bool  // counted in Tier.mu.jobs; constant after submit
+	pinned   []pin // guarded by Tier.mu until the job is complete
 }
 
 // newJob accepts a job. The caller must then call its submit.
@@ -127,8 +128,9 @@ func (j *job) complete() {
 		close(t.mu.endedNext)
 		t.mu.endedNext = nil
 	}
-	for _, id := range j.pinned {
-		t.mu.ledger.Unpin(id)
+	for _, p := range j.pinned {
+		t.mu.ledger.Follow(p.id, p.burst) // now, because a search for victims has passed over it meanwhile
+		t.mu.ledger.Unpin(p.id)
 	}
 	j.pinned = nil
 	if !j.accepted {
@@ -161,8 +163,14 @@ func (j *job) settle(i int, o driver.Outcome) {
 	j.finish(i, o)
 }
 
+// pin is a slot that a job pins, and the burst to which its block belongs from the end of the job on.
+type pin struct {
+	id    ledger.SlotID
+	burst policy.Burst
+}
+
 // pinLocked pins a slot until the job is complete. It needs Tier.mu.
-func (j *job) pinLocked(id ledger.SlotID) {
+func (j *job) pinLocked(id ledger.SlotID, burst policy.Burst) {
 	j.t.mu.ledger.Pin(id)
-	j.pinned = append(j.pinned, id)
+	j.pinned = append(j.pinned, pin{id, burst})
 }

@@ -76,7 +76,7 @@ func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok b
 		return f, false
 	}
 	t.mu.ledger.Touch(id)
-	j.pinLocked(id)
+	j.pinLocked(id, 0)
 	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.mu.ledger.Place(id)}, true
 }
 

@@ -35,7 +35,7 @@ type Options struct {
 	Name string
 	// Devices are the directories, at least one. Each should be on its own device.
 	Devices []DeviceOptions
-	// Policy orders eviction: "lru", "arc" or "s3fifo". Empty means "s3fifo".
+	// Policy orders eviction: "lru", "arc", "mq" or "s3fifo". Empty means "s3fifo".
 	Policy string
 	// SlabBytes is the size of new slabs. Zero means 256 MiB. A device too small for 64 of them
 	// gets smaller ones.

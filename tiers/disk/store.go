@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/policy"
 )
 
 const (
@@ -80,7 +81,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 	}
 	if id := t.mu.ledger.Find(tr.Key); id != 0 && t.mu.ledger.Holds(id, tr) {
 		t.mu.ledger.Touch(id)
-		j.pinLocked(id)
+		j.pinLocked(id, 0)
 		j.settle(i, driver.Outcome{Status: driver.Skipped})
 		return nil
 	}
@@ -100,7 +101,8 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 	}
 	f := &flight{
 		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, volatile: tr.Volatile, budget: need,
-		key: tr.Key, rec: t.mu.ledger.Record(tr.Key, &tr.Attrs), older: t.mu.flights[tr.Key],
+		burst: policy.Burst(tr.Burst),
+		key:   tr.Key, rec: t.mu.ledger.Record(tr.Key, &tr.Attrs), older: t.mu.flights[tr.Key],
 	}
 	t.mu.flights[tr.Key] = f
 	return f
@@ -116,7 +118,7 @@ func checkTransfer(tr *driver.Transfer) error {
 	case tr.Size > format.MaxSlotBytes:
 		return fmt.Errorf("size %d: %w", tr.Size, block.ErrTooLarge)
 	}
-	return format.CheckPath(tr.Key.Path())
+	return format.Check(tr.Key.Path(), tr.Attrs.User)
 }
 
 // write is do for the data or the header of a block. It fails with a writeError.

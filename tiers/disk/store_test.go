@@ -96,23 +96,6 @@ func TestStorePiecesShare(t *testing.T) {
 	}
 }
 
-// TestStoreWrongSum shows that a source which does not have the checksum that is given for
-// it is not stored, be it copied or mapped.
-func TestStoreWrongSum(t *testing.T) {
-	r := newRig(t, 1, 32<<20, nil)
-	for _, size := range []int{5000, largeBytes - 1, largeBytes + 1} {
-		b := stored{keyOf(fmt.Sprint(size)), 1, bytesOf(1, size)}
-		tr := b.transfer(t)
-		tr.Sum = block.Sum(b.data[1:])
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
-			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, block.ErrCorrupt)
-		}
-		if p := r.presence(t, b.key); p != driver.Miss {
-			t.Errorf("%d bytes: %v, want miss", size, p)
-		}
-	}
-}
-
 // TestStoreFull shows that a store for which the file system has no space is skipped, and
 // that neither this nor an error of the source marks the slot as bad.
 func TestStoreFull(t *testing.T) {

@@ -209,6 +209,9 @@ func (t *Tier) online() bool {
 	return false
 }
 
+// Failed implements driver.Failing: a device that went offline stays so.
+func (t *Tier) Failed() bool { return !t.online() }
+
 // Lookup answers from memory; see driver.Tier.
 func (t *Tier) Lookup(_ context.Context, keys []block.Key, out []driver.Presence) error {
 	clear(out)
@@ -308,6 +311,9 @@ func (t *Tier) touch(keys []block.Key) {
 	}
 }
 
+// KeepsUser implements driver.UserKeeper.
+func (t *Tier) KeepsUser() {}
+
 // Update renames a block and gives it new attributes; see driver.Recorder. It also applies to a
 // store of the block that is under way.
 func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
@@ -323,7 +329,7 @@ func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 	if id == 0 && f == nil || a.Seq == 0 {
 		return false
 	}
-	if format.CheckPath(to.Path()) != nil {
+	if format.Check(to.Path(), a.User) != nil {
 		// Renamed even so: the old name must not find it.
 		t.dropLocked(from)
 		return false

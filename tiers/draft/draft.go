@@ -7,7 +7,7 @@
 //  1. Private until it is committed. A new file with the name of a block is found by the process that made it, and by
 //     those that have it open for writing. All others find nothing. Who opens it with O_CREAT and without O_TRUNC joins.
 //  2. Commit: the last close by the process that made it, fsync, or a rename. If another process than the one that
-//     renames has it open for writing, its last close commits.
+//     renames has it open for writing, its last close commits, and nobody finds the file before.
 //  3. In place. An open for writing without O_TRUNC opens the file that is there.
 //  4. O_TRUNC on a block begins anew: the block is gone, as by unlink, and the name is a private file.
 //  5. Of two writers of a name the later one that makes or truncates it has the name; the earlier file is unlinked.
@@ -22,7 +22,7 @@
 //	Private  last close by its owner, fsync, rename    Seen
 //	Private  its owner is killed, a write failed       Gone
 //	Seen     O_TRUNC of a block                        Private (Anew), or Gone and another file is Private (Replace)
-//	Seen     rename to a block while another writes    Private, and owned by that process
+//	Seen     rename to a block while another writes    Private, which that process commits and nobody finds
 //	any      unlink, rename over its name, rule 5      Gone
 package draft
 
@@ -48,10 +48,14 @@ const (
 type File struct {
 	Kind  Kind
 	Place Place
-	Mine  bool // it belongs to the asking process, or that process has it open for writing
+	Mine  bool // the asking process finds it under its name, also while it is private
 	Busy  bool // another process has it open for writing
 	Held  bool // some process has it open
 }
+
+// Unopened reports whether Replace has made the file, and the open that it was made for has not come back. It is no file
+// yet: it is neither read nor renamed.
+func (f File) Unopened() bool { return f.Place == Private && !f.Held }
 
 // Action is the effect of an open.
 type Action uint8
@@ -63,17 +67,17 @@ const (
 	LookAgain               // the name means something else to this process: repeat the look-up
 	Fresh                   // the name is free: make the file
 	Exists                  // fail, because there is a file
+	Absent                  // fail, because there is no file yet
 )
 
-// Access decides about an open of f, by its name or by a descriptor that was passed on: the kernel
-// does not say which. told: the kernel got LookAgain in this call already, so it is a descriptor,
-// or a name that changes all the time. A private file is not opened by a descriptor either.
-func Access(f File, truncate, told bool) Action {
+// Access decides about an open of f by a process that has looked its name up, or has another descriptor of it
+// (/proc/self/fd): the kernel does not say which.
+func Access(f File, truncate bool) Action {
 	switch {
-	case f.Place == Private && !f.Mine:
+	case f.Place == Gone, f.Place == Private && !f.Mine:
 		return LookAgain
-	case f.Place == Gone && (!told || truncate && f.Held && !f.Mine):
-		return LookAgain // who has an unlinked file open keeps its bytes
+	case f.Unopened() && !truncate:
+		return Absent
 	case !truncate || f.Place != Seen || f.Kind == Plain:
 		return InPlace
 	case f.Kind == Block && !f.Held:
@@ -94,10 +98,10 @@ func Create(f *File, exclusive, truncate bool) Action {
 		return Exists
 	case f.Place == Private && !f.Mine && truncate:
 		return Replace
-	case f.Place == Private && !f.Mine:
+	case f.Place == Private && !truncate:
 		return InPlace // it joins
 	}
-	return Access(*f, truncate, true)
+	return Access(*f, truncate)
 }
 
 // Close is the end of a descriptor, or of a whole handle, of a file.

@@ -50,24 +50,23 @@ func implies(a, b bool) bool { return !a || b }
 // TestAccess: what must hold of every open, whatever the file (rules 1 and 3 to 6).
 func TestAccess(t *testing.T) {
 	eachFile(func(f draft.File) {
-		for b := range 1 << 2 {
-			truncate, told := bit(b, 0), bit(b, 1)
-			got := draft.Access(f, truncate, told)
+		for _, truncate := range []bool{false, true} {
+			got := draft.Access(f, truncate)
 			claims{
 				{"the file is there: neither made nor refused", got != draft.Fresh && got != draft.Exists},
-				{"without O_TRUNC it is the file that is there", implies(!truncate, got == draft.InPlace || got == draft.LookAgain)},
+				{"a private file that was never opened is no file to who would not empty it",
+					(got == draft.Absent) == (f.Place == private && f.Mine && !f.Held && !truncate)},
+				{"without O_TRUNC it is the file that is there", implies(!truncate, got == draft.InPlace || got == draft.LookAgain || got == draft.Absent)},
 				{"the kernel looks again for what others write in private, and what has lost its name",
-					implies(!told, (got == draft.LookAgain) == (f.Place == private && !f.Mine || f.Place == gone))},
-				{"nobody but those who write it opens a private file", implies(f.Place == private && !f.Mine, got == draft.LookAgain)},
-				{"nobody loses the bytes of a file that he has open", implies(truncate && f.Held && !f.Mine && got == draft.InPlace,
-					f.Place != gone && (f.Kind != block || f.Place != seen))},
+					(got == draft.LookAgain) == (f.Place == private && !f.Mine || f.Place == gone)},
+				{"nobody loses the bytes of a file that he has open", implies(truncate && f.Held && !f.Mine && got == draft.InPlace, f.Kind != block)},
 				{"a block that all see is never emptied in place", implies(truncate && f.Kind == block && f.Place == seen, got == draft.Anew || got == draft.Replace)},
 				{"it keeps its inode if nobody has it open", implies(got == draft.Anew, !f.Held)},
-				{"who truncates a private file of his truncates that", implies(f.Mine && f.Place == private, got == draft.InPlace)},
+				{"who truncates a private file of his truncates that", implies(f.Mine && f.Place == private && (truncate || f.Held), got == draft.InPlace)},
 				{"a temporary file loses its name to who truncates it while another writes it",
 					implies(truncate && f.Kind == temp && f.Place == seen, (got == draft.Replace) == f.Busy)},
 				{"a plain file is one file", implies(f.Kind == plain && f.Place == seen, got == draft.InPlace)},
-			}.check(t, fmt.Sprintf("Access(%+v, truncate %v, told %v)", f, truncate, told), got)
+			}.check(t, fmt.Sprintf("Access(%+v, truncate %v)", f, truncate), got)
 		}
 	})
 }
@@ -88,8 +87,8 @@ func TestCreate(t *testing.T) {
 				{"O_EXCL fails if there is any file, also a private one", exclusive == (got == draft.Exists)},
 				{"the name is not free", got != draft.Fresh},
 				{"who truncates takes the name from who writes in private", implies(!exclusive && truncate && ofOthers, got == draft.Replace)},
-				{"who does not truncate joins", implies(!exclusive && !truncate, got == draft.InPlace)},
-				{"otherwise it is an open", implies(!exclusive && !ofOthers, got == draft.Access(f, truncate, true))},
+				{"who does not truncate joins", implies(!exclusive && !truncate && f.Place != gone, got == draft.InPlace)},
+				{"otherwise it is an open", implies(!exclusive && f.Place != private, got == draft.Access(f, truncate))},
 			}.check(t, fmt.Sprintf("Create(%+v, exclusive %v, truncate %v)", f, exclusive, truncate), got)
 		}
 	})

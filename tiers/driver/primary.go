@@ -26,6 +26,8 @@ type Record struct {
 	Sum     block.Checksum
 	Pinned  bool
 	Expires time.Time // zero: never
+	User    block.UserAttrs
+	Link    string // the temporary name that the file still has; empty: none
 }
 
 // Primary is tier 0: memory in files that the kernel can serve by itself. The

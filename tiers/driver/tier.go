@@ -121,6 +121,9 @@ type Transfer struct {
 	// Volatile: the file may change while it is stored. What is stored must be one
 	// reading of it, with the checksum of that reading.
 	Volatile bool
+	// Burst is the burst in which the block of a Store was written; 0: none, or it is not known. Of the blocks of a burst
+	// the first is the most useful. A tier may keep it longest. Numbers come back after some time.
+	Burst uint16
 	// File is the block's file in the primary tier: the source of a Store,
 	// at least Size long; the destination of a Load, open for writing, with
 	// no bytes allocated: the tier does that where it needs to. It stays open until Done returns; the tier does
@@ -135,9 +138,10 @@ type Attrs struct {
 	Mode    uint32 // permission bits
 	UID     uint32
 	GID     uint32
-	Mtime   int64 // nanoseconds since the epoch
-	Expires int64 // likewise; 0: never
-	Pinned  bool  // by the user
+	Mtime   int64           // nanoseconds since the epoch
+	Expires int64           // likewise; 0: never
+	Pinned  bool            // by the user
+	User    block.UserAttrs // of a UserKeeper
 	// Dirs are the directories above the block, outermost first, so that they can
 	// be made again. A tier without room for all may keep fewer, from the front.
 	Dirs []DirAttrs
@@ -169,7 +173,7 @@ type Outcome struct {
 	Bytes  int64          // bytes moved; 0 unless Stored or Loaded
 	Sum    block.Checksum // Loaded and Stored: of the bytes
 	Err    error          // Failed, or Skipped and not held: one of the block kinds, wrapped in *block.Error
-	Attrs  *Attrs         // Loaded from a Remote tier: what the holder has recorded; else nil
+	Attrs  *Attrs         // Loaded from a Remote tier, or from a Finder with a Seq: what was stored with this copy; else nil
 }
 
 // Result completes a job.
@@ -271,6 +275,12 @@ type Recorder interface {
 	// returns. False: it does not hold from, or not any more, because it cannot keep
 	// the new name; or it is offline.
 	Update(from, to block.Key, a *Attrs) bool
+}
+
+// UserKeeper is the ability to keep Attrs.User with a block. A block that has some is not stored in a tier without it.
+type UserKeeper interface {
+	// KeepsUser does nothing.
+	KeepsUser()
 }
 
 // Syncer is the ability to make durable what was stored.

@@ -52,6 +52,9 @@ const threadBits = 22
 // ActorOf returns the Actor for a thread of a kernel. The kernel is 0 if there is only one.
 func ActorOf(kernel, thread uint32) Actor { return Actor(thread | kernel<<threadBits) }
 
+// Kernel returns the number of the thread's kernel.
+func (a Actor) Kernel() uint32 { return uint32(a >> threadBits) }
+
 // name names the thread; with several kernels its kernel, too.
 func (a Actor) name(kernels bool) string {
 	if !kernels {

@@ -7,7 +7,7 @@
 //
 //	x := index.New()
 //	id := x.Alloc()
-//	x.At(id).Mode = syscall.S_IFREG | 0o644
+//	x.At(id).Fields().Mode = syscall.S_IFREG | 0o644
 //	x.Link(id, index.Root, "ab34")
 //	x.Walk("ab34") == id
 //
@@ -36,7 +36,7 @@
 // A hash is stored in half its bytes: 16 lower-case hexadecimal digits as 8 bytes, as often as the
 // name begins with them.
 //
-// An Entry is 128 bytes. Those that a look-up reads are the first 56, in one cache line. What few
+// An Entry is 128 bytes. Those that a look-up reads are the first 64, one cache line. What few
 // entries have is in maps: the children of a directory, and the time when a file expires.
 //
 // The hash table is Litwin's linear hashing (VLDB 1980): with n buckets and n/2 < 2^k <= n, bucket

@@ -16,7 +16,7 @@ func TestLookupEach(t *testing.T) {
 		dirs := []ID{Root}
 		for i := range 3 {
 			d := x.Alloc()
-			x.At(d).Mode = 0o040755
+			x.At(d).Fields().Mode = 0o040755
 			x.Link(d, Root, fmt.Sprint("dir", i))
 			dirs = append(dirs, d)
 		}

@@ -9,9 +9,7 @@ type ID uint32
 // Root is the root directory; it always exists and has no name.
 const Root ID = 1
 
-// Entry is one directory or file. It holds no pointers. The exported fields belong to the caller.
-// Alloc zeroes them. After that the index reads only the type bits of Mode, to check that a parent
-// is a directory. The methods say what the fields mean to the engine.
+// Entry is one directory or file. It holds no pointers. Its methods say what the caller keeps in its Fields.
 type Entry struct {
 	// What a look-up needs is in the first 64 bytes: the fewer cache lines, the fewer waits for memory.
 	hash      uint32 // of parent and name
@@ -20,15 +18,27 @@ type Entry struct {
 	name      uint32 // slot in the size class of nameLen
 	nameLen   uint8  // bytes in that slot, 1 to 255 if linked; 0 for Root
 	state     state
-	Flags     uint16
-	Mode      uint16 // type and permission bits, as st_mode
 	orderHigh uint16
-	Blob      uint64 // file in the primary tier; 0: none
-	Lease     int64  // do not evict before this time
-	Size      int64  // bytes
-	Group     uint32 // ordinal of the group, given by the caller
-	Tiers     uint16 // secondary tiers that hold the block, one bit each
-	Storing   uint16 // those that it is being copied to
+	orderLow  uint32 // see order
+
+	f Fields
+
+	// The tree; see the methods of Index.
+	prev, next ID // siblings, ascending by order
+}
+
+// Fields are what the caller keeps of an entry. Alloc zeroes them. After that the index reads only the type bits of Mode,
+// to check that a parent is a directory.
+type Fields struct {
+	Flags   uint16
+	Mode    uint16 // type and permission bits, as st_mode
+	Group   uint32 // ordinal of the group, given by the caller
+	Blob    uint64 // file in the primary tier; 0: none
+	Lease   int64  // do not evict before this time
+	Size    int64  // bytes
+	Tiers   uint16 // secondary tiers that hold the block, one bit each
+	Storing uint16 // those that it is being copied to
+	Lookups uint32 // references by the kernel
 
 	Mtime    int64 // nanoseconds since the epoch, as all times here
 	Atime    int64
@@ -37,14 +47,12 @@ type Entry struct {
 	Sum      uint64 // checksum, valid if Flags says so
 	UID      uint32
 	GID      uint32
-	Lookups  uint32    // references by the kernel
 	Opens    uint32    // open handles: pins
 	Accounts [2]uint16 // numbers of accounts, given by the caller; 0: none
-
-	// The tree; see the methods of Index.
-	prev, next ID     // siblings, ascending by order
-	orderLow   uint32 // see order
 }
+
+// Fields returns the fields of an entry, to be changed.
+func (e *Entry) Fields() *Fields { return &e.f }
 
 // order returns the cookie among siblings, which ascends in time of linking.
 func (e *Entry) order() uint64 { return uint64(e.orderHigh)<<32 | uint64(e.orderLow) }
@@ -65,7 +73,6 @@ const (
 	FlagSum                            // Sum is valid
 	FlagPolicy                         // is in its group's policy
 	FlagCounted                        // its charge counts as pinned
-	FlagLimbo                          // replaced, but still there for a process that just looked it up
 	FlagRefused                        // a secondary tier refused it: do not try again
 	FlagOnceSeen                       // not copied down because it was seen only once
 	FlagSynced                         // fsync has stored a version under its name
@@ -73,50 +80,106 @@ const (
 	FlagFetched                        // another node made this version
 	FlagPlain                          // its name is one of PlainPatterns
 	FlagUsed                           // a directory of other nodes that a process of this node uses
+	FlagUser                           // a file with attributes of processes
+	FlagUnread                         // a file of other nodes or a Finder: its attributes of processes come with its bytes
 )
 
 // IsDir reports whether the entry is a directory.
-func (e *Entry) IsDir() bool { return e.Mode&syscall.S_IFMT == syscall.S_IFDIR }
+func (e *Entry) IsDir() bool { return e.f.Mode&syscall.S_IFMT == syscall.S_IFDIR }
 
 // IsRegular reports whether the entry is a regular file.
-func (e *Entry) IsRegular() bool { return e.Mode&syscall.S_IFMT == syscall.S_IFREG }
+func (e *Entry) IsRegular() bool { return e.f.Mode&syscall.S_IFMT == syscall.S_IFREG }
+
+// Linked reports whether the entry has a place in the tree, as Index.Linked does.
+func (e *Entry) Linked() bool { return e.state >= linked }
 
 // InMemory reports whether the primary tier has a version of the file.
-func (e *Entry) InMemory() bool { return e.Blob != 0 }
+func (e *Entry) InMemory() bool { return e.f.Blob != 0 }
 
 // Committed reports whether all processes may see the entry: it is not a file that is being written for the first time.
-func (e *Entry) Committed() bool { return e.Flags&FlagUncommitted == 0 }
+func (e *Entry) Committed() bool { return e.f.Flags&FlagUncommitted == 0 }
 
 // IsTemp reports whether the name looks temporary, or is below a directory whose name does.
-func (e *Entry) IsTemp() bool { return e.Flags&FlagTemp != 0 }
+func (e *Entry) IsTemp() bool { return e.f.Flags&FlagTemp != 0 }
 
 // IsPlain reports whether the name is one of PlainPatterns.
-func (e *Entry) IsPlain() bool { return e.Flags&FlagPlain != 0 }
+func (e *Entry) IsPlain() bool { return e.f.Flags&FlagPlain != 0 }
 
 // Stable reports whether the entry is committed under a name that is neither temporary nor plain. Only commits change
 // such an entry.
-func (e *Entry) Stable() bool { return e.Flags&(FlagUncommitted|FlagTemp|FlagPlain) == 0 }
+func (e *Entry) Stable() bool { return e.f.Flags&(FlagUncommitted|FlagTemp|FlagPlain) == 0 }
 
 // Pinned reports whether a user has pinned the entry. A file of a pinned group need not be.
-func (e *Entry) Pinned() bool { return e.Flags&FlagPinned != 0 }
+func (e *Entry) Pinned() bool { return e.f.Flags&FlagPinned != 0 }
 
 // HasSum reports whether Sum is valid.
-func (e *Entry) HasSum() bool { return e.Flags&FlagSum != 0 }
+func (e *Entry) HasSum() bool { return e.f.Flags&FlagSum != 0 }
 
 // Ranked reports whether the file is in its group's order of eviction.
-func (e *Entry) Ranked() bool { return e.Flags&FlagPolicy != 0 }
+func (e *Entry) Ranked() bool { return e.f.Flags&FlagPolicy != 0 }
 
 // Counted reports whether the file's charge counts as pinned.
-func (e *Entry) Counted() bool { return e.Flags&FlagCounted != 0 }
-
-// InLimbo reports whether the file was replaced, but is still there for a process that just looked it up.
-func (e *Entry) InLimbo() bool { return e.Flags&FlagLimbo != 0 }
+func (e *Entry) Counted() bool { return e.f.Flags&FlagCounted != 0 }
 
 // Synced reports whether fsync has stored a version under the file's name.
-func (e *Entry) Synced() bool { return e.Flags&FlagSynced != 0 }
+func (e *Entry) Synced() bool { return e.f.Flags&FlagSynced != 0 }
 
 // Used reports whether a process of this node uses the directory, which other nodes have.
-func (e *Entry) Used() bool { return e.Flags&FlagUsed != 0 }
+func (e *Entry) Used() bool { return e.f.Flags&FlagUsed != 0 }
+
+// Flags returns the field of this name.
+func (e *Entry) Flags() uint16 { return e.f.Flags }
+
+// Mode returns the field of this name.
+func (e *Entry) Mode() uint16 { return e.f.Mode }
+
+// Group returns the field of this name.
+func (e *Entry) Group() uint32 { return e.f.Group }
+
+// Blob returns the field of this name.
+func (e *Entry) Blob() uint64 { return e.f.Blob }
+
+// Lease returns the field of this name.
+func (e *Entry) Lease() int64 { return e.f.Lease }
+
+// Size returns the field of this name.
+func (e *Entry) Size() int64 { return e.f.Size }
+
+// Tiers returns the field of this name.
+func (e *Entry) Tiers() uint16 { return e.f.Tiers }
+
+// Storing returns the field of this name.
+func (e *Entry) Storing() uint16 { return e.f.Storing }
+
+// Lookups returns the field of this name.
+func (e *Entry) Lookups() uint32 { return e.f.Lookups }
+
+// Mtime returns the field of this name.
+func (e *Entry) Mtime() int64 { return e.f.Mtime }
+
+// Atime returns the field of this name.
+func (e *Entry) Atime() int64 { return e.f.Atime }
+
+// Ctime returns the field of this name.
+func (e *Entry) Ctime() int64 { return e.f.Ctime }
+
+// Seq returns the field of this name.
+func (e *Entry) Seq() uint64 { return e.f.Seq }
+
+// Sum returns the field of this name.
+func (e *Entry) Sum() uint64 { return e.f.Sum }
+
+// UID returns the field of this name.
+func (e *Entry) UID() uint32 { return e.f.UID }
+
+// GID returns the field of this name.
+func (e *Entry) GID() uint32 { return e.f.GID }
+
+// Opens returns the field of this name.
+func (e *Entry) Opens() uint32 { return e.f.Opens }
+
+// Accounts returns the field of this name.
+func (e *Entry) Accounts() [2]uint16 { return e.f.Accounts }
 
 type state uint8
 

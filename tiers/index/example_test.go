@@ -10,8 +10,8 @@ import (
 func Example() {
 	x := index.New()
 	dir, file := x.Alloc(), x.Alloc()
-	x.At(dir).Mode = syscall.S_IFDIR | 0o755
-	x.At(file).Mode = syscall.S_IFREG | 0o644
+	x.At(dir).Fields().Mode = syscall.S_IFDIR | 0o755
+	x.At(file).Fields().Mode = syscall.S_IFREG | 0o644
 	x.Link(dir, index.Root, "llama")
 	x.Link(file, dir, "ab34")
 

@@ -33,7 +33,7 @@ func New() *Index {
 	x.table.init()
 	root := x.At(x.Alloc())
 	root.state = linked
-	root.Mode = syscall.S_IFDIR | 0o755
+	root.f.Mode = syscall.S_IFDIR | 0o755
 	return x
 }
 
@@ -64,7 +64,7 @@ func (x *Index) At(id ID) *Entry {
 	return e
 }
 
-// Alloc returns a new, unlinked entry with all exported fields zero.
+// Alloc returns a new, unlinked entry with all Fields zero.
 func (x *Index) Alloc() ID {
 	id := x.free
 	if id != 0 {

@@ -15,7 +15,7 @@ const (
 
 func add(x *Index, parent ID, name string, mode uint16) ID {
 	id := x.Alloc()
-	x.At(id).Mode = mode
+	x.At(id).Fields().Mode = mode
 	x.Link(id, parent, name)
 	return id
 }
@@ -57,7 +57,7 @@ func TestEmpty(t *testing.T) {
 	if x.Path(Root) != "" || x.Name(Root) != "" {
 		t.Error("Root has a name")
 	}
-	if mode := x.At(Root).Mode; mode != dirMode {
+	if mode := x.At(Root).Mode(); mode != dirMode {
 		t.Errorf("mode of Root: got %o, want %o", mode, dirMode)
 	}
 	x.ReadDir(Root, 0, 0, func(id ID, _ *Entry, _ uint64) bool { t.Errorf("child %d", id); return true })
@@ -128,7 +128,7 @@ func TestTree(t *testing.T) {
 	if x.Linked(c) || x.Path(c) != "" || x.Name(c) != "" || x.Parent(c) != 0 || x.Within(c, Root) {
 		t.Error("c still has a place after Unlink")
 	}
-	if x.At(c).Mode != fileMode {
+	if x.At(c).Mode() != fileMode {
 		t.Error("Unlink changed the attributes")
 	}
 	x.Link(c, a, "again")
@@ -142,7 +142,8 @@ func TestReuse(t *testing.T) {
 	x := New()
 	id := add(x, Root, "a", fileMode)
 	e := x.At(id)
-	e.Size, e.Flags, e.Tiers, e.Lease = 1, 2, 3, 4
+	f := e.Fields()
+	f.Size, f.Flags, f.Tiers, f.Lease = 1, 2, 3, 4
 	x.Unlink(id)
 	x.Free(id)
 	again := x.Alloc()
@@ -252,7 +253,7 @@ func TestMisuse(t *testing.T) {
 		{"Link into file", func(x *Index, ids map[string]ID) { x.Link(x.Alloc(), ids["f"], "g") }},
 		{"Link into itself", func(x *Index, _ map[string]ID) {
 			id := x.Alloc()
-			x.At(id).Mode = dirMode
+			x.At(id).Fields().Mode = dirMode
 			x.Link(id, id, "g")
 		}},
 		{"Rename Root", func(x *Index, ids map[string]ID) { x.Rename(Root, ids["a"], "g") }},

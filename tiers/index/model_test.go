@@ -158,9 +158,9 @@ func (w *world) step() string {
 	case 0, 1, 2:
 		id := w.x.Alloc()
 		dir := w.pick(3) == 0
-		w.x.At(id).Mode = fileMode
+		w.x.At(id).Fields().Mode = fileMode
 		if dir {
-			w.x.At(id).Mode = dirMode
+			w.x.At(id).Fields().Mode = dirMode
 		}
 		if w.m.nodes[id] != nil {
 			w.t.Fatalf("Alloc returned %d, which is in use", id)

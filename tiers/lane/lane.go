@@ -31,13 +31,14 @@ const (
 	maxDeferred = 1 << 20
 )
 
-// Options describes a Lane. All fields but SecondHit, Window and Predict are required.
+// Options describes a Lane. All fields but CatchUpRate, SecondHit, Window and Predict are required.
 type Options struct {
-	Name       string
-	Tier       driver.Tier
-	Bit        uint16 // of the tier in index.Entry.Tiers
-	QueueBytes int64  // bounds the blocks that wait to be copied; what exceeds it is deferred
-	SecondHit  bool   // see AdmitLocked
+	Name        string
+	Tier        driver.Tier
+	Bit         uint16 // of the tier in index.Entry.Tiers
+	QueueBytes  int64  // bounds the blocks that wait to be copied; what exceeds it is deferred
+	CatchUpRate int64  // bytes a second of the blocks that the tier missed while it was away; 0: no bound
+	SecondHit   bool   // see AdmitLocked
 
 	BatchKeys  int           // most blocks of one load job
 	BatchBytes int64         // most bytes of one, but at least one block
@@ -62,8 +63,8 @@ type Owner interface {
 	// DeferredLocked returns the size of a block that was deferred. False: there is no reason any more to copy it.
 	DeferredLocked(id index.ID, seq uint64) (bytes int64, ok bool)
 
-	// StoreLocked has a block copied that was deferred, by PushLocked.
-	StoreLocked(id index.ID)
+	// StoreLocked has a block copied that was deferred, by PushLocked. again is Store.Again.
+	StoreLocked(id index.ID, again bool)
 
 	// UnstoredLocked follows that s came to nothing before the tier was asked. s is in no queue any more.
 	UnstoredLocked(s *Store)
@@ -98,6 +99,7 @@ type Lane struct {
 	keyed     fifo[keyedOp]
 	stores    fifo[*Store]
 	deferred  fifo[deferred]
+	missed    missed
 	begun     map[*Store]struct{}    // stores that the tier does
 	busy      map[block.Key]struct{} // their keys
 	busyBytes int64                  // their bytes
@@ -193,6 +195,7 @@ func (l *Lane) nextLocked() (begin func()) {
 			}
 		}
 	}
+	l.retryLocked()
 	l.undeferLocked()
 	return l.nextStoresLocked()
 }
@@ -211,6 +214,10 @@ func (l *Lane) TurnAway() {
 	loads := append(l.again, l.pending...)
 	l.again, l.pending, l.pendingBytes = nil, nil, 0
 	var stores []*Store
+	if l.missed.timer != nil {
+		l.missed.timer.Stop()
+	}
+	l.wakeWaitingLocked()
 	for l.stores.len() > 0 {
 		s := l.stores.pop()
 		if stores = append(stores, s); s.barrier == nil {

@@ -27,6 +27,7 @@ type names struct {
 	lane *lane.Lane
 	ix   *index.Index
 	key  map[index.ID]block.Key // of the blocks that there are
+	gone index.ID               // of a block that goes between the choice of its store and the store
 	file string
 
 	restored []lane.Update
@@ -36,14 +37,16 @@ type names struct {
 
 func (n *names) KeyLocked(s *lane.Store) (block.Key, bool) {
 	key, ok := n.key[s.ID]
-	return key, ok
+	return key, ok && s.ID != n.gone
 }
 
 func (n *names) DeferredLocked(id index.ID, _ uint64) (int64, bool) {
 	return 1, n.key[id] != block.Key{}
 }
 
-func (n *names) StoreLocked(id index.ID) { n.lane.PushLocked(&lane.Store{ID: id, Bytes: 1}, false) }
+func (n *names) StoreLocked(id index.ID, again bool) {
+	n.lane.PushLocked(&lane.Store{ID: id, Bytes: 1, Again: again}, false)
+}
 
 func (n *names) UnstoredLocked(s *lane.Store) { n.unstored = append(n.unstored, s.ID) }
 
@@ -128,15 +131,25 @@ type packing struct{ *slow }
 
 func (*packing) PackBytes() int64 { return 6 * lane.StoreJobBytes }
 
+// failing is a slow tier that does not come back.
+type failing struct{ *slow }
+
+func (failing) Failed() bool { return true }
+
 // answer ends the oldest job with one status for all of its blocks.
-func (s *slow) answer(status driver.Status) {
+func (s *slow) answer(status driver.Status) { s.answerWith(status, nil) }
+
+// fail ends the oldest job as a tier that is away.
+func (s *slow) fail() { s.answerWith(driver.Failed, block.ErrUnavailable) }
+
+func (s *slow) answerWith(status driver.Status, err error) {
 	s.mu.Lock()
 	job := s.jobs[0]
 	s.jobs = s.jobs[1:]
 	s.mu.Unlock()
 	r := &driver.Result{Job: job.ID}
 	for _, b := range job.Blocks {
-		r.Outcomes = append(r.Outcomes, driver.Outcome{Key: b.Key, Status: status})
+		r.Outcomes = append(r.Outcomes, driver.Outcome{Key: b.Key, Status: status, Err: err})
 	}
 	job.Done(r)
 }
@@ -168,9 +181,12 @@ func run(t *testing.T, o lane.Options, test func(t *testing.T, n *names, tier *s
 			t.Fatal(err)
 		}
 		id := driver.JobID(0)
-		if p, ok := o.Tier.(*packing); ok {
+		switch p := o.Tier.(type) {
+		case *packing:
 			p.slow = tier
-		} else {
+		case *failing:
+			p.slow = tier
+		default:
 			o.Tier = tier
 		}
 		o.Name, o.Bit, o.Lock, o.Owner = "slow", 1, n, n
@@ -269,7 +285,7 @@ func TestBarrier(t *testing.T) {
 			l.PushLocked(&lane.Store{ID: 1, Bytes: 1}, false)
 			l.DeferLocked(2, 0)
 			var p lane.Progress
-			if l.BarrierLocked(&p, func(error) { passed = true }) {
+			if l.BarrierLocked(&p, true, func(error) { passed = true }) {
 				t.Error("there is more after a barrier, although the queue had room for all")
 			}
 			l.PushLocked(&lane.Store{ID: 3, Bytes: 1}, false)
@@ -343,7 +359,7 @@ func TestTree(t *testing.T) {
 		var all []string
 		n.locked(func(l *lane.Lane) {
 			dir := n.ix.Alloc()
-			n.ix.At(dir).Mode = 0o040755
+			n.ix.At(dir).Fields().Mode = 0o040755
 			n.ix.Link(dir, index.Root, "to")
 			tree := &lane.Tree{From: "from", To: "to"}
 			for i := range 600 {
@@ -430,7 +446,7 @@ func TestTurnAway(t *testing.T) {
 				}
 				l.PushLocked(s, false)
 			}
-			l.BarrierLocked(&lane.Progress{}, func(err error) { done <- err })
+			l.BarrierLocked(&lane.Progress{}, false, func(err error) { done <- err })
 		})
 		want(t, "more than may be under way", tier.took(), []string{"store g/1", "store g/2", "store g/3", "store g/4"})
 	})

@@ -16,6 +16,8 @@ type Stats struct {
 	QueuedBytes     int64 `json:"queued_bytes" help:"bytes of these blocks"`
 	QueueLimitBytes int64 `json:"queue_limit_bytes" help:"most bytes that may wait"`
 
+	MissedBlocks int64 `json:"missed_blocks" help:"blocks not stored because the tier was away; they are copied when it is back, oldest first"`
+
 	Cascaded          uint64 `json:"cascaded_blocks" help:"cascades that succeeded"`
 	CascadedBytes     uint64 `json:"cascaded_bytes" help:"bytes of these blocks"`
 	CascadeDropped    uint64 `json:"cascade_dropped_blocks" help:"blocks not stored because the queue was full"`

@@ -15,8 +15,12 @@ type Store struct {
 	Bytes int64    // its size
 	Force bool     // somebody waits for it: no write budget applies, and it may be open for writing
 
+	// Burst is the burst in which the block was written; see driver.Transfer.
+	Burst uint16
 	// Leaving: the block has been evicted by its policy, and goes when it is stored.
 	Leaving bool
+	// Again: the tier was away when the block was to be stored first.
+	Again bool
 	// Torn: the block was opened for writing after this had begun.
 	Torn bool
 
@@ -87,7 +91,7 @@ func (l *Lane) undeferLocked() {
 		}
 		l.deferred.pop()
 		if ok {
-			l.o.Owner.StoreLocked(d.id)
+			l.o.Owner.StoreLocked(d.id, false)
 		}
 	}
 }
@@ -96,22 +100,30 @@ func (l *Lane) undeferLocked() {
 type Progress struct {
 	keyed    uint64
 	deferred uint64
-	renaming bool
+	missed   uint64
+	settling bool // the queues may still get some of it
 }
 
 // BarrierLocked has fn called when every store that was queued has ended, or with block.ErrClosed by Close, and
 // notes in p what may be queued yet because of what came before: more reports whether another barrier is needed
-// after this one. The zero Progress begins.
-func (l *Lane) BarrierLocked(p *Progress, fn func(error)) (more bool) {
-	if *p == (Progress{}) {
-		p.keyed, p.renaming = l.keyedIn, true
+// after this one. The zero Progress begins. present: the stores that the tier misses while it is away do not count.
+func (l *Lane) BarrierLocked(p *Progress, present bool, fn func(error)) (more bool) {
+	first := *p == (Progress{})
+	if first {
+		p.keyed, p.settling = l.keyedIn, true
 	}
-	if p.renaming {
+	if p.settling {
 		p.deferred = l.deferred.popped + uint64(l.deferred.len())
-		p.renaming = l.recorder == nil && l.keyedOut < p.keyed // a rename has a block stored anew
+		p.missed = l.missed.blocks.popped + uint64(l.missed.blocks.len())
+		p.settling = l.recorder == nil && l.keyedOut < p.keyed || // a rename has a block stored anew
+			first && !present && l.stats.QueuedBlocks > 0 // they may be missed
 	}
 	l.undeferLocked()
-	more = p.renaming || l.deferred.popped < p.deferred
+	more = p.settling || l.deferred.popped < p.deferred
+	if missed := l.missed.blocks.popped < p.missed && !present; missed && !more {
+		l.missed.waiting = append(l.missed.waiting, fn)
+		return true
+	}
 	l.stores.push(&Store{barrier: fn})
 	l.wakeUp()
 	return more
@@ -337,6 +349,7 @@ func (l *Lane) stored(job *driver.Job, list []*Store, r *driver.Result) {
 		l.endLocked(s)
 	}
 	errs, after := l.o.Owner.StoredLocked(list, r.Outcomes)
+	l.missLocked(list, errs)
 	l.o.Lock.Unlock()
 	after()
 	for i, s := range list {

@@ -45,19 +45,6 @@ func (c *Counts) Total() (n uint64) {
 	return n
 }
 
-// Since returns the calls that are in c and not in an earlier snapshot of the same calls. After a restart, when the
-// earlier one has more, it is c.
-func (c *Counts) Since(earlier *Counts) Counts {
-	d := Counts{Sum: c.Sum - earlier.Sum}
-	for i := range c.N {
-		if c.N[i] < earlier.N[i] {
-			return *c
-		}
-		d.N[i] = c.N[i] - earlier.N[i]
-	}
-	return d
-}
-
 // Quantile returns a time that a share q of the calls, from 0 to 1, did not exceed: the bound of their bucket, and that of
 // the one before for the last bucket. It is 0 without calls.
 func (c *Counts) Quantile(q float64) time.Duration {

@@ -34,7 +34,7 @@
 //
 //	 0  4  "KVFR"
 //	 4  1  format version, 1
-//	 5  1  flags: 1 dir, 2 pinned, 4 checksum valid; the rest 0
+//	 5  1  flags: 1 dir, 2 pinned, 4 checksum valid, 8 link, 16 user; the rest 0
 //	 6  2  n, length of the path, 0..4096; 0 only with dir
 //	 8  8  blob id: the name of the file it belongs to
 //	16  8  seq
@@ -50,9 +50,13 @@
 //	76  4  expires, nanoseconds
 //	80  8  checksum of the bytes, CRC-64/NVME; 0 if not valid
 //	88  n  path below the mount; obeys block.CheckPath, else any bytes
+//	    2  with the flag link: m, its length
+//	    m  the temporary name that the file still has, a path below the mount
+//	    2  with the flag user: k, its length
+//	    k  attributes of processes, as block.UserAttrs
 //	    4  CRC-32C of all that precedes
 //
-// The longest is 4188 bytes; tmpfs takes 65536, ext4 about 4000.
+// The longest is 12384 bytes; tmpfs takes 65536, ext4 about 4000.
 //
 // The file kvfs-memory is text, also for people. Its length never changes and is below 4096. So one
 // write to one page rewrites it in place, even if the tmpfs is full:

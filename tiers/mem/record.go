@@ -2,6 +2,7 @@ package mem
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"time"
@@ -15,12 +16,14 @@ const (
 	recordMagic   = "KVFR"
 	recordVersion = 1
 	recordHeader  = 88
-	maxRecord     = recordHeader + block.MaxPath + 4
+	maxRecord     = recordHeader + block.MaxPath + 2 + block.MaxPath + 2 + block.MaxUserAttrs + 4
 
 	flagDir    = 1
 	flagPinned = 2
 	flagSum    = 4
-	flagsKnown = flagDir | flagPinned | flagSum
+	flagLink   = 8
+	flagUser   = 16
+	flagsKnown = flagDir | flagPinned | flagSum | flagLink | flagUser
 )
 
 // castagnoli is computed once; crc32.MakeTable returns the shared table.
@@ -35,7 +38,11 @@ func checkRecord(r *driver.Record) error {
 	if r.Dir && r.Path == "" {
 		return nil
 	}
-	return block.CheckPath(r.Path)
+	err := r.User.Check()
+	if r.Link != "" {
+		err = errors.Join(err, block.CheckPath(r.Link))
+	}
+	return errors.Join(err, block.CheckPath(r.Path))
 }
 
 // appendRecord appends the encoding of r, which checkRecord accepts.
@@ -54,6 +61,12 @@ func appendRecord(b []byte, id driver.BlobID, r *driver.Record) []byte {
 		flags |= flagSum
 		sum = r.Sum.Sum
 	}
+	if r.Link != "" {
+		flags |= flagLink
+	}
+	if r.User != "" {
+		flags |= flagUser
+	}
 	b = append(b, recordMagic...)
 	b = append(b, recordVersion, flags)
 	b = le.AppendUint16(b, uint16(len(r.Path)))
@@ -71,6 +84,12 @@ func appendRecord(b []byte, id driver.BlobID, r *driver.Record) []byte {
 	b = le.AppendUint32(b, uint32(r.Expires.Nanosecond()))
 	b = le.AppendUint64(b, sum)
 	b = append(b, r.Path...)
+	if r.Link != "" {
+		b = append(le.AppendUint16(b, uint16(len(r.Link))), r.Link...)
+	}
+	if r.User != "" {
+		b = append(le.AppendUint16(b, uint16(len(r.User))), r.User...)
+	}
 	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
@@ -81,29 +100,22 @@ func decodeRecord(b []byte) (driver.BlobID, *driver.Record, error) {
 	corrupt := func(what string) (driver.BlobID, *driver.Record, error) {
 		return 0, nil, fmt.Errorf("record of %d bytes: %s: %w", len(b), what, block.ErrCorrupt)
 	}
-	switch {
-	case len(b) < recordHeader+4 || len(b) > maxRecord:
-		return corrupt("length")
-	case string(b[:4]) != recordMagic:
-		return corrupt("magic")
-	case b[4] != recordVersion:
-		return corrupt(fmt.Sprintf("version %d", b[4]))
-	case crc32.Checksum(b[:len(b)-4], castagnoli) != le.Uint32(b[len(b)-4:]):
-		return corrupt("crc")
-	case b[5]&^flagsKnown != 0:
-		return corrupt("flags")
-	case int(le.Uint16(b[6:])) != len(b)-recordHeader-4:
-		return corrupt("path length")
-	case b[5]&flagSum == 0 && le.Uint64(b[80:]) != 0:
-		return corrupt("checksum")
-	case le.Uint32(b[44:]) >= 1e9 || le.Uint32(b[72:]) >= 1e9 || le.Uint32(b[76:]) >= 1e9:
-		return corrupt("nanoseconds")
+	if why := damage(b); why != "" {
+		return corrupt(why)
+	}
+	path, rest, whole := cut(b[recordHeader:len(b)-4], int(le.Uint16(b[6:])))
+	link, rest, wholeLink := cutSized(rest, b[5]&flagLink != 0)
+	user, rest, wholeUser := cutSized(rest, b[5]&flagUser != 0)
+	if !whole || !wholeLink || !wholeUser || len(rest) > 0 {
+		return corrupt("length of a field")
 	}
 	at := func(sec, nsec int) time.Time {
 		return time.Unix(int64(le.Uint64(b[sec:])), int64(le.Uint32(b[nsec:])))
 	}
 	r := &driver.Record{
-		Path:    string(b[recordHeader : len(b)-4]),
+		Path:    path,
+		Link:    link,
+		User:    block.UserAttrs(user),
 		Dir:     b[5]&flagDir != 0,
 		Seq:     le.Uint64(b[16:]),
 		Size:    int64(le.Uint64(b[24:])),
@@ -120,4 +132,46 @@ func decodeRecord(b []byte) (driver.BlobID, *driver.Record, error) {
 		return corrupt(err.Error())
 	}
 	return driver.BlobID(le.Uint64(b[8:])), r, nil
+}
+
+// damage returns why the fields of fixed length of a record cannot be right, "" if they can.
+func damage(b []byte) string {
+	le := binary.LittleEndian
+	switch {
+	case len(b) < recordHeader+4 || len(b) > maxRecord:
+		return "length"
+	case string(b[:4]) != recordMagic:
+		return "magic"
+	case b[4] != recordVersion:
+		return fmt.Sprintf("version %d", b[4])
+	case crc32.Checksum(b[:len(b)-4], castagnoli) != le.Uint32(b[len(b)-4:]):
+		return "crc"
+	case b[5]&^flagsKnown != 0:
+		return "flags"
+	case b[5]&flagSum == 0 && le.Uint64(b[80:]) != 0:
+		return "checksum"
+	case le.Uint32(b[44:]) >= 1e9 || le.Uint32(b[72:]) >= 1e9 || le.Uint32(b[76:]) >= 1e9:
+		return "nanoseconds"
+	}
+	return ""
+}
+
+// cut takes a field of n bytes from the front of b. ok is false if b is too short.
+func cut(b []byte, n int) (field string, rest []byte, ok bool) {
+	if len(b) < n {
+		return "", nil, false
+	}
+	return string(b[:n]), b[n:], true
+}
+
+// cutSized cuts an optional field off, which begins with its length and is not empty.
+func cutSized(b []byte, there bool) (field string, rest []byte, ok bool) {
+	if !there {
+		return "", b, true
+	}
+	if len(b) < 2 {
+		return "", nil, false
+	}
+	field, rest, ok = cut(b[2:], int(binary.LittleEndian.Uint16(b)))
+	return field, rest, ok && field != ""
 }

@@ -41,9 +41,46 @@ func TestRecordFormat(t *testing.T) {
 	}
 }
 
+// TestRecordOptions: a record with the fields that may be there has them behind the path, and comes back whole.
+func TestRecordOptions(t *testing.T) {
+	plain := appendRecord(nil, 5, sample())
+	want := sample()
+	want.Link = "group/.tmp\xfe"
+	b := appendRecord(nil, 5, want)
+	if got := string(b[len(plain)-4 : len(b)-4]); b[5] != plain[5]|flagLink || got != "\x0b\x00group/.tmp\xfe" {
+		t.Errorf("flags %#x, then %q", b[5], got)
+	}
+	if _, got, err := decodeRecord(b); err != nil || *got != *want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	want.User, _ = want.User.Set("user.a", "1", block.SetAny)
+	both := appendRecord(nil, 5, want)
+	if got := string(both[len(b)-4 : len(both)-4]); both[5] != b[5]|flagUser || got != "\x0a\x00\x06\x01\x00user.a1" {
+		t.Errorf("flags %#x, then %q", both[5], got)
+	}
+	if _, got, err := decodeRecord(both); err != nil || *got != *want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	want.User = "x"
+	if _, r, err := decodeRecord(appendRecord(nil, 5, want)); !errors.Is(err, block.ErrCorrupt) {
+		t.Errorf("attributes that are none: got %+v, %v", r, err)
+	}
+	want.User, want.Link = "", "/x"
+	if _, r, err := decodeRecord(appendRecord(nil, 5, want)); !errors.Is(err, block.ErrCorrupt) {
+		t.Errorf("a link that is no path: got %+v, %v", r, err)
+	}
+}
+
 // TestRecordDamage: no flip of a bit, cut or extension of a record is believed.
 func TestRecordDamage(t *testing.T) {
-	b := appendRecord(nil, 5, sample())
+	linked := sample()
+	linked.Link = "group/x.tmp"
+	linked.User, _ = linked.User.Set("user.a", "1", block.SetAny)
+	recordDamage(t, appendRecord(nil, 5, sample()))
+	recordDamage(t, appendRecord(nil, 5, linked))
+}
+
+func recordDamage(t *testing.T, b []byte) {
 	if id, r, err := decodeRecord(b); err != nil || id != 5 || r.Path != sample().Path {
 		t.Fatalf("got %d, %+v, %v", id, r, err)
 	}
@@ -72,6 +109,8 @@ func FuzzRecord(f *testing.F) {
 	f.Add(appendRecord(nil, 1, &driver.Record{Path: "g", Dir: true}))
 	f.Add(appendRecord(nil, 1<<63, &driver.Record{Dir: true}))
 	f.Add(appendRecord(nil, 2, &driver.Record{Path: strings.Repeat("abc/", 1000) + "z"}))
+	f.Add(appendRecord(nil, 3, &driver.Record{Path: "a", Link: "a.tmp"}))
+	f.Add(appendRecord(nil, 3, &driver.Record{Path: "a", User: "\x06\x01\x00user.a1"}))
 	f.Add([]byte("KVFR\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if _, _, err := decodeRecord(b); err != nil && len(b) >= recordHeader+4 {

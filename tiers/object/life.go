@@ -158,7 +158,7 @@ func (t *Tier) replace(ctx context.Context, p known, at int64, keep []pack.Entry
 	if len(keep) > 0 {
 		bytes := int64(pack.FooterBytes)
 		for _, e := range keep {
-			bytes += pack.FrameBytes(e.Path, e.Size) + pack.Align + entryBytes(e.Path)
+			bytes += pack.PaddedBytes(len(e.Path), e.Size, e.Attrs.User) + entryBytes(e.Path, e.Attrs.User)
 		}
 		if !t.rewrite.take(bytes, false) {
 			return nil
@@ -191,7 +191,7 @@ func (t *Tier) copy(ctx context.Context, p known, at int64, keep []pack.Entry, b
 			return err
 		}
 		e.Offset = offset
-		offset += (int64(len(frame)) + pack.Align - 1) &^ (pack.Align - 1)
+		offset += pack.PaddedBytes(len(e.Path), e.Size, e.Attrs.User)
 	}
 	name, data := b.Finish(at, t.o.Writer)
 	defer t.packs.put(data)

@@ -28,6 +28,7 @@ type want struct {
 	name pack.Name // of the pack: its number may be that of another one soon
 	size int64     // of its frame
 	came *arrival  // what has come of it; nil before its run is fetched
+	user block.UserAttrs
 }
 
 // run is a piece of a pack with blocks that are loaded with one request.
@@ -38,7 +39,11 @@ type run struct {
 	wants       []want
 }
 
-// Load implements driver.Tier.
+// KeepsUser implements driver.UserKeeper.
+func (t *Tier) KeepsUser() {}
+
+// Load implements driver.Tier. What the engine has not stored itself comes with its attributes of processes: these take a
+// request of their own, if there are any.
 func (t *Tier) Load(job *driver.Job) {
 	w := newWork(job)
 	var wants []want
@@ -125,7 +130,7 @@ func (t *Tier) fetch(w *work, r *run) {
 		case err != nil:
 			return driver.Failed, block.Checksum{}, err
 		}
-		status, sum, err := t.check(&w.Blocks[want.i], want)
+		status, sum, err := t.check(ctx, &w.Blocks[want.i], want)
 		if errors.Is(err, block.ErrCorrupt) {
 			corrupt = append(corrupt, w.outcomes[want.i].Key)
 		}
@@ -179,7 +184,7 @@ func nameOf(p catalog.Pack) pack.Name {
 }
 
 // check tells what came of a block whose frame has come whole.
-func (t *Tier) check(b *driver.Transfer, want *want) (driver.Status, block.Checksum, error) {
+func (t *Tier) check(ctx context.Context, b *driver.Transfer, want *want) (driver.Status, block.Checksum, error) {
 	a := want.came
 	h, err := pack.CheckFrame(a.head, b.Key.Path())
 	sum, bytes := a.sum()
@@ -192,7 +197,21 @@ func (t *Tier) check(b *driver.Transfer, want *want) (driver.Status, block.Check
 		t.catalog.Forget(b.Key.Path(), want.rec.Pack)
 		return driver.Failed, block.Checksum{}, errors.Join(block.ErrCorrupt, err)
 	}
+	if h.User > 0 && b.Attrs.Seq != 0 {
+		if want.user, err = t.userAttrs(ctx, want, h.User); err != nil {
+			return driver.Failed, block.Checksum{}, err
+		}
+	}
 	return driver.Loaded, sum, nil
+}
+
+// userAttrs reads the n bytes of attributes of processes of a block.
+func (t *Tier) userAttrs(ctx context.Context, want *want, n int) (block.UserAttrs, error) {
+	b := make([]byte, pack.UserBytes(n))
+	if err := t.kind(t.bucket.Get(ctx, want.name.String(), want.rec.Offset+want.size, b)); err != nil {
+		return "", err
+	}
+	return pack.CheckUser(b)
 }
 
 // loaded gives the blocks of a request their outcomes, and completes the job if they were the last ones.
@@ -203,7 +222,11 @@ func (t *Tier) loaded(w *work, r *run, outcome func(*want) (driver.Status, block
 	}
 	t.mu.Lock()
 	for i := range r.wants {
-		t.outcomeLocked(w, r.wants[i].i, "load", status[i], sums[i], errs[i])
+		want := &r.wants[i]
+		t.outcomeLocked(w, want.i, "load", status[i], sums[i], errs[i])
+		if seq := w.Blocks[want.i].Attrs.Seq; status[i] == driver.Loaded && seq != 0 {
+			w.outcomes[want.i].Attrs = &driver.Attrs{Seq: seq, User: want.user}
+		}
 	}
 	complete := len(r.wants) > 0 && w.left == 0
 	t.mu.Unlock()

@@ -32,11 +32,11 @@ func (f *flight) block() *driver.Transfer { return &f.job.Blocks[f.i] }
 // frame is how many bytes the block takes before the index of a pack.
 func (f *flight) frame() int64 {
 	b := f.block()
-	return (pack.FrameBytes(b.Key.Path(), b.Size) + pack.Align - 1) &^ (pack.Align - 1)
+	return pack.PaddedBytes(len(b.Key.Path()), b.Size, b.Attrs.User)
 }
 
-// entryBytes is the most that an entry of a path takes in the index of a pack.
-func entryBytes(path string) int64 { return int64(128 + 9*len(path)) }
+// entryBytes is the most that an entry takes in the index of a pack.
+func entryBytes(path string, user block.UserAttrs) int64 { return int64(128 + 9*len(path) + len(user)) }
 
 func newWork(job *driver.Job) *work {
 	w := &work{Job: job, outcomes: make([]driver.Outcome, len(job.Blocks)), left: len(job.Blocks)}
@@ -186,7 +186,7 @@ func (t *Tier) build(list []*flight) *packed {
 	p, at := &packed{}, t.tick() // before void is looked at: a later removal counts for the block in this pack
 	size := int64(pack.FooterBytes)
 	for _, f := range list {
-		size += f.frame() + entryBytes(f.block().Key.Path())
+		size += f.frame() + entryBytes(f.block().Key.Path(), f.block().Attrs.User)
 	}
 	buf := t.packs.get(size)
 	b, offset := pack.NewBuilder(buf), int64(0)

@@ -49,7 +49,7 @@ func (b *backend) Snapshot(ctx context.Context, fn func(r *feed.Record) error) e
 func infoFrom(h *tiers.Holding) cluster.BlockInfo {
 	info := cluster.BlockInfo{
 		Path: h.Path, Seq: h.Seq, Size: h.Size, Sum: h.Sum, Mode: h.Mode, UID: h.UID, GID: h.GID,
-		Mtime: h.Mtime, Expires: h.Expires, Pinned: h.Pinned,
+		Mtime: h.Mtime, Expires: h.Expires, Pinned: h.Pinned, User: h.User,
 	}
 	for _, d := range h.Dirs {
 		info.Dirs = append(info.Dirs, cluster.DirInfo(d))

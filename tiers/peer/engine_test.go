@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster"
-	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/openfile"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // fullNode is a node as the program builds it, without the mount.
@@ -26,14 +27,6 @@ type fullNode struct {
 
 func startFull(t *testing.T, name string, edit func(o *Options), join ...*cluster.Node) *fullNode {
 	t.Helper()
-	return startFullWith(t, name, edit, nil, nil, join...)
-}
-
-// startFullWith starts a node with a fabric. freed is called for files that its engine has freed.
-func startFullWith(
-	t *testing.T, name string, edit func(o *Options), fabric rdma.Transport, freed func(dev, ino uint64), join ...*cluster.Node,
-) *fullNode {
-	t.Helper()
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("/dev/shm", "kvfs.test.")
 	if err != nil {
@@ -45,7 +38,7 @@ func startFullWith(
 		t.Fatal(err)
 	}
 	lost := NewLost()
-	f.node = openNodeWith(t, name, lost, fabric, join...)
+	f.node = openNode(t, name, lost, join...)
 	o := Options{Node: f.node, Lost: lost, Accept: true, Timeout: patience, Silence: patience}
 	if edit != nil {
 		edit(&o)
@@ -53,13 +46,13 @@ func startFullWith(
 	if f.tier, err = Open(o); err != nil {
 		t.Fatal(err)
 	}
-	cascade := tiers.CascadeOff
+	cascade := state.CascadeOff
 	if o.Replicas > 0 {
-		cascade = tiers.CascadeAsync
+		cascade = state.CascadeAsync
 	}
-	f.engine, err = tiers.Open(ctx, tiers.Options{
-		Primary: f.mem, CapacityBytes: 32 << 20, HeadroomBytes: 16 << 20, Freed: freed,
-		Secondaries: []tiers.SecondaryOptions{{Name: "peer", Tier: f.tier, Cascade: cascade}},
+	f.engine, err = tiers.Open(ctx, state.Options{
+		Primary: f.mem, CapacityBytes: 32 << 20, HeadroomBytes: 16 << 20,
+		Secondaries: []state.SecondaryOptions{{Name: "peer", Tier: f.tier, Cascade: cascade}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +71,7 @@ func startFullWith(
 }
 
 // self is the writing and reading process.
-var self = tiers.Caller{Thread: 1, Process: 1}
+var self = state.Caller{Thread: 1, Process: 1}
 
 type closer struct{}
 
@@ -89,7 +82,7 @@ func (closer) StillOpen(index.ID) bool { return false }
 func (f *fullNode) write(name string, data []byte) {
 	f.t.Helper()
 	ctx := context.Background()
-	a, h, err := f.engine.Create(ctx, tiers.CreateOptions{Parent: index.Root, Name: name, Mode: 0o640, UID: 11, GID: 12, By: self})
+	a, h, err := f.engine.Create(ctx, openfile.CreateOptions{Parent: index.Root, Name: name, Mode: 0o640, UID: 11, GID: 12, By: self})
 	if err != nil {
 		f.t.Fatal(err)
 	}

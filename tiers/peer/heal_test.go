@@ -197,7 +197,7 @@ func TestSegmentHost(t *testing.T) {
 		lookups <- host
 		return []string{"192.0.2.6", "192.0.2.7"}, nil
 	}
-	preferred := func() bool { list := tier.candidates(); return len(list) == 1 && list[0].preferred }
+	preferred := func() bool { list, _ := tier.candidates(); return len(list) == 1 && list[0].preferred }
 	eventually(t, "the segment is known", preferred)
 	if host := within(t, "look-up", lookups); host != "db.example" {
 		t.Errorf("looked up %q", host)

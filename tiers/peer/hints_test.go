@@ -2,8 +2,6 @@ package peer
 
 import (
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,50 +134,4 @@ func TestHintsInOrder(t *testing.T) {
 	if got := len(x.get("x", now, nil)); got != maxAnswersOf {
 		t.Errorf("%d answers about one path, want %d", got, maxAnswersOf)
 	}
-}
-
-// BenchmarkHints measures a full table: its memory for each answer, a new answer, and a look-up.
-func BenchmarkHints(b *testing.B) {
-	p := newStubNode().addPeer("a")
-	now := time.Now()
-	path := func(i int) string { return fmt.Sprintf("model/group-%04d/%032x", i%64, i) }
-	fill := func(x *hintTable) {
-		for i := range maxAnswers {
-			addHint(x, answered, p, path(i), now)
-		}
-	}
-	b.Run("bytes", func(b *testing.B) {
-		var before, after runtime.MemStats
-		for b.Loop() {
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			x := newHintTable()
-			fill(x)
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(x.count.Load()), "B/answer")
-		}
-	})
-	x := newHintTable()
-	fill(x)
-	paths := make([]string, 4*maxAnswers)
-	for i := range paths {
-		paths[i] = path(i)
-	}
-	b.Run("add", func(b *testing.B) {
-		took := make([]time.Duration, 0, 1<<20)
-		for i := 0; b.Loop(); i++ {
-			begun := time.Now()
-			addHint(x, answered, p, paths[i%len(paths)], now)
-			took = append(took, time.Since(begun))
-		}
-		slices.Sort(took)
-		b.ReportMetric(float64(took[len(took)*999/1000].Nanoseconds()), "p99.9-ns")
-	})
-	b.Run("get", func(b *testing.B) {
-		var few [8]hint
-		for i := 0; b.Loop(); i++ {
-			x.get(paths[i%len(paths)], now, few[:0])
-		}
-	})
 }

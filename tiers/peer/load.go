@@ -53,6 +53,9 @@ type piece struct {
 	unavailable bool // a holder could not be asked, or did not answer
 }
 
+// KeepsUser implements driver.UserKeeper.
+func (t *Tier) KeepsUser() {}
+
 // Load implements driver.Tier.
 func (t *Tier) Load(job *driver.Job) {
 	if !t.begin(func() { t.runLoad(job) }) {
@@ -186,7 +189,7 @@ func trim(file *os.File, size int64) error {
 func attrsOf(info *cluster.BlockInfo) *driver.Attrs {
 	a := &driver.Attrs{
 		Seq: info.Seq, Mode: info.Mode & 0o7777, UID: info.UID, GID: info.GID,
-		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned,
+		Mtime: info.Mtime, Expires: info.Expires, Pinned: info.Pinned, User: info.User,
 	}
 	for _, d := range info.Dirs {
 		a.Dirs = append(a.Dirs, driver.DirAttrs(d))

@@ -25,13 +25,15 @@ type candidate struct {
 	preferred bool
 }
 
-// candidates returns the peers that can take copies now, the preferred segment marked.
-func (t *Tier) candidates() []candidate {
+// candidates returns the peers that can take copies now, the preferred segment marked. away: there are none now, but one
+// that does not answer may.
+func (t *Tier) candidates() (list []candidate, away bool) {
 	now := t.now()
 	wanted := t.segment.names(now)
-	var list []candidate
 	reason := "no such live peer"
-	for _, p := range t.node.peers() {
+	peers := t.node.peers()
+	away = len(peers) == 0
+	for _, p := range peers {
 		m := p.Member()
 		c := candidate{
 			peer: p, hash: location.HashPath(p.Name()), weight: float64(m.FreeBytes),
@@ -42,7 +44,7 @@ func (t *Tier) candidates() []candidate {
 		case !p.Can(meta.FeatureStore), t.declined.Has(pace.Copy{Peer: p.Name()}, now):
 			why = "it takes no copies"
 		case !p.Callable():
-			why = "it does not answer"
+			why, away = "it does not answer", true
 		}
 		if c.preferred {
 			reason = why
@@ -55,7 +57,7 @@ func (t *Tier) candidates() []candidate {
 		}
 	}
 	t.segment.warn(wanted, reason)
-	return list
+	return list, away && len(list) == 0
 }
 
 // isNamed reports whether one of the names is the member's name or address.

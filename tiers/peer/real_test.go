@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/kvfs/kvfs/cluster"
 	"github.com/kvfs/kvfs/cluster/gossip"
 	"github.com/kvfs/kvfs/cluster/location"
-	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -20,12 +18,6 @@ import (
 // openNode opens a node of a real cluster on loopback.
 func openNode(t testing.TB, name string, lost *Lost, join ...*cluster.Node) *cluster.Node {
 	t.Helper()
-	return openNodeWith(t, name, lost, nil, join...)
-}
-
-// openNodeWith opens a node that reads its peers only by the fabric, unless that is nil.
-func openNodeWith(t testing.TB, name string, lost *Lost, fabric rdma.Transport, join ...*cluster.Node) *cluster.Node {
-	t.Helper()
 	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", DialTimeout: patience, StallTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
@@ -33,9 +25,6 @@ func openNodeWith(t testing.TB, name string, lost *Lost, fabric rdma.Transport, 
 	o := cluster.Options{
 		Gossip:    gossip.Options{Name: name, Bind: "127.0.0.1:0", Profile: "local", Rejoin: 50 * time.Millisecond},
 		Transport: tr, Version: "test", Capacity: func() (int64, int64) { return 1 << 30, 1 << 30 }, CallTimeout: patience,
-	}
-	if fabric != nil {
-		o.Fabric, o.Path = fabric, cluster.PathRDMA
 	}
 	if lost != nil {
 		o.Location = location.Options{Lost: lost.Tell}
@@ -125,55 +114,4 @@ func TestConformanceCluster(t *testing.T) {
 			f.corrupt(key.Path())
 		}
 	}})
-}
-
-// TestClusterLife shows the life of a block over a real cluster: it is found and read on other
-// nodes, its loss is reported, a removal reaches its holder, and copies are taken from offering
-// peers.
-func TestClusterLife(t *testing.T) {
-	engine := newStubEngine()
-	tier, far := openReal(t, engine, 2, nil)
-	host := &testHost{make(chan block.Key, 16)}
-	tier.SetHost(host)
-	data := payload(100000, 3)
-	far[0].add(cluster.BlockInfo{Path: "g/x", Seq: 5, UID: 7}, data)
-	far[1].add(cluster.BlockInfo{Path: "g/y", Seq: 6}, data)
-	eventually(t, "both blocks are located", func() bool {
-		_, x := tier.Locate("g/x")
-		_, y := tier.Locate("g/y")
-		return x && y
-	})
-	out, files := load(t, tier, want{path: "g/x", size: 100000, seq: 5}, want{path: "g/y", size: 100000, seq: 6})
-	for i, o := range out {
-		if o.Status != driver.Loaded || !bytes.Equal(files[i], data) {
-			t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
-		}
-	}
-	tier.Watch(keyOf("g/y"))
-	if err := far[1].node.Leave(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if err := far[1].node.Close(); err != nil {
-		t.Error(err)
-	}
-	if key := within(t, "loss of the block of a node that left", host.lost); key != keyOf("g/y") {
-		t.Errorf("lost %v", key)
-	}
-	tier.Bury([]driver.Grave{{Path: "g/x", Seq: 6}})
-	if _, ok := tier.Locate("g/x"); ok {
-		t.Error("found after its removal")
-	}
-	eventually(t, "the holder drops it", func() bool { return far[0].Stat([]string{"g/x"})[0] == nil })
-
-	far[0].mu.Lock() // not announced
-	far[0].blocks["g/z"] = &memBlock{cluster.BlockInfo{Path: "g/z", Seq: 9, Size: 100000, Sum: block.Sum(data), Mode: modeRegular}, data}
-	far[0].mu.Unlock()
-	near := far[0].node.PeerBy("near")
-	if near == nil {
-		t.Fatal("far-0 does not know near")
-	}
-	o := near.Store(context.Background(), []cluster.BlockInfo{*far[0].Stat([]string{"g/z"})[0]})
-	if h, ok := engine.Holding("g/z"); o[0].Status != cluster.StoreDone || !ok || h.Seq != 9 || h.Sum != block.Sum(data) {
-		t.Errorf("offer: %+v, %+v %v", o, h, ok)
-	}
 }

@@ -104,13 +104,13 @@ func (s *storeJob) offerAll() {
 	t := s.t
 	ctx, cancel := context.WithTimeout(t.ctx, s.timeLimit(len(s.blocks)))
 	defer cancel()
-	all := t.candidates()
+	all, away := t.candidates()
 	var open []*copying
 	for _, c := range s.blocks {
 		switch {
 		case c.storing == nil:
 			s.skip(c, block.ErrPending)
-		case s.prepare(c, all):
+		case s.prepare(c, all, away):
 			open = append(open, c)
 		}
 	}
@@ -146,7 +146,7 @@ func (s *storeJob) timeLimit(n int) time.Duration {
 }
 
 // prepare checks one block before any peer is asked. False: it has its outcome.
-func (s *storeJob) prepare(c *copying, all []candidate) bool {
+func (s *storeJob) prepare(c *copying, all []candidate, away bool) bool {
 	t := s.t
 	tr := c.tr
 	err := block.CheckPath(c.path)
@@ -167,6 +167,7 @@ func (s *storeJob) prepare(c *copying, all []candidate) bool {
 	if c.need -= c.had; c.need > 0 {
 		c.order = s.order(c, held, all)
 	}
+	c.unavailable = away && c.need > 0
 	if len(c.order) == 0 { // then the file need not be read
 		s.conclude(c)
 		return false
@@ -283,7 +284,7 @@ func infoOf(c *copying) cluster.BlockInfo {
 	a := &c.tr.Attrs
 	info := cluster.BlockInfo{
 		Path: c.path, Seq: a.Seq, Size: c.tr.Size, Sum: c.sum, Mode: modeRegular | a.Mode&0o7777,
-		UID: a.UID, GID: a.GID, Mtime: a.Mtime, Expires: a.Expires, Pinned: a.Pinned,
+		UID: a.UID, GID: a.GID, Mtime: a.Mtime, Expires: a.Expires, Pinned: a.Pinned, User: a.User,
 	}
 	for _, d := range a.Dirs {
 		info.Dirs = append(info.Dirs, cluster.DirInfo(d))

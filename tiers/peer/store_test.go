@@ -136,7 +136,12 @@ func TestStoreReplicas(t *testing.T) {
 		{"two", 3, 2, nil, driver.Stored, nil, 2},
 		{"more than there are", 3, 5, nil, driver.Stored, nil, 3},
 		{"read only", 3, 0, nil, driver.Skipped, block.ErrNoSpace, 0},
-		{"alone", 0, 1, nil, driver.Skipped, block.ErrNoSpace, 0},
+		{"alone", 0, 1, nil, driver.Failed, block.ErrUnavailable, 0},
+		{"none answers", 2, 1, func(c *cell) {
+			for _, p := range c.peers {
+				p.unusable.Store(true)
+			}
+		}, driver.Failed, block.ErrUnavailable, 0},
 		{"all full", 3, 1, func(c *cell) {
 			for _, p := range c.peers {
 				p.info.FreeBytes = 0

@@ -66,11 +66,18 @@ func weigh(size, other, hit int64) int64 {
 }
 
 // Touch makes a block the most recent of those used again.
-func (p *ARC) Touch(id uint32) {
-	if k := p.b.q.where(id); k != absent {
-		p.b.move(id, k, arcT2)
+func (p *ARC) Touch(id uint32, b Burst) {
+	if k := p.b.q.where(id); k != absent && !p.b.q.joined(id, arcT2, b) {
+		p.b.count(id, k, arcT2)
+		p.b.q.join(id, arcT2, b)
 	}
 }
+
+// Follow gives a block its place in a burst.
+func (p *ARC) Follow(id uint32, b Burst, _ bool) { p.b.q.follow(id, b) }
+
+// BurstOf returns the burst in which a block took its place.
+func (p *ARC) BurstOf(id uint32) Burst { return p.b.q.burstOf(id) }
 
 // Move gives a block another number.
 func (p *ARC) Move(from, to uint32) { p.b.renumber(from, to) }

@@ -14,7 +14,7 @@ func fill(b *testing.B, name string) Policy {
 	for id := range uint32(million) {
 		p.Add(id, uint64(id), 1<<20)
 		if id%2 == 0 {
-			p.Touch(id)
+			p.Touch(id, 0)
 		}
 	}
 	return p
@@ -42,6 +42,8 @@ func BenchmarkMemory(b *testing.B) {
 				switch p := p.(type) {
 				case *ARC:
 					ghosts = p.b.ghosts.count(ghostOnce) + p.b.ghosts.count(ghostOften)
+				case *MQ:
+					ghosts = p.b.ghosts.count(ghostOnce)
 				case *S3FIFO:
 					ghosts = p.b.ghosts.count(ghostOnce)
 				}
@@ -62,7 +64,7 @@ func BenchmarkTouch(b *testing.B) {
 			p := fill(b, name)
 			r := rand.New(rand.NewPCG(1, 0))
 			for b.Loop() {
-				p.Touch(r.Uint32N(million))
+				p.Touch(r.Uint32N(million), 0)
 			}
 		})
 	}

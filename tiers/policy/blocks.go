@@ -51,8 +51,13 @@ func (b *blocks) renumber(from, to uint32) {
 
 // move puts a block of queue from at the head of queue to.
 func (b *blocks) move(id uint32, from, to queue) {
+	b.count(id, from, to)
+	b.q.move(id, to)
+}
+
+// count counts a block of queue from as one of queue to.
+func (b *blocks) count(id uint32, from, to queue) {
 	size := b.info.at(id).size
 	b.bytes[from] -= size
 	b.bytes[to] += size
-	b.q.move(id, to)
 }

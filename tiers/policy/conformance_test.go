@@ -20,6 +20,18 @@ func verify(t testing.TB, p Policy) {
 		if b1 > 0 && t1+b1 > c || b2 > 0 && t1+t2+b1+b2 > 2*c || p.target < 0 || p.target > c {
 			t.Fatalf("arc: T1 %d T2 %d B1 %d B2 %d target %d of %d bytes", t1, t2, b1, b2, p.target, c)
 		}
+	case *MQ:
+		verifyBlocks(t, &p.b)
+		if got := p.b.ghosts.bytes[ghostOnce]; got > mqGhosts*p.capacity {
+			t.Fatalf("mq: ghosts of %d bytes for a capacity of %d", got, p.capacity)
+		}
+		for k := queue(1); k <= mqQueues; k++ {
+			for i, ids := 1, verifyQueue(t, &p.b.q, k); i < len(ids); i++ {
+				if *p.stamps.at(ids[i-1]) > *p.stamps.at(ids[i]) || mqQueue(p.b.q.links.at(ids[i]).freq) != k {
+					t.Fatalf("mq: block %d is out of place in queue %d", ids[i], k)
+				}
+			}
+		}
 	case *S3FIFO:
 		verifyBlocks(t, &p.b)
 		if got := p.b.ghosts.bytes[ghostOnce]; got > p.mainBytes {
@@ -42,6 +54,13 @@ func verifyQueue(t testing.TB, q *queues, k queue) (ids []uint32) {
 		}
 		ids = append(ids, at-1)
 		older = at
+	}
+	if q.bursts != nil {
+		for _, b := range q.bursts {
+			if end := b.ends[k]; end != 0 && (q.where(end-1) != k || q.links.at(end-1).burst != b.number) {
+				t.Fatalf("queue %d: burst %d ends with block %d: %+v", k, b.number, end-1, *q.links.at(end - 1))
+			}
+		}
 	}
 	if older != q.ends[k].head || len(ids) != q.count(k) {
 		t.Fatalf("queue %d: %d blocks from tail to %d, want %d to %d",
@@ -85,7 +104,7 @@ func verifyGhosts(t testing.TB, g *ghosts) {
 			t.Fatalf("ghosts %d: %d bytes, counted %d", k, bytes, g.bytes[k])
 		}
 	}
-	if n > max(minGhosts, g.peak) {
+	if n > g.limit() {
 		t.Fatalf("%d ghosts for at most %d blocks", n, g.peak)
 	}
 }
@@ -127,6 +146,9 @@ func (c *conformance) id() uint32 {
 	return id
 }
 
+// burst returns no burst, one of two that share a place in the policy, or one of its own.
+func (c *conformance) burst() Burst { return []Burst{0, 1, 1 + MaxBursts, 2}[c.r.IntN(4)] }
+
 func (c *conformance) step() {
 	c.t.Helper()
 	switch id := c.id(); c.r.IntN(11) {
@@ -135,8 +157,9 @@ func (c *conformance) step() {
 			c.p.Add(id, uint64(c.r.IntN(1000)), int64(1+c.r.IntN(100)))
 			c.present[id] = true
 		}
+		c.p.Follow(id, c.burst(), c.r.IntN(2) == 0)
 	case 4, 5, 6:
-		c.p.Touch(id)
+		c.p.Touch(id, c.burst())
 	case 7:
 		c.p.Remove(id)
 		delete(c.present, id)
@@ -272,7 +295,7 @@ func TestGhosts(t *testing.T) {
 // TestGhostsBounded: a stream of tiny blocks through a large capacity leaves no
 // more ghosts than blocks were there at once.
 func TestGhostsBounded(t *testing.T) {
-	for _, name := range []string{"arc", "s3fifo"} {
+	for name, want := range map[string]int{"arc": 2000, "mq": mqGhosts * 2000, "s3fifo": 2000} {
 		p := open(t, name, 1<<40)
 		for i := range 20000 {
 			p.Add(uint32(i%3000), uint64(i), 1)
@@ -286,11 +309,13 @@ func TestGhostsBounded(t *testing.T) {
 		switch p := p.(type) {
 		case *ARC:
 			g = &p.b.ghosts
+		case *MQ:
+			g = &p.b.ghosts
 		case *S3FIFO:
 			g = &p.b.ghosts
 		}
-		if n := g.count(ghostOnce); n != 2000 {
-			t.Errorf("%s: %d ghosts, want 2000", name, n)
+		if n := g.count(ghostOnce); n != want {
+			t.Errorf("%s: %d ghosts, want %d", name, n, want)
 		}
 	}
 }
@@ -318,7 +343,8 @@ func TestAllocs(t *testing.T) {
 			for _, id := range free {
 				hash++
 				p.Add(id, hash%3000, 1)
-				p.Touch(uint32(hash*7) % 1000)
+				p.Follow(id, Burst(hash/10), true)
+				p.Touch(uint32(hash*7)%1000, Burst(hash/10))
 			}
 			free = free[:0]
 			p.Victims(verdict)

@@ -16,7 +16,7 @@ func ExamplePolicy() {
 	for id := range uint32(3) {
 		p.Add(id, uint64(id), 1024)
 	}
-	p.Touch(0)
+	p.Touch(0, 0)
 	evicted := false
 	p.Victims(func(id uint32) policy.Verdict {
 		switch {

@@ -22,7 +22,7 @@ const (
 // one bucket at a time (linear hashing, Litwin, VLDB 1980).
 //
 // INVARIANT: low is a power of two, low <= buckets < 2*low.
-// INVARIANT: count(ghostOnce) + count(ghostOften) <= max(minGhosts, peak).
+// INVARIANT: count(ghostOnce) + count(ghostOften) <= limit().
 type ghosts struct {
 	q     queues // of ghost numbers, which index info
 	info  column[ghost]
@@ -30,6 +30,7 @@ type ghosts struct {
 	used  uint32 // numbers handed out at least once
 	bytes [ghostOften + 1]int64
 	peak  int // the most blocks present at once; the policy keeps it
+	rooms int // how many ghosts there may be for each of these; 0: one
 
 	heads        column[uint32] // a bucket: 1 + its first ghost; 0: empty
 	buckets, low uint32
@@ -45,18 +46,30 @@ type ghost struct {
 // count returns the number of ghosts in a queue.
 func (g *ghosts) count(k queue) int { return g.q.count(k) }
 
-// take forgets the ghost of hash and returns the queue it was in, absent if
-// there is none.
-func (g *ghosts) take(hash uint64) queue {
+// limit returns how many ghosts there may be.
+func (g *ghosts) limit() int { return max(minGhosts, g.peak*max(g.rooms, 1)) }
+
+// link returns the link of the ghost of hash, nil if there is none.
+func (g *ghosts) link(hash uint64) *link {
 	if g.buckets == 0 {
-		return absent
+		return nil
 	}
 	n := *g.find(hash)
 	if n == 0 {
+		return nil
+	}
+	return g.q.links.at(n - 1)
+}
+
+// take forgets the ghost of hash and returns the queue it was in, absent if
+// there is none.
+func (g *ghosts) take(hash uint64) queue {
+	l := g.link(hash)
+	if l == nil {
 		return absent
 	}
-	k := g.q.where(n - 1)
-	g.remove(n - 1)
+	k := l.in
+	g.remove(*g.find(hash) - 1)
 	return k
 }
 
@@ -64,7 +77,7 @@ func (g *ghosts) take(hash uint64) queue {
 // are too many ghosts, it drops the oldest of the longer queue.
 func (g *ghosts) add(hash uint64, size int64, k queue) {
 	g.take(hash)
-	if total := g.count(ghostOnce) + g.count(ghostOften); total >= max(minGhosts, g.peak) {
+	if total := g.count(ghostOnce) + g.count(ghostOften); total >= g.limit() {
 		longer := ghostOnce
 		if g.count(ghostOften) > g.count(ghostOnce) {
 			longer = ghostOften

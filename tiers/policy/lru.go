@@ -16,11 +16,17 @@ func (p *LRU) Len() int { return p.q.count(lruQueue) }
 func (p *LRU) Add(id uint32, hash uint64, size int64) { p.q.push(id, lruQueue) }
 
 // Touch makes a block the most recently used.
-func (p *LRU) Touch(id uint32) {
-	if p.q.where(id) != absent {
-		p.q.move(id, lruQueue)
+func (p *LRU) Touch(id uint32, b Burst) {
+	if p.q.where(id) != absent && !p.q.joined(id, lruQueue, b) {
+		p.q.join(id, lruQueue, b)
 	}
 }
+
+// Follow gives a block its place in a burst.
+func (p *LRU) Follow(id uint32, b Burst, _ bool) { p.q.follow(id, b) }
+
+// BurstOf returns the burst in which a block took its place.
+func (p *LRU) BurstOf(id uint32) Burst { return p.q.burstOf(id) }
 
 // Move gives a block another number.
 func (p *LRU) Move(from, to uint32) {

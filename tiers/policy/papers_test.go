@@ -28,7 +28,7 @@ func newCache(p Policy, capacity int) *cache {
 // request reports whether key was present.
 func (c *cache) request(key uint64) bool {
 	if id, ok := c.ids[key]; ok {
-		c.p.Touch(id)
+		c.p.Touch(id, 0)
 		return true
 	}
 	if len(c.free) == 0 {

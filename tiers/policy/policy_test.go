@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var names = []string{"lru", "arc", "s3fifo"}
+var names = []string{"lru", "arc", "mq", "s3fifo"}
 
 func open(t testing.TB, name string, capacityBytes int64) Policy {
 	t.Helper()
@@ -19,8 +19,8 @@ func open(t testing.TB, name string, capacityBytes int64) Policy {
 	return p
 }
 
-// TestNew shows feature A29: the primary tier's policy is lru or arc, or, as an
-// extra, s3fifo; each by its name, and no other name is taken for one of them.
+// TestNew shows feature A29: the primary tier's policy is lru, arc, mq or
+// s3fifo; each by its name, and no other name is taken for one of them.
 func TestNew(t *testing.T) {
 	for _, name := range names {
 		p, err := New(name, 1<<30)
@@ -60,7 +60,7 @@ func run(t *testing.T, p Policy, script string) (evicted []uint32) {
 		case "+":
 			p.Add(uint32(id), uint64(id), int64(n))
 		case "":
-			p.Touch(uint32(id))
+			p.Touch(uint32(id), 0)
 		case "-":
 			p.Remove(uint32(id))
 		case "pin", "unpin":
@@ -127,6 +127,17 @@ func TestOrder(t *testing.T) {
 		{"arc", "ghost in B2 decides a tie", "+1 +2 e*2 +1 +2 +3 +4 e +1 e e*9", "[1 2 1 3 4 2 1]"},
 		{"arc", "skip keeps the queue", "+1 +2 +3 1 pin2 e unpin2 e*9", "[3 2 1]"},
 		{"arc", "skip in both queues", "+1 +2 +3 +4 1 2 pin1 pin3 e*9 unpin1 unpin3 e*9", "[4 2 3 1]"},
+
+		{"mq", "used once before used again", "+1 +2 +3 +4 1 3 e*9", "[2 4 1 3]"},
+		{"mq", "three uses are as two", "+1 +2 1 2 1 e*9", "[2 1]"},
+		{"mq", "four are more", "+1 +2 1 1 1 2 2 e*9", "[2 1]"},
+		// 1 has ten more bytes of uses to rest than blocks that were used once: 2 to 10 are nine, and its own use is one.
+		{"mq", "in its time", "+1 1 +2 +3 +4 +5 +6 +7 +8 +9 +10 -2 -3 -4 -5 -6 -7 -8 -9 +11 e*9", "[10 11 1]"},
+		{"mq", "outlives its time", "+1 1 +2 +3 +4 +5 +6 +7 +8 +9 +10 -2 -3 -4 -5 -6 -7 -8 -9 -10 +11 +12 +13 e*9", "[11 1 12 13]"},
+		{"mq", "ghost remembers uses", "+1 1 1 1 -2 e +1 +2 2 e*9", "[1 2 1]"},
+		{"mq", "remove leaves no ghost", "+1 1 -1 +1 +2 e*9", "[1 2]"},
+		{"mq", "skip counts for its queue", "+1 +2 +3 pin1 e unpin1 e*9", "[2 3 1]"},
+		{"mq", "skip in two queues", "+1 +2 +3 +4 1 2 pin1 pin3 e*9 unpin1 unpin3 e*9", "[4 2 3 1]"},
 
 		{"s3fifo", "one-hit wonders first", "+1 +2 +3 +4 1 1 2 2 e*9", "[3 4 1 2]"},
 		{"s3fifo", "one use is not enough", "+1 +2 +3 1 e*9", "[1 2 3]"},
@@ -215,8 +226,8 @@ func TestEmpty(t *testing.T) {
 	for _, name := range names {
 		p := open(t, name, 100)
 		for range 2 {
-			p.Touch(0)
-			p.Touch(1<<32 - 1)
+			p.Touch(0, 0)
+			p.Touch(1<<32-1, 0)
 			p.Remove(5)
 			p.Remove(1<<32 - 1)
 			p.Victims(func(id uint32) Verdict { t.Errorf("%s: offered %d", name, id); return Evict })

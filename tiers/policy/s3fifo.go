@@ -54,13 +54,23 @@ func (p *S3FIFO) Add(id uint32, hash uint64, size int64) {
 	p.b.add(id, hash, size, k)
 }
 
-// Touch counts a use.
-func (p *S3FIFO) Touch(id uint32) {
+// Touch counts a use. The burst does not matter, as a use reorders nothing.
+func (p *S3FIFO) Touch(id uint32, _ Burst) {
 	if p.b.q.where(id) != absent {
 		l := p.b.q.links.at(id)
 		l.freq = min(l.freq+1, maxFreq)
 	}
 }
+
+// Follow gives a block that came its place in a burst. A look-up reorders nothing, as a use.
+func (p *S3FIFO) Follow(id uint32, b Burst, came bool) {
+	if came {
+		p.b.q.follow(id, b)
+	}
+}
+
+// BurstOf returns the burst in which a block took its place.
+func (p *S3FIFO) BurstOf(id uint32) Burst { return p.b.q.burstOf(id) }
 
 // Move gives a block another number.
 func (p *S3FIFO) Move(from, to uint32) { p.b.renumber(from, to) }
@@ -94,7 +104,7 @@ func (p *S3FIFO) Victims(fn func(id uint32) Verdict) {
 		case Evict:
 			p.evict(id, k)
 		default:
-			p.Touch(id)
+			p.Touch(id, 0)
 			p.b.q.move(id, k+(s3SmallHeld-s3Small))
 		}
 	}

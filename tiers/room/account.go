@@ -193,15 +193,28 @@ func (r *Room) Unrank(b Bill, id uint32, but policy.Policy) {
 	}
 }
 
-// Touch marks a block as used in the orders of those who pay for it.
-func (r *Room) Touch(b Bill, id uint32) {
-	r.orderOf(b.Group).Touch(id)
+// Touch marks a block as used in the orders of those who pay for it. The use belongs to a burst; 0: to none.
+func (r *Room) Touch(b Bill, id uint32, burst policy.Burst) {
+	r.orderOf(b.Group).Touch(id, burst)
 	for _, a := range b.accounts {
 		if a != nil {
-			a.order.Touch(id)
+			a.order.Touch(id, burst)
 		}
 	}
 }
+
+// Follow gives a block its place in a burst in the orders of those who pay for it, as policy.Policy says.
+func (r *Room) Follow(b Bill, id uint32, burst policy.Burst, came bool) {
+	r.orderOf(b.Group).Follow(id, burst, came)
+	for _, a := range b.accounts {
+		if a != nil {
+			a.order.Follow(id, burst, came)
+		}
+	}
+}
+
+// BurstOf returns the burst in which a block took its place, 0 if there is none.
+func (r *Room) BurstOf(b Bill, id uint32) policy.Burst { return r.orderOf(b.Group).BurstOf(id) }
 
 // orderOf returns the order in which the blocks of a group are evicted for all that need room.
 func (r *Room) orderOf(g *Group) policy.Policy {

@@ -70,7 +70,7 @@ func TestBill(t *testing.T) {
 			t.Errorf("%d more: over %v", row.n, got)
 		}
 		calls := ""
-		r.MakeInQuotas(b, row.n, Victims{Spare: func() {}, Evict: func(order policy.Policy, need int64, _ bool) (int64, int64) {
+		r.MakeInQuotas(b, row.n, Victims{Evict: func(order policy.Policy, need int64, _ bool) (int64, int64) {
 			name := map[policy.Policy]string{b.Group.order: "quota", r.accounts[user].order: "user", r.accounts[cgroup].order: "cgroup"}[order]
 			calls += fmt.Sprintf(" %s:%d", name, need)
 			return 0, 0

@@ -10,8 +10,6 @@ import (
 // Victims has blocks go, so that there is room for others. The functions change the accounts by Charge and Pin, and
 // the orders; they do not call Make, MakeInQuotas or Evict.
 type Victims struct {
-	// Spare gives up what is kept for nothing but a late reader.
-	Spare func()
 	// Evict evicts blocks in an order until need bytes are gone or nothing more may go, and returns how many
 	// bytes went. until is the earliest time at which a lease that stood in the way ends, 0 if none did. quota:
 	// a quota is used up; else memory is full.
@@ -25,9 +23,6 @@ func (r *Room) Make(b Bill, n int64, force bool, v Victims) (ok bool, until int6
 	limit := r.limit
 	if ok, until = r.MakeInQuotas(b, n, v); !ok {
 		return false, until
-	}
-	if r.used+n > limit {
-		v.Spare()
 	}
 	if r.used+n <= limit || r.Short() { // the user has evicted by Relief, and seen what that brought
 		return r.used+n <= limit, 0
@@ -44,10 +39,6 @@ func (r *Room) Make(b Bill, n int64, force bool, v Victims) (ok bool, until int6
 // MakeInQuotas evicts blocks of those who pay until their quotas leave n bytes, and says whether they do. until is as
 // in Make.
 func (r *Room) MakeInQuotas(b Bill, n int64, v Victims) (ok bool, until int64) {
-	if !b.Over(n) {
-		return true, 0
-	}
-	v.Spare()
 	if !b.Over(n) {
 		return true, 0
 	}

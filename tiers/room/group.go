@@ -3,7 +3,6 @@ package room
 import (
 	"fmt"
 	"iter"
-	"strings"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/policy"
@@ -36,7 +35,6 @@ type Group struct {
 	pins      pins
 	files     int  // see Enter
 	forgotten bool // its number is for another group to take
-	bench     bool // see Bench
 
 	// Stored and Found count commits of blocks, and look-ups and opens that found one, since the group was seen first.
 	Stored, Found uint64
@@ -45,13 +43,6 @@ type Group struct {
 	next   int
 	filled int
 }
-
-func newGroup(name block.GroupID) *Group {
-	return &Group{name: name, bench: strings.HasPrefix(string(name), block.BenchPrefix)}
-}
-
-// Bench reports whether the group is one of kvfs bench, whose reads do not count.
-func (g *Group) Bench() bool { return g.bench }
 
 // Name returns the name of the group.
 func (g *Group) Name() block.GroupID { return g.name }
@@ -71,7 +62,13 @@ func (g *Group) Used() int64 { return g.used }
 // Files returns how many files the group has.
 func (g *Group) Files() int { return g.files }
 
-// Learn notes the size of a committed block.
+// Commit counts the commit of a block, and learns its size.
+func (g *Group) Commit(size int64) {
+	g.Stored++
+	g.Learn(size)
+}
+
+// Learn notes the size of a block.
 func (g *Group) Learn(size int64) {
 	g.recent[g.next] = size
 	g.next = (g.next + 1) % recentSizes
@@ -128,12 +125,20 @@ func (r *Room) Number(name block.GroupID) uint32 {
 	n := uint32(len(r.groups))
 	if free := r.free; len(free) > 0 {
 		n, r.free = free[len(free)-1], free[:len(free)-1]
-		r.groups[n] = newGroup(name)
+		r.groups[n] = &Group{name: name}
 	} else {
-		r.groups = append(r.groups, newGroup(name))
+		r.groups = append(r.groups, &Group{name: name})
 	}
 	r.byName[name] = n
 	return n
+}
+
+// NumberOf is Number for a name in bytes, which it does not keep. It allocates only at first sight.
+func (r *Room) NumberOf(name []byte) uint32 {
+	if n, ok := r.byName[block.GroupID(name)]; ok {
+		return n
+	}
+	return r.Number(block.GroupID(name))
 }
 
 // Groups returns the groups that are configured, in no order, and then the others that are not forgotten, in about

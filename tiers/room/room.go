@@ -18,11 +18,12 @@ const (
 
 // Options configures a Room.
 type Options struct {
-	CapacityBytes int64   // at least 1: hard cap on what is used
-	HeadroomBytes int64   // how far the file system exceeds CapacityBytes
-	HighWatermark float64 // share of the capacity above which High says so
-	LowWatermark  float64 // share to which Excess leads back
-	Policy        string  // eviction order, as policy.New takes it
+	CapacityBytes int64         // at least 1: hard cap on what is used
+	HeadroomBytes int64         // how far the file system exceeds CapacityBytes
+	HighWatermark float64       // share of the capacity above which High says so
+	LowWatermark  float64       // share to which Excess leads back
+	Policy        string        // eviction order, as policy.New takes it
+	BurstGap      time.Duration // longest pause within a burst of uses. 0: no use belongs to a burst.
 	Groups        map[block.GroupID]GroupOptions
 }
 
@@ -45,6 +46,7 @@ type Room struct {
 	futile int64         // nothing is evicted for the file system before
 	space  chan struct{} // closed and replaced by Signal
 	full   fullness
+	bursts bursts
 }
 
 // New returns a Room with nothing in it. It fails if the policy is unknown or a quota exceeds the capacity; the

@@ -43,7 +43,6 @@ func charge(r *Room, pinned bool, spec string) map[block.GroupID]int64 {
 type blocks struct {
 	r     *Room
 	held  map[block.GroupID]int64 // what can go
-	spare int64                   // of group free, given up by Spare
 	lease int64                   // when a lease ends that stands in the way of what cannot go
 	calls string                  // what was asked for
 }
@@ -51,11 +50,6 @@ type blocks struct {
 // victims has blocks go: those of group quota, and those of free, which has the shared order.
 func (b *blocks) victims() Victims {
 	return Victims{
-		Spare: func() {
-			b.calls += " spare"
-			b.r.Charge(Bill{Group: b.r.Find("free")}, -b.spare, false)
-			b.spare = 0
-		},
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
 			name := block.GroupID("free")
 			if order != b.r.Shared() {
@@ -82,7 +76,6 @@ func TestMake(t *testing.T) {
 		name   string
 		pinned string // charged
 		blocks string // charged, and may go
-		spare  int64  // of the blocks of group free
 		free   int64  // what the file system has left; 0: enough
 		group  block.GroupID
 		n      int64
@@ -92,24 +85,23 @@ func TestMake(t *testing.T) {
 		calls  string
 	}{
 		{name: "room", blocks: "free:10", group: "free", n: 90, ok: true},
-		{name: "full", blocks: "free:100", group: "free", n: 5, ok: true, calls: "spare free:5"},
-		{name: "forced, an eighth goes", blocks: "free:100", group: "free", n: 5, force: true, ok: true, calls: "spare free:12"},
-		{name: "forced, more than that", blocks: "free:100", group: "free", n: 30, force: true, ok: true, calls: "spare free:30"},
-		{name: "forced, for what is over", blocks: "free:103", group: "free", force: true, ok: true, calls: "spare free:3"},
-		{name: "the spare is enough", blocks: "free:100", spare: 20, group: "free", n: 20, ok: true, calls: "spare"},
-		{name: "pinned", pinned: "free:60", blocks: "free:10", group: "free", n: 50, ok: false, until: 7, calls: "spare free:20 quota:10"},
-		{name: "the shared ones first", blocks: "free:10 quota:40", pinned: "pinned:50", group: "free", n: 30, ok: true, until: 7, calls: "spare free:30 quota:20"},
-		{name: "own quota", blocks: "quota:40", group: "quota", n: 10, ok: true, calls: "spare quota:10!"},
-		{name: "own quota, and full", blocks: "free:60 quota:40", group: "quota", n: 10, ok: true, calls: "spare quota:10!"},
-		{name: "more than the quota", blocks: "quota:20", group: "quota", n: 41, ok: false, calls: "spare"},
-		{name: "quota of a pinned group", pinned: "pinned:40", group: "pinned", n: 1, ok: false, calls: "spare"},
-		{name: "file system short", blocks: "free:50", free: 10, group: "free", n: 9, ok: false, calls: "spare"},
+		{name: "full", blocks: "free:100", group: "free", n: 5, ok: true, calls: "free:5"},
+		{name: "forced, an eighth goes", blocks: "free:100", group: "free", n: 5, force: true, ok: true, calls: "free:12"},
+		{name: "forced, more than that", blocks: "free:100", group: "free", n: 30, force: true, ok: true, calls: "free:30"},
+		{name: "forced, for what is over", blocks: "free:103", group: "free", force: true, ok: true, calls: "free:3"},
+		{name: "pinned", pinned: "free:60", blocks: "free:10", group: "free", n: 50, ok: false, until: 7, calls: "free:20 quota:10"},
+		{name: "the shared ones first", blocks: "free:10 quota:40", pinned: "pinned:50", group: "free", n: 30, ok: true, until: 7, calls: "free:30 quota:20"},
+		{name: "own quota", blocks: "quota:40", group: "quota", n: 10, ok: true, calls: "quota:10!"},
+		{name: "own quota, and full", blocks: "free:60 quota:40", group: "quota", n: 10, ok: true, calls: "quota:10!"},
+		{name: "more than the quota", blocks: "quota:20", group: "quota", n: 41, ok: false, calls: ""},
+		{name: "quota of a pinned group", pinned: "pinned:40", group: "pinned", n: 1, ok: false, calls: ""},
+		{name: "file system short", blocks: "free:50", free: 10, group: "free", n: 9, ok: false, calls: ""},
 		{name: "file system short, but not for this", blocks: "free:50", free: 10, group: "free", n: 8, ok: true},
 	} {
 		r := newRoom(t)
 		r.Number("free")
 		charge(r, true, row.pinned)
-		b := &blocks{r: r, held: charge(r, false, row.blocks), spare: row.spare, lease: 7}
+		b := &blocks{r: r, held: charge(r, false, row.blocks), lease: 7}
 		if row.free > 0 {
 			r.Measure(row.free)
 		}

@@ -1,6 +1,8 @@
 package state
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
 // Allowance bounds what is taken of something at one time. It needs no lock and does not block. While a take
 // is refused, one beside it may be refused as well.

@@ -1,6 +1,10 @@
 package state
 
-import "github.com/kvfs/kvfs/tiers/fate"
+import (
+	"cmp"
+
+	"github.com/kvfs/kvfs/tiers/fate"
+)
 
 // Caller is the thread that asks. The front fills it in before it calls the engine.
 type Caller struct {
@@ -10,12 +14,12 @@ type Caller struct {
 	// another pid name space. All such callers count as one process.
 	Thread, Process uint32
 
+	// Remembered is the process of Thread where Process is 0 because it does not matter. It may be out of date: the
+	// thread may be another's by now.
+	Remembered uint32
+
 	// See finds Process where that is 0 and matters. Nil: it stays 0.
 	See Seer
-
-	// Told: this thread got ErrStale, so its kernel asks again. The kernel does that only
-	// once for each system call.
-	Told bool
 
 	// Cgroup is the path of the process's control group, in the hierarchy of version 2; empty unless the call may make a
 	// version and Accounts.NeedCgroups says so.
@@ -47,6 +51,12 @@ func (c Caller) After() Caller {
 
 // Process is a process, with all its threads.
 type Process struct{ Kernel, PID uint32 }
+
+// Number returns a number that stands for the process.
+func (p Process) Number() uint64 { return uint64(p.Kernel)<<32 | uint64(p.PID) }
+
+// User returns the process whose use of a block the call is, as far as it is known.
+func (c Caller) User() Process { return Process{c.Kernel, cmp.Or(c.Process, c.Remembered)} }
 
 // Proc returns the caller's process.
 func (c Caller) Proc() Process { return Process{c.Kernel, c.Process} }

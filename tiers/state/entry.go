@@ -6,52 +6,23 @@ import (
 	"unsafe"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/draft"
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// KindLocked returns the kind of a file's name. A directory counts as a block.
-func (st *State) KindLocked(en *index.Entry) draft.Kind {
-	switch {
-	case en.IsDir():
-		return draft.Block
-	case en.IsPlain() || st.Mu.Room.Group(en.Group).Pinned():
-		return draft.Plain
-	case en.IsTemp():
-		return draft.Temp
-	}
-	return draft.Block
-}
-
 // CountFound counts a look-up or an open that found an entry, if that is a committed block. The caller holds the lock.
 func CountFound(e *State, en *index.Entry) {
 	if en.IsRegular() && en.Stable() {
-		e.Mu.Room.Group(en.Group).Found++
+		e.Mu.Room.Group(en.Group()).Found++
 	}
-}
-
-// NameFlagsLocked returns index.FlagTemp and index.FlagPlain as the name of a file demands.
-func (st *State) NameFlagsLocked(parent index.ID, name string) (flags uint16) {
-	if st.Mu.Ix.At(parent).IsTemp() || st.Temp.Name(name) {
-		flags |= index.FlagTemp
-	}
-	if st.Plain.Name(name) {
-		flags |= index.FlagPlain
-	}
-	return flags
 }
 
 // ExpiredLocked reports whether a file is past its time to live.
 func (st *State) ExpiredLocked(id index.ID) bool {
 	at := st.Mu.Ix.Expires(id)
 	return at != 0 && at <= st.Now()
-}
-
-// ResidentLocked reports whether a file takes memory: the primary tier has a version of it, or it is being written.
-func (st *State) ResidentLocked(id index.ID, en *index.Entry) bool {
-	return en.InMemory() || st.Mu.Files[id] != nil
 }
 
 // OpenForWritingLocked reports whether any process has a descriptor for writing an entry.
@@ -70,15 +41,16 @@ func (st *State) ChildPathLocked(parent index.ID, name string) string {
 }
 
 // RecordOf returns the record of a committed entry.
-func RecordOf(ix *index.Index, id index.ID, en *index.Entry) driver.Record {
+func (st *State) RecordOf(id index.ID, en *index.Entry) driver.Record {
+	ix := st.Mu.Ix
 	r := driver.Record{
-		Path: ix.Path(id), Dir: en.IsDir(), Seq: en.Seq, Size: en.Size,
-		Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
-		Mtime: time.Unix(0, en.Mtime), Atime: time.Unix(0, en.Atime),
-		Pinned: en.Pinned(),
+		Path: ix.Path(id), Dir: en.IsDir(), Seq: en.Seq(), Size: en.Size(),
+		Mode: uint32(en.Mode() & 0o7777), UID: en.UID(), GID: en.GID(),
+		Mtime: time.Unix(0, en.Mtime()), Atime: time.Unix(0, en.Atime()),
+		Pinned: en.Pinned(), User: st.Mu.UserAttrs(id, en),
 	}
 	if en.HasSum() {
-		r.Sum = block.Checksum{Sum: en.Sum, Valid: true}
+		r.Sum = block.Checksum{Sum: en.Sum(), Valid: true}
 	}
 	if at := ix.Expires(id); at != 0 {
 		r.Expires = time.Unix(0, at)
@@ -100,22 +72,13 @@ func (st *State) DirLocked(id index.ID) error {
 // ChangedLocked notes that the names in a directory changed.
 func (st *State) ChangedLocked(dir index.ID) {
 	now := st.Now()
-	en := st.Mu.Ix.At(dir)
-	en.Mtime, en.Ctime = now, now
-}
-
-// MarkDirLocked notes whether names below a directory are temporary.
-func (st *State) MarkDirLocked(id index.ID, en *index.Entry) {
-	en.Flags &^= index.FlagTemp
-	if st.Mu.Ix.At(st.Mu.Ix.Parent(id)).IsTemp() || st.Temp.Dir(st.Mu.Ix.Name(id)) {
-		en.Flags |= index.FlagTemp
-	}
+	st.ApplyLocked(catalog.Times{ID: dir, Mtime: now, Ctime: now})
 }
 
 // ReachesLocked reports whether v may search a directory and all directories above it.
 func (st *State) ReachesLocked(v *event.Viewer, dir index.ID) bool {
 	for ; dir != 0; dir = st.Mu.Ix.Parent(dir) {
-		if en := st.Mu.Ix.At(dir); !v.May(event.MaySearch, uint32(en.Mode), en.UID, en.GID) {
+		if en := st.Mu.Ix.At(dir); !v.May(event.MaySearch, uint32(en.Mode()), en.UID(), en.GID()) {
 			return false
 		}
 	}
@@ -128,7 +91,7 @@ func (st *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
 		return true
 	}
 	en := st.Mu.Ix.At(id)
-	return v.May(event.MayRead, uint32(en.Mode), en.UID, en.GID) && st.ReachesLocked(v, dir)
+	return v.May(event.MayRead, uint32(en.Mode()), en.UID(), en.GID()) && st.ReachesLocked(v, dir)
 }
 
 // GuardLocked appends the permissions that keep users from knowing an entry by its name: of it and the directories
@@ -136,9 +99,9 @@ func (st *State) ShowsLocked(v *event.Viewer, dir, id index.ID) bool {
 func (st *State) GuardLocked(guard []driver.DirAttrs, id index.ID) []driver.DirAttrs {
 	for ; id != 0; id = st.Mu.Ix.Parent(id) {
 		en := st.Mu.Ix.At(id)
-		mode := uint32(en.Mode)
+		mode := uint32(en.Mode())
 		if all := event.Wanted(mode) * 0o111; mode&all != all {
-			guard = append(guard, driver.DirAttrs{Mode: mode, UID: en.UID, GID: en.GID})
+			guard = append(guard, driver.DirAttrs{Mode: mode, UID: en.UID(), GID: en.GID()})
 		}
 	}
 	return guard

@@ -2,34 +2,46 @@ package state
 
 import (
 	"errors"
+	"slices"
 
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
-// EventLocked logs an event about a block that has a name.
-func (st *State) EventLocked(kind event.Kind, id index.ID, why fate.Cause) {
-	tier := "memory"
-	if kind == event.Removed && len(st.Tiers) > 0 {
-		tier = ""
+// followLocked follows blocks for the event log, the outcomes that explain a miss, and the samples of reuse.
+func (st *State) followLocked(f catalog.Fact) {
+	kind, tier := event.Removed, "memory"
+	switch f.What {
+	case catalog.Kept:
+		kind = event.Stored
+	case catalog.Dropped:
+		kind = event.Evicted
+	case catalog.Gone:
+		if len(st.Tiers) > 0 {
+			tier = ""
+		}
 	}
-	st.TierEventLocked(kind, tier, id, why)
+	if f.Tier != 0 {
+		tier = st.Tiers[slices.IndexFunc(st.Tiers, func(s *Secondary) bool { return s.Bit == f.Tier })].Opts.Name
+	}
+	st.EventLocked(kind, tier, f.ID, f.Why)
 }
 
-// TierEventLocked logs an event about a block and one of its tiers, "" for none in particular.
-func (st *State) TierEventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
+// EventLocked logs an event about a block and one of its tiers, "" for none in particular.
+func (st *State) EventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
 	st.noteLocked(kind, tier, id, why)
 	st.Mu.Reuse.eventLocked(kind, tier, id, why)
 	st.EventLog.Add(event.Event{
-		Time: st.Opts.Now(), Kind: kind, Tier: tier, Key: st.KeyLocked(id), Size: st.Mu.Ix.At(id).Size, Reason: why.Reason,
+		Time: st.Opts.Now(), Kind: kind, Tier: tier, Key: st.KeyLocked(id), Size: st.Mu.Ix.At(id).Size(), Reason: why.Reason,
 		Guard: st.GuardLocked(nil, id),
 	})
 }
 
 // VerdictLocked notes what happened to the block of an entry. The entry still has its name.
 func (st *State) VerdictLocked(id index.ID, kind fate.Kind, tier string, why fate.Cause) {
-	st.Mu.Fates.Add(st.PathHashLocked(id), fate.Fate{
+	st.Mu.Fates.Add(st.Mu.PathHash(id), fate.Fate{
 		Time: st.Now(), Event: st.EventLog.Next(), Kind: kind, Tier: tier, Reason: why.Reason, By: why.By,
 	})
 }
@@ -43,9 +55,9 @@ func (st *State) noteLocked(ev event.Kind, tier string, id index.ID, why fate.Ca
 	if ev == event.Evicted {
 		en := st.Mu.Ix.At(id)
 		switch {
-		case st.OwnTiers(en) != 0, tier != "memory" && st.ResidentLocked(id, en):
+		case st.OwnTiers(en) != 0, tier != "memory" && st.Mu.Resident(id, en):
 			return // reads still find it
-		case en.Tiers != 0: // reads find it while other nodes have it
+		case en.Tiers() != 0: // reads find it while other nodes have it
 			kind, tier, why.Reason = fate.PeerGone, st.Remote.Opts.Name, 0
 		}
 	}
@@ -54,7 +66,7 @@ func (st *State) noteLocked(ev event.Kind, tier string, id index.ID, why fate.Ca
 	}
 	if ev == event.Removed && tier == "" {
 		// The last tier just lost its copy. The verdict on that says more.
-		if st.Mu.Fates.Is(st.PathHashLocked(id), st.EventLog.Next()-1, why.Reason) {
+		if st.Mu.Fates.Is(st.Mu.PathHash(id), st.EventLog.Next()-1, why.Reason) {
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 )
@@ -16,9 +17,7 @@ type Gone struct {
 	Blobs   []driver.BlobID
 	Dropped []driver.BlobID // those of blobs that no handle of the engine uses any more
 	Names   []GoneName
-	Files   []WriteSide    // no longer in use: to be closed
-	Emptied []WriteSide    // their bytes are given up
-	Idle    []WriteSide    // no handle is left
+	Files   []WriteSide    // to be settled
 	Records []index.ID     // to be written
 	Graves  []driver.Grave // names whose versions elsewhere are void, because this node has a version now
 
@@ -32,6 +31,24 @@ type GoneName struct {
 	By         Process // as in Options.Invalidate
 }
 
+// KernelsLocked adds to g what kernels are to forget after a change. by is the process for which a kernel has asked for
+// the change, nil if none has.
+func (st *State) KernelsLocked(ch catalog.Change, by *Process, g *Gone) {
+	if ch.Left != (catalog.Name{}) {
+		n := GoneName{Parent: ch.Left.Parent, ID: ch.ID, Name: ch.Left.Name}
+		if by != nil {
+			n.By = *by
+		}
+		g.Names = append(g.Names, n)
+	}
+	if ch.Hidden {
+		g.Names = append(g.Names, GoneName{Parent: st.Mu.Ix.Parent(ch.ID), ID: ch.ID, Name: st.Mu.Ix.Name(ch.ID)})
+	}
+	if ch.Aged {
+		g.Names = append(g.Names, GoneName{ID: ch.ID})
+	}
+}
+
 // NewGone returns an empty Gone that Finish takes back: it is not used after that.
 func (st *State) NewGone() *Gone {
 	if g, ok := st.gones.Get().(*Gone); ok {
@@ -42,21 +59,15 @@ func (st *State) NewGone() *Gone {
 
 // Finish does the work in g. The event log has the events already. The caller holds no lock.
 func (st *State) Finish(g *Gone) {
-	for _, f := range g.Emptied {
-		if err := f.GiveUp(); err != nil && !errors.Is(err, os.ErrClosed) {
+	for _, f := range g.Files {
+		if err := f.Settle(); err != nil && !errors.Is(err, os.ErrClosed) {
 			st.Log.Warn("give up a failed write", zap.Error(err))
 		}
-	}
-	for _, f := range g.Idle {
-		f.CloseIdle()
 	}
 	for _, id := range g.Records {
 		if err := st.Recorder.WriteRecord(id, nil); err != nil {
 			st.Log.Warn("record of a file", zap.Error(err))
 		}
-	}
-	for _, f := range g.Files {
-		f.CloseFile()
 	}
 	for _, b := range g.Blobs {
 		st.removeBlob(b)

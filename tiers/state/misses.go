@@ -1,10 +1,8 @@
 package state
 
 import (
-	"strings"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 )
 
@@ -89,20 +87,9 @@ func (st *State) MissedLocked(parent index.ID, name string, by Process) {
 	if parent != index.Root && (!ix.Valid(parent) || !ix.Linked(parent)) {
 		return // the directory is gone
 	}
-	if st.benchLocked(parent, name) {
-		return
-	}
 	now, hash := st.Now(), st.Mu.Ix.HashOf(parent, name)
 	st.Mu.Misses.add(missName(parent, hash), by, now)
 	st.Mu.Reuse.MissedLocked(parent, name, hash, now)
-}
-
-// benchLocked reports whether a name is one of kvfs bench, or below one.
-func (st *State) benchLocked(parent index.ID, name string) bool {
-	if parent == index.Root {
-		return strings.HasPrefix(name, block.BenchPrefix)
-	}
-	return st.Mu.Room.Group(st.GroupOfLocked(parent)).Bench()
 }
 
 // StoresLocked notes that a process makes a name, or tries to, since begin: its look-ups of the name just before and since

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
@@ -20,7 +21,11 @@ type Options struct {
 	Primary       driver.Primary // required: tier 0
 	CapacityBytes int64          // required: hard cap on the bytes in the primary tier
 	HeadroomBytes int64          // how far the primary's file system exceeds CapacityBytes
-	Policy        string         // eviction order: lru, arc, s3fifo. Empty means lru.
+	Policy        string         // eviction order: lru, arc, mq, s3fifo. Empty means lru.
+
+	// BurstGap is the longest pause within a burst of uses by one process, of which the last block is evicted first. A
+	// burst lasts at most 20 such pauses. Zero: each use is for itself.
+	BurstGap time.Duration
 
 	HighWatermark float64 // share of capacity above which the evictor runs. Zero means 0.98.
 	LowWatermark  float64 // share at which it stops. Zero means 0.95.
@@ -29,6 +34,7 @@ type Options struct {
 
 	// Secondaries are the tiers below memory, fastest first. The engine closes them.
 	Secondaries []SecondaryOptions
+	CatchUpRate int64 // bytes a second, to a tier that was away, of the blocks that it missed. Zero means no bound.
 
 	// OpenDeadline bounds how long an open waits for a block to come into memory. An open that is
 	// predicted to take longer is a miss at once. An open that does take longer is a miss at the
@@ -176,8 +182,8 @@ func (o *Options) Fill() error {
 	if o.Primary == nil {
 		errs = append(errs, errors.New("primary tier missing"))
 	}
-	if o.CapacityBytes < PageBytes {
-		errs = append(errs, fmt.Errorf("capacity of %d bytes is below one block of %d", o.CapacityBytes, PageBytes))
+	if o.CapacityBytes < catalog.PageBytes {
+		errs = append(errs, fmt.Errorf("capacity of %d bytes is below one block of %d", o.CapacityBytes, catalog.PageBytes))
 	}
 	if o.HighWatermark <= 0 || o.HighWatermark > 1 || o.LowWatermark <= 0 || o.LowWatermark > o.HighWatermark {
 		errs = append(errs, fmt.Errorf("watermarks low %v, high %v: want 0 < low <= high <= 1", o.LowWatermark, o.HighWatermark))

@@ -30,11 +30,8 @@ func (st *State) MeterReuse() {
 
 // ReadLocked notes the read of a block that may be evicted.
 func (u *usage) ReadLocked(id index.ID, en *index.Entry) {
-	if u.e.Mu.Room.Group(en.Group).Bench() {
-		return
-	}
 	if u.Asked(u.e.Mu.Ix.Hash(id)) {
-		u.Read(u.nameLocked(id), en.Size, int64(en.Seq))
+		u.Read(u.nameLocked(id), en.Size(), int64(en.Seq()))
 	}
 }
 
@@ -49,8 +46,8 @@ func (u *usage) MissedLocked(parent index.ID, name string, hash uint32, now int6
 		path = append(e.Mu.Ix.AppendPath(path, parent), '/')
 	}
 	e.Mu.Scratch = append(path, name...)
-	key := maphash.Bytes(e.seed, e.Mu.Scratch)
-	if u.Awaited(key) || e.NameFlagsLocked(parent, name) != 0 {
+	key := maphash.Bytes(e.Mu.Seed, e.Mu.Scratch)
+	if u.Awaited(key) || e.Mu.NameFlags(parent, name) != 0 {
 		return
 	}
 	u.Missed(reuse.Name{Hash: hash, Key: key}, e.Mu.Ix.Len(), now)
@@ -58,15 +55,15 @@ func (u *usage) MissedLocked(parent index.ID, name string, hash uint32, now int6
 
 // nameLocked returns the name of an entry for the samples.
 func (u *usage) nameLocked(id index.ID) reuse.Name {
-	return reuse.Name{Hash: u.e.Mu.Ix.Hash(id), Key: u.e.PathHashLocked(id)}
+	return reuse.Name{Hash: u.e.Mu.Ix.Hash(id), Key: u.e.Mu.PathHash(id)}
 }
 
 // eventLocked notes what an event says of the use of a block.
 func (u *usage) eventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
 	switch {
 	case kind == event.Stored && tier == "memory" && why.Reason != fate.ReasonPromoted:
-		if u.Sampled(u.e.Mu.Ix.Hash(id)) && !u.e.Mu.Room.Group(u.e.Mu.Ix.At(id).Group).Bench() {
-			u.Stored(u.nameLocked(id), u.e.Mu.Ix.At(id).Size)
+		if u.Sampled(u.e.Mu.Ix.Hash(id)) {
+			u.Stored(u.nameLocked(id), u.e.Mu.Ix.At(id).Size())
 		}
 	case kind == event.Evicted && (u.e.Remote == nil || tier != u.e.Remote.Opts.Name):
 		u.evictedLocked(tier, id)
@@ -80,9 +77,9 @@ func (u *usage) evictedLocked(tier string, id index.ID) {
 	e, en, memory := u.e, u.e.Mu.Ix.At(id), tier == "memory"
 	now := e.Now()
 	if memory {
-		u.Evicted(age(en, now), time.Duration(now-max(en.Atime, en.Ctime)))
+		u.Evicted(age(en, now), time.Duration(now-max(en.Atime(), en.Ctime())))
 	}
-	last := e.OwnTiers(en) == 0 && (memory || !e.ResidentLocked(id, en))
+	last := e.OwnTiers(en) == 0 && (memory || !e.Mu.Resident(id, en))
 	if last && u.Sampled(e.Mu.Ix.Hash(id)) {
 		u.Left(u.nameLocked(id), now)
 	}
@@ -91,7 +88,7 @@ func (u *usage) evictedLocked(tier string, id index.ID) {
 // removedLocked notes that a block was removed.
 func (u *usage) removedLocked(id index.ID) {
 	en := u.e.Mu.Ix.At(id)
-	if u.e.ResidentLocked(id, en) {
+	if u.e.Mu.Resident(id, en) {
 		u.Removed(age(en, u.e.Now()))
 	}
 	if u.Sampled(u.e.Mu.Ix.Hash(id)) {
@@ -100,4 +97,4 @@ func (u *usage) removedLocked(id index.ID) {
 }
 
 // age returns the time since the commit of a block. Commit numbers follow the clock.
-func age(en *index.Entry, now int64) time.Duration { return time.Duration(now - int64(en.Seq)) }
+func age(en *index.Entry, now int64) time.Duration { return time.Duration(now - int64(en.Seq())) }

@@ -2,13 +2,13 @@ package state
 
 import (
 	"context"
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -18,8 +18,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
-// State is what the rooms of an Engine share: the fields that are constant after Open, and the one lock with the fields
-// that it guards. Its methods are those that several rooms need. It knows no room.
+// State is what the packages of an Engine share: the fields that are constant after Open, and the one lock with the fields
+// that it guards. Its methods are those that several of them need.
 type State struct {
 	Recorder Recorder
 
@@ -29,7 +29,6 @@ type State struct {
 	EventLog *event.Log
 	Temp     pattern.Set
 	Plain    pattern.Set
-	seed     maphash.Seed // for the hashes by which policies recognise a key
 
 	Ctx    context.Context // ends with the engine: for work that belongs to no single caller
 	Cancel context.CancelFunc
@@ -50,51 +49,24 @@ type State struct {
 
 	Mu struct {
 		invariant.Mutex
+		catalog.Catalog // the index and the accounts
+
 		Closed bool
-		Ix     *index.Index
-		Room   *room.Room // the accounts
 
 		Files map[index.ID]WriteSide
 
-		blocks   int64 // committed files in memory; see RecountLocked
-		hollow   int64 // committed files in secondary tiers only; likewise
 		Seq      uint64
 		SeqFrom  string // the node whose version raised Seq above the clock; "" if this node did
-		UsedDirs int    // entries with index.FlagUsed
 		Counters Counters
 		Tally    tally
-		Scratch  []byte // for paths
 		Fates    *fate.Memory
 		Reuse    *usage
 		Misses   misses
 	}
 }
 
-// NameKey is one name in one directory.
-type NameKey struct {
-	Parent index.ID
-	Name   string
-}
-
-// The flags of an index entry, for package writing.
+// Modes, as Linux has them.
 const (
-	FlagUncommitted = index.FlagUncommitted
-	FlagTemp        = index.FlagTemp
-	FlagPinned      = index.FlagPinned
-	FlagSum         = index.FlagSum
-	FlagPolicy      = index.FlagPolicy
-	FlagLimbo       = index.FlagLimbo
-	FlagRefused     = index.FlagRefused
-	FlagOnceSeen    = index.FlagOnceSeen
-	FlagSynced      = index.FlagSynced
-	FlagTouched     = index.FlagTouched
-	FlagFetched     = index.FlagFetched
-	FlagPlain       = index.FlagPlain
-)
-
-// Sizes and modes, as Linux has them.
-const (
-	PageBytes   = 4096     // of tmpfs
 	ModeType    = 0o170000 // the bits of a type in st_mode
 	ModeDir     = 0o040000
 	ModeRegular = 0o100000
@@ -102,15 +74,15 @@ const (
 
 // New makes a State with the root directory as its only entry.
 func New(opts Options) *State {
-	e := &State{Opts: opts, Log: opts.Logger, Primary: opts.Primary, EventLog: event.New(), seed: maphash.MakeSeed()}
+	e := &State{Opts: opts, Log: opts.Logger, Primary: opts.Primary, EventLog: event.New()}
 	e.Temp, e.Plain = pattern.New(opts.TempPatterns), pattern.New(opts.PlainPatterns)
-	e.Mu.Ix = index.New()
 	e.Mu.Files = map[index.ID]WriteSide{}
 	now := e.Now()
-	e.Mu.Fates = fate.New(e.seed, opts.Kernels, now)
-	root := e.Mu.Ix.At(index.Root)
-	root.Mode, root.Mtime, root.Atime, root.Ctime = uint16(ModeDir|opts.RootMode), now, now, now
-	root.UID, root.GID = opts.RootUID, opts.RootGID
+	e.Mu.Catalog = catalog.New(e.Temp, e.Plain, catalog.Attrs{
+		Mode: uint16(ModeDir | opts.RootMode), UID: opts.RootUID, GID: opts.RootGID, Mtime: now, Atime: now, Ctime: now,
+	})
+	e.Mu.Kernels, e.Mu.Follow = opts.Kernels, e.followLocked
+	e.Mu.Fates = fate.New(e.Mu.Seed, opts.Kernels, now)
 	return e
 }
 
@@ -131,18 +103,10 @@ func (st *State) NextSeqLocked() uint64 {
 // number. No earlier commit that is known here has a higher one.
 func (st *State) SeqNowLocked() uint64 { return max(st.Mu.Seq, uint64(st.Now())) }
 
-// ChargeOf returns the bytes that a file of size bytes costs: whole pages, as tmpfs counts.
-func ChargeOf(size int64) int64 { return (size + PageBytes - 1) &^ (PageBytes - 1) }
-
 // CheckLocked verifies the invariants of State.Mu that are cheap enough for every Lock and Unlock.
 func (st *State) CheckLocked() {
 	m := &st.Mu
 	m.Room.Check()
-	invariant.Check(m.blocks >= 0, "blocks %d < 0", m.blocks)
-}
-
-// PathHashLocked returns the hash by which policies and filters recognise a name.
-func (st *State) PathHashLocked(id index.ID) uint64 {
-	st.Mu.Scratch = st.Mu.Ix.AppendPath(st.Mu.Scratch[:0], id)
-	return maphash.Bytes(st.seed, st.Mu.Scratch)
+	blocks, hollow := m.Blocks()
+	invariant.Check(blocks >= 0 && hollow >= 0, "blocks %d or hollow %d < 0", blocks, hollow)
 }

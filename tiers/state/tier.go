@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 )
@@ -19,13 +21,14 @@ type Secondary struct {
 	Bit        uint16
 	Syncer     driver.Syncer // nil if the tier is none
 	Finder     driver.Finder // likewise
+	KeepsUser  bool          // it is a driver.UserKeeper
 	Predict    lane.Predictor
 }
 
 // HollowLocked reports whether a file is committed and only in secondary tiers.
 func (st *State) HollowLocked(id index.ID, en *index.Entry) bool {
-	return !en.InMemory() && en.Tiers != 0 && !en.IsDir() && en.Committed() &&
-		st.Mu.Ix.Linked(id) && st.Mu.Files[id] == nil
+	return !en.InMemory() && en.Tiers() != 0 && !en.IsDir() && en.Committed() &&
+		en.Linked() && st.Mu.Files[id] == nil
 }
 
 // RemoteBit is the bit of the Remote tier in Entry.Tiers, 0 without one.
@@ -37,7 +40,7 @@ func (st *State) RemoteBit() uint16 {
 }
 
 // OwnTiers are the tiers of this node that have a block. Other nodes may give up their copies at any time.
-func (st *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers &^ st.RemoteBit() }
+func (st *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers() &^ st.RemoteBit() }
 
 // FarLocked reports whether only other nodes have the bytes of a file.
 func (st *State) FarLocked(id index.ID, en *index.Entry) bool {
@@ -45,16 +48,16 @@ func (st *State) FarLocked(id index.ID, en *index.Entry) bool {
 }
 
 // FileAttrs returns the attributes that a tier keeps with a file, without those of the directories above.
-func FileAttrs(ix *index.Index, id index.ID, en *index.Entry) driver.Attrs {
+func (st *State) FileAttrs(id index.ID, en *index.Entry) driver.Attrs {
 	return driver.Attrs{
-		Seq: en.Seq, Mode: uint32(en.Mode & 0o7777), UID: en.UID, GID: en.GID,
-		Mtime: en.Mtime, Expires: ix.Expires(id), Pinned: en.Pinned(),
+		Seq: en.Seq(), Mode: uint32(en.Mode() & 0o7777), UID: en.UID(), GID: en.GID(),
+		Mtime: en.Mtime(), Expires: st.Mu.Ix.Expires(id), Pinned: en.Pinned(), User: st.Mu.UserAttrs(id, en),
 	}
 }
 
 // AttrsLocked is what a tier is to keep with a block.
 func (st *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
-	a := FileAttrs(st.Mu.Ix, id, en)
+	a := st.FileAttrs(id, en)
 	depth := 0
 	for p := st.Mu.Ix.Parent(id); p != index.Root && p != 0; p = st.Mu.Ix.Parent(p) {
 		depth++
@@ -63,7 +66,7 @@ func (st *State) AttrsLocked(id index.ID, en *index.Entry) driver.Attrs {
 	for p := st.Mu.Ix.Parent(id); p != index.Root && p != 0; p = st.Mu.Ix.Parent(p) {
 		depth--
 		de := st.Mu.Ix.At(p)
-		a.Dirs[depth] = driver.DirAttrs{Mode: uint32(de.Mode & 0o7777), UID: de.UID, GID: de.GID}
+		a.Dirs[depth] = driver.DirAttrs{Mode: uint32(de.Mode() & 0o7777), UID: de.UID(), GID: de.GID()}
 	}
 	return a
 }
@@ -84,7 +87,7 @@ func (st *State) FirstTier(en *index.Entry) *Secondary {
 	if own := st.OwnTiers(en); own != 0 {
 		return st.Tiers[bits.TrailingZeros16(own)]
 	}
-	return st.Tiers[bits.TrailingZeros16(en.Tiers)]
+	return st.Tiers[bits.TrailingZeros16(en.Tiers())]
 }
 
 // Keeper returns the first tier that can make blocks durable, nil if there is none.
@@ -101,32 +104,28 @@ func (st *State) Keeper() *Secondary {
 func (st *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
 	for _, s := range st.Tiers {
 		for op := range s.BegunLocked() {
-			if op.ID == id && op.Seq == en.Seq {
-				bits |= s.Bit & en.Storing
+			if op.ID == id && op.Seq == en.Seq() {
+				bits |= s.Bit & en.Storing()
 			}
 		}
 	}
 	return bits
 }
 
-// ClearTiersLocked notes that some tiers do not have a block any more.
-func (st *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16) {
-	if st.Remote != nil && en.Tiers&bits&st.Remote.Bit != 0 {
+// ClearTiersLocked notes that some tiers do not have a block any more. why is as in catalog.Lost.
+func (st *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16, why fate.Reason) {
+	if st.Remote != nil && en.Tiers()&bits&st.Remote.Bit != 0 {
 		st.Far.Unwatch(st.KeyLocked(id))
-		if en.Used() {
-			en.Flags &^= index.FlagUsed
-			st.Mu.UsedDirs--
-		}
 	}
-	en.Tiers &^= bits
+	st.ApplyLocked(catalog.Lost{ID: id, Tiers: bits, Why: why})
 }
 
 // LeaveRemoteLocked follows the rename of a block: its copy on other nodes keeps the path from.
-func (st *State) LeaveRemoteLocked(en *index.Entry, from string) {
-	if en.Tiers&st.Remote.Bit != 0 {
+func (st *State) LeaveRemoteLocked(id index.ID, en *index.Entry, from string) {
+	if en.Tiers()&st.Remote.Bit != 0 {
 		key, _ := block.ParseKey(from)
 		st.Far.Unwatch(key)
-		en.Tiers &^= st.Remote.Bit
+		st.ApplyLocked(catalog.Lost{ID: id, Tiers: st.Remote.Bit})
 	}
 }
 
@@ -134,11 +133,11 @@ func (st *State) LeaveRemoteLocked(en *index.Entry, from string) {
 func (st *State) TierNamesLocked(id index.ID) []string {
 	en := st.Mu.Ix.At(id)
 	var names []string
-	if st.ResidentLocked(id, en) {
+	if st.Mu.Resident(id, en) {
 		names = append(names, "memory")
 	}
 	for _, s := range st.Tiers {
-		if en.Tiers&s.Bit != 0 && (st.Anew&s.Bit == 0 || !s.NamingLocked(st.KeyLocked(id))) {
+		if en.Tiers()&s.Bit != 0 && (st.Anew&s.Bit == 0 || !s.NamingLocked(st.KeyLocked(id))) {
 			names = append(names, s.Opts.Name)
 		}
 	}

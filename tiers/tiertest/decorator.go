@@ -199,6 +199,9 @@ func (f *Faulty) lost(key block.Key) {
 	}
 }
 
+// KeepsUser implements driver.UserKeeper: all tiers that are tested with faults are one.
+func (f *Faulty) KeepsUser() {}
+
 // Update passes through. If the tier cannot rename, Update drops both blocks, so that none stays
 // under a wrong name or with old attributes, and returns false.
 func (f *Faulty) Update(from, to block.Key, a *driver.Attrs) bool {

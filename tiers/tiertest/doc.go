@@ -6,6 +6,8 @@
 //	Finding    a Reference that is a driver.Finder
 //	Faulty     a tier around a tier that fails, delays or hides as a Plan says
 //	Plan       which block operations go wrong, and how
+//	Files      a driver.Primary of anonymous files
+//	RunSteps   plays random steps, and shows the few of a sequence that fails
 //	Clock      the time of injected latency; ManualClock moves only when told
 //
 // A test of the engine orders events without a clock:

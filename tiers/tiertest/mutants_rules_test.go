@@ -3,12 +3,9 @@ package tiertest
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -20,14 +17,6 @@ var ruleMutants = []mutantRow{
 	{"found without owner", "Find", "want {Seq", func() mutantBug {
 		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
 			l.UID = 0
-			return l, ok
-		})
-	}},
-	{"directory without version", "Find", "want a directory", func() mutantBug {
-		return finding(func(r *Reference, path string, l driver.Located, ok bool) (driver.Located, bool) {
-			if l.Mode&unix.S_IFMT == unix.S_IFDIR {
-				l.Seq = 0
-			}
 			return l, ok
 		})
 	}},
@@ -72,29 +61,8 @@ var ruleMutants = []mutantRow{
 	{"version forgotten", "Enumerate", "with attributes", func() mutantBug {
 		return listing(func(held *driver.Held) { held.Attrs.Seq = 1 << 20 })
 	}},
-	{"pin forgotten", "Attributes", "with attributes", func() mutantBug {
-		return listing(func(held *driver.Held) { held.Attrs.Pinned = false })
-	}},
 	{"directories forgotten", "Attributes", "want all", func() mutantBug {
 		return listing(func(held *driver.Held) { held.Attrs.Dirs = nil })
-	}},
-	{"directories in reverse", "Attributes", "want the first of", func() mutantBug {
-		return listing(func(held *driver.Held) { slices.Reverse(held.Attrs.Dirs) })
-	}},
-	{"directories not copied", "Attributes", "want the first of", func() mutantBug {
-		var dirs sync.Map
-		bug := listing(func(held *driver.Held) {
-			if kept, ok := dirs.Load(held.Key); ok {
-				held.Attrs.Dirs = kept.([]driver.DirAttrs)
-			}
-		})
-		bug.store = func(r *Reference, job *driver.Job) {
-			for _, tr := range job.Blocks {
-				dirs.Store(tr.Key, tr.Attrs.Dirs)
-			}
-			r.Store(job)
-		}
-		return bug
 	}},
 	{"directories lent out", "AttributesOwned", "want the first of", func() mutantBug {
 		var dirs sync.Map
@@ -102,11 +70,6 @@ var ruleMutants = []mutantRow{
 			kept, _ := dirs.LoadOrStore(held.Key, held.Attrs.Dirs)
 			held.Attrs.Dirs = kept.([]driver.DirAttrs)
 		})
-	}},
-	{"held version replaced", "Attributes", "want [skipped]", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *driver.Job) {
-			r.Store(withBlocks(job, func(tr *driver.Transfer) { tr.Attrs.Seq += uint64(tr.Attrs.Mode) << 20 }))
-		}}
 	}},
 	{"other version skipped", "Versions", "want [stored]", func() mutantBug {
 		return mutantBug{store: func(r *Reference, job *driver.Job) {
@@ -358,15 +321,6 @@ var ruleMutants = []mutantRow{
 			return err
 		}}
 	}},
-	{"offline loads as absent", "Offline", "while offline, block", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
-			for i, o := range res.Outcomes {
-				if o.Status == driver.Failed {
-					res.Outcomes[i] = driver.Outcome{Key: o.Key, Status: driver.Absent}
-				}
-			}
-		})}
-	}},
 	{"offline not told", "Offline", notOffline, func() mutantBug {
 		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
 			return mutantHost{Host: host, lost: func(block.Key, error) {}}
@@ -388,16 +342,6 @@ var ruleMutants = []mutantRow{
 				return r.Lookup(context.Background(), keys, out)
 			},
 		}
-	}},
-	{"loss not told", "Corrupt", notLost, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
-			return mutantHost{Host: host, lost: func(block.Key, error) {}}
-		}}
-	}},
-	{"loss of another kind", "Corrupt", notLost, func() mutantBug {
-		return mutantBug{host: func(_ *Reference, host driver.Host) driver.Host {
-			return mutantHost{Host: host, lost: func(key block.Key, _ error) { host.Lost(key, block.ErrUnavailable) }}
-		}}
 	}},
 	{"corrupt copy kept", "Corrupt", "want miss", func() mutantBug {
 		return mutantBug{load: func(r *Reference, job *driver.Job) {
@@ -462,16 +406,6 @@ var ruleMutants = []mutantRow{
 				r.Touch(keys)
 			},
 		}
-	}},
-	{"sync of nothing fails", "Sync", "want success", func() mutantBug {
-		return mutantBug{sync: func(r *Reference, done func(error)) {
-			r.Sync(func(err error) {
-				if r.Stats().Blocks == 0 {
-					err = block.ErrUnavailable
-				}
-				done(err)
-			})
-		}}
 	}},
 	{"sync after close succeeds", "SyncClose", "want closed", func() mutantBug {
 		return mutantBug{sync: func(r *Reference, done func(error)) {

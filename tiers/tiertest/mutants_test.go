@@ -62,15 +62,6 @@ func editResult(method jobMethod, edit func(res *driver.Result)) jobMethod {
 	}
 }
 
-// waiting returns a method that returns only when its job is done.
-func waiting(method jobMethod) jobMethod {
-	return func(r *Reference, job *driver.Job) {
-		results := make(chan *driver.Result, 1)
-		method(r, withDone(job, func(res *driver.Result) { results <- res }))
-		job.Done(<-results)
-	}
-}
-
 // rekeyed returns a bug that keeps each block under the name fn(name).
 func rekeyed(fn func(block.Key) block.Key) mutantBug {
 	all := func(keys []block.Key) []block.Key {
@@ -164,9 +155,6 @@ var mutants = []mutantRow{
 			}))
 		}}
 	}},
-	{"done inside store", "RoundTrip", fromWithin, func() mutantBug {
-		return mutantBug{store: waiting((*Reference).Store)}
-	}},
 	{"done inside load of nothing", "Empty", fromWithin, func() mutantBug {
 		return mutantBug{load: func(r *Reference, job *driver.Job) {
 			if len(job.Blocks) == 0 {
@@ -176,30 +164,9 @@ var mutants = []mutantRow{
 			r.Load(job)
 		}}
 	}},
-	{"result of another job", "RoundTrip", "the Result is for job", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) { res.Job++ })}
-	}},
-	{"skipped blocks left out", "StorePresent", "want one a block", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
-			res.Outcomes = slices.DeleteFunc(res.Outcomes, func(o driver.Outcome) bool {
-				return o.Status == driver.Skipped
-			})
-		})}
-	}},
 	{"outcomes in reverse", "MixedBatch", "outcome 0 is for", func() mutantBug {
 		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
 			slices.Reverse(res.Outcomes)
-		})}
-	}},
-	{"statuses in wrong order", "MixedBatch", "want [loaded]", func() mutantBug {
-		return mutantBug{load: editResult((*Reference).Load, func(res *driver.Result) {
-			slices.SortFunc(res.Outcomes, func(a, b driver.Outcome) int {
-				return strings.Compare(string(a.Key.Hash), string(b.Key.Hash))
-			})
-			slices.Reverse(res.Outcomes)
-			for i, j := 0, len(res.Outcomes)-1; i < j; i, j = i+1, j-1 {
-				res.Outcomes[i].Key, res.Outcomes[j].Key = res.Outcomes[j].Key, res.Outcomes[i].Key
-			}
 		})}
 	}},
 	{"error without a kind", "StoreShortSource", "known kind", func() mutantBug {
@@ -208,13 +175,6 @@ var mutants = []mutantRow{
 				if res.Outcomes[i].Err != nil {
 					res.Outcomes[i].Err = errors.New("short read")
 				}
-			}
-		})}
-	}},
-	{"bytes not counted", "RoundTrip", "with 0 bytes", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {
-			for i := range res.Outcomes {
-				res.Outcomes[i].Bytes = 0
 			}
 		})}
 	}},
@@ -264,17 +224,6 @@ var mutants = []mutantRow{
 		return mutantBug{load: loadedEach(func(tr driver.Transfer) {
 			_ = tr.File.Truncate((tr.Size + 4095) &^ 4095)
 		})}
-	}},
-	{"file closed", "RoundTrip", "only the engine closes it", func() mutantBug {
-		return mutantBug{load: loadedEach(func(tr driver.Transfer) { _ = tr.File.Close() })}
-	}},
-	{"offset moved", "RoundTrip", "want positional", func() mutantBug {
-		return mutantBug{store: func(r *Reference, job *driver.Job) {
-			for _, tr := range job.Blocks {
-				_, _ = tr.File.Seek(0, 0)
-			}
-			r.Store(job)
-		}}
 	}},
 	{"file kept", "SourceReused", "want [loaded]", func() mutantBug {
 		var files sync.Map // reads the source only when a Load asks for it
@@ -368,12 +317,6 @@ var mutants = []mutantRow{
 		}
 		return bug
 	}},
-	{"group forgotten, checksums kept", "Groups", "want miss", func() mutantBug {
-		return rekeyed(func(k block.Key) block.Key { return block.Key{Hash: k.Hash} })
-	}},
-	{"group and hash run together", "Groups", "want miss", func() mutantBug {
-		return rekeyed(func(k block.Key) block.Key { return block.Key{Hash: block.Hash(k.Group) + k.Hash} })
-	}},
 	{"only the last component", "Keys", "want [stored]", func() mutantBug {
 		return rekeyed(func(k block.Key) block.Key {
 			return block.Key{Group: k.Group, Hash: k.Hash[strings.LastIndexByte(string(k.Hash), '/')+1:]}
@@ -458,14 +401,6 @@ var mutants = []mutantRow{
 			}
 		})}
 	}},
-	{"present block stored again", "StorePresent", "want [skipped]", func() mutantBug { // A30
-		return mutantBug{store: func(r *Reference, job *driver.Job) {
-			for _, tr := range job.Blocks {
-				r.Remove([]block.Key{tr.Key})
-			}
-			r.Store(job)
-		}}
-	}},
 	{"remove does nothing", "Remove", "removed before", func() mutantBug {
 		return mutantBug{remove: func(_ *Reference, keys []block.Key) int { return len(keys) }}
 	}},
@@ -485,14 +420,6 @@ var mutants = []mutantRow{
 			})
 		}}
 	}},
-	{"enumerator does not stop", "Enumerate", "stopped at the third", func() mutantBug {
-		return mutantBug{blocks: func(r *Reference, fn func(*driver.Held) bool) error {
-			return r.Blocks(func(held *driver.Held) bool {
-				fn(held)
-				return true
-			})
-		}}
-	}},
 
 	// Capacity.
 	{"own batch evicted", "BatchOverCapacity", "evicted by its own batch", func() mutantBug { // A31
@@ -500,9 +427,6 @@ var mutants = []mutantRow{
 	}},
 	{"own batch evicted, if held", "BatchProtectsHeld", "want [skipped]", func() mutantBug {
 		return mutantBug{store: oneByOne}
-	}},
-	{"no room without a reason", "BatchOverCapacity", "skipped with error <nil>", func() mutantBug {
-		return mutantBug{store: editResult((*Reference).Store, forgetReason)}
 	}},
 	{"held block skipped with a reason", "StorePresent", "want none: the tier holds it", func() mutantBug {
 		return mutantBug{store: editResult((*Reference).Store, func(res *driver.Result) {

@@ -251,7 +251,12 @@ func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	defer r.mu.Unlock()
 	r.mu.stats.Loaded++
 	r.mu.stats.LoadedBytes += uint64(h.size)
-	return driver.Outcome{Key: tr.Key, Status: driver.Loaded, Bytes: tr.Size, Sum: h.sum}
+	o := driver.Outcome{Key: tr.Key, Status: driver.Loaded, Bytes: tr.Size, Sum: h.sum}
+	if tr.Attrs.Seq != 0 {
+		a := cloneAttrs(&h.attrs)
+		o.Attrs = &a
+	}
+	return o
 }
 
 // readSource reads exactly size bytes from the start of f. With short, f seems to end half way.

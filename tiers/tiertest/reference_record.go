@@ -23,6 +23,9 @@ func (r *Reference) tell(host driver.Host, key block.Key, err error) {
 	}
 }
 
+// KeepsUser implements driver.UserKeeper.
+func (r *Reference) KeepsUser() {}
+
 // Update gives a block another name and other attributes; see driver.Recorder. A
 // name that is too long loses the block.
 func (r *Reference) Update(from, to block.Key, a *driver.Attrs) bool {

@@ -191,7 +191,7 @@ func TestDaemon(t *testing.T) {
 	if end := got["log.txt"]; len(end) != maxLog || !strings.HasSuffix(end, "last line\n") {
 		t.Errorf("the log has %d bytes", len(end))
 	}
-	files := Collect(t.Context(), append(Daemon(t.TempDir(), 42, ""), NoDaemon()...), time.Minute)
+	files := Collect(t.Context(), append(Daemon(t.TempDir(), 42, ""), Daemon("/", 0, "")...), time.Minute)
 	if len(files) != 1 || bytes.Count(files[0].Text, []byte("\n")) != 6 {
 		t.Errorf("a dead daemon: got %q", files)
 	}

@@ -19,14 +19,10 @@ import (
 func TestBelowMount(t *testing.T) {
 	dir := t.TempDir()
 	mount := filepath.Join(dir, "kv")
-	if err := os.Mkdir(mount, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(mount, 0o755))
 	// Every look-up would follow a link in the mount.
 	for name, target := range map[string]string{"link": mount, "kv/inner": "/", "twice": "link"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	t.Chdir(mount)
 	mounts := []*mountinfo.Info{
@@ -63,20 +59,14 @@ func TestWalkBlocks(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "g/b", "g/h/c", "other/no"} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)))
 	}
-	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("a", filepath.Join(dir, "link")))
 	c := &Controls{Mounts: []*mountinfo.Info{{ID: 1, Mountpoint: dir, FSType: mounts.Type}, {ID: 2, Mountpoint: dir + "/other", FSType: "tmpfs"}}}
 	var got, bad []string
 	each := func(path string) error { got = append(got, strings.TrimPrefix(path, dir)); return nil }
 	failed := func(path string, err error) { bad = append(bad, fmt.Sprint(path, " ", err)) }
-	if err := c.WalkBlocks(dir, each, failed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.WalkBlocks(dir, each, failed))
 	slices.Sort(got)
 	if want := []string{"/a", "/g/b", "/g/h/c"}; !slices.Equal(got, want) || bad != nil {
 		t.Errorf("got %q and %q, want %q", got, bad, want)

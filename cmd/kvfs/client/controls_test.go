@@ -16,6 +16,14 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestSetxattr shows that a failed system call gives its error number.
 func TestSetxattr(t *testing.T) {
 	if err := setxattr(filepath.Join(t.TempDir(), "absent"), "user.kvfs.pinned", "1"); !errors.Is(err, unix.ENOENT) {
@@ -58,9 +66,7 @@ func TestDialogue(t *testing.T) {
 	file := &scripted{closed: make(chan struct{})}
 	c := &Controls{Open: func(string) (io.ReadWriteCloser, error) { return file, nil }}
 	d, err := c.Dial("/m", "query")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	type existsAnswer struct {
 		Hits int `json:"hits"`
@@ -94,12 +100,8 @@ func TestDialogue(t *testing.T) {
 // TestDial shows the errors of a control file that cannot be opened.
 func TestDial(t *testing.T) {
 	old := t.TempDir()
-	if err := os.Mkdir(filepath.Join(old, ".kvfs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(old, ".kvfs", "status"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(old, ".kvfs"), 0o755))
+	must(t, os.WriteFile(filepath.Join(old, ".kvfs", "status"), nil, 0o644))
 	for _, tc := range []struct {
 		dir  string
 		err  error
@@ -128,17 +130,11 @@ func TestOpenControl(t *testing.T) {
 	if _, err := openControl(path); !errors.Is(err, iofs.ErrNotExist) || !strings.Contains(fmt.Sprint(err), path) {
 		t.Errorf("got %v", err)
 	}
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(path, 0o600))
 	f, err := openControl(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := openControl(path) // to end the read at last
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	read := make(chan struct{})
 	go func() { // ends with the write below

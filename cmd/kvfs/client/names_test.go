@@ -64,9 +64,7 @@ func TestReadDocument(t *testing.T) {
 		{strings.Repeat(" ", maxDocument), "", "more than 8388608 bytes"},
 	} {
 		file := filepath.Join(t.TempDir(), "doc.json")
-		if err := os.WriteFile(file, []byte(tc.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(tc.text), 0o600))
 		for name, shown := range map[string]string{file: file, "-": "standard input"} {
 			got, err := ReadDocument(name, strings.NewReader(tc.text))
 			if string(got) != tc.want || tc.err == "" && err != nil || tc.err != "" && fmt.Sprint(err) != shown+": "+tc.err {

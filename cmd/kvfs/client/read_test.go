@@ -17,21 +17,15 @@ import (
 // than the timeout. A FIFO without a writer never answers either.
 func TestStatusOfSilentDaemon(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, ".kvfs"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, ".kvfs"), 0o700))
 	fifo := filepath.Join(dir, ".kvfs", "status")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mkfifo(fifo, 0o600))
 	_, err := Status(dir, time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "has not answered for 1ms") || exit.Code(err) != exit.Runtime {
 		t.Errorf("got %v", err)
 	}
 	w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // lets the reader go
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.Close()
 }
 

@@ -240,7 +240,7 @@ func TestUnmatched(t *testing.T) {
 
 // TestAliasesAreDocumented shows that the reference page has each of them, in a table.
 func TestAliasesAreDocumented(t *testing.T) {
-	page := string(Reference())
+	page := string(reference())
 	for _, a := range aliases {
 		if !strings.Contains(page, "\n| `"+a.name+"` | `"+a.path+"`") {
 			t.Errorf("%s is not on the page", a.name)

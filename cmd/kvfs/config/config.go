@@ -13,6 +13,7 @@ type Config struct {
 	Mount        Mount                  `kvfs:"mount" help:"The FUSE mount."`
 	Store        Store                  `kvfs:"store" help:"The owner of memory and disk on a machine (kvfs serve), and how mounts of mode standalone-store reach it."`
 	DrainTimeout scalar.Duration        `kvfs:"drain_timeout" case:"tests/mount TestDiskStopDrains waits for a long queue" default:"30s" help:"How long a stop waits for blocks on their way to the SSD. At most 1s of it is for requests under way. Zero does not wait."`
+	CatchUpRate  scalar.Size            `kvfs:"catch_up_rate" case:"tests/object TestCatchUp copies what the bucket missed" default:"128MiB" help:"Bytes a second of blocks that a tier missed while it was away, and gets when it is back, oldest first. Zero means no limit."`
 	Disk         Disk                   `kvfs:"disk" help:"The SSD tier, below memory. Off unless it has directories. Mode standalone-store excludes it."`
 	Tiers        []Tier                 `kvfs:"tiers" files:"only" help:"The tiers in their order, fastest first, and tiers of further types. Without a list the order is memory, disk, peers. In a list memory is first and peers are last; a disk that is not listed comes right after memory. Look-ups and counters report a tier of a further type, other than object, as disk. Files and inline JSON only."`
 	Promotion    Promotion              `kvfs:"promotion" help:"How blocks come up into memory from the tiers below it."`
@@ -55,16 +56,17 @@ type Store struct {
 
 // Memory configures the primary tier.
 type Memory struct {
-	Size          scalar.Size `kvfs:"size" short:"Tiers" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. RAM is the memory limit of the control group (cgroup v1 or v2) if that is lower. Mode embedded needs more than 0; mode standalone-store excludes it."`
-	Policy        string      `kvfs:"policy" short:"Tiers" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
-	HighWatermark float64     `kvfs:"high_watermark" case:"tests/control TestWhyEvicted tells an eviction of a full memory from an early one" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
-	LowWatermark  float64     `kvfs:"low_watermark" case:"tests/control TestWhyEvicted evicts much at a time" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
-	Headroom      scalar.Size `kvfs:"headroom" case:"tests/takeover TestTakeoverFull fills a small memory to its end" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
-	Dir           string      `kvfs:"dir" holds:"path" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
-	Huge          string      `kvfs:"huge" case:"tests/mount TestMatrix runs without huge pages" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
-	NUMA          string      `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Needs kvfs's own tmpfs, so root. Empty means the policy of the process that writes."`
-	Keep          bool        `kvfs:"keep" short:"Tiers" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
-	Passthrough   string      `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on: the mount fails if that is not possible."`
+	Size          scalar.Size     `kvfs:"size" short:"Tiers" example:"64GiB" auto:"a quarter of RAM" help:"Capacity for blocks. The default is rounded down to MiB, at least 64MiB. RAM is the memory limit of the control group (cgroup v1 or v2) if that is lower. Mode embedded needs more than 0; mode standalone-store excludes it."`
+	Policy        string          `kvfs:"policy" short:"Tiers" enum:"lru|arc|mq|s3fifo" default:"lru" help:"Eviction order."`
+	BurstGap      scalar.Duration `kvfs:"burst_gap" case:"tests/mount TestChain stores a chain on a machine that is busy" default:"100ms" help:"Longest pause within a burst of uses by one process. Of a burst the last block is evicted first, in memory and on the SSD. Zero: the policy alone decides."`
+	HighWatermark float64         `kvfs:"high_watermark" case:"tests/control TestWhyEvicted tells an eviction of a full memory from an early one" above:"0" max:"1" default:"0.98" help:"Eviction starts when this share of the size is used."`
+	LowWatermark  float64         `kvfs:"low_watermark" case:"tests/control TestWhyEvicted evicts much at a time" above:"0" max:"1" default:"0.95" help:"Eviction stops when this share of the size is used. Must be below high_watermark."`
+	Headroom      scalar.Size     `kvfs:"headroom" case:"tests/takeover TestTakeoverFull fills a small memory to its end" default:"0" help:"Memory beyond the size that the file system below may use, so that a write never ends short. Zero means automatic."`
+	Dir           string          `kvfs:"dir" holds:"path" example:"/dev/shm/kvfs" help:"Directory for the blocks, on a tmpfs. Empty means automatic: kvfs's own tmpfs as root, else a directory in /dev/shm."`
+	Huge          string          `kvfs:"huge" case:"tests/mount TestMatrix runs without huge pages" enum:"never|within_size|always|advise" default:"within_size" help:"Huge pages of kvfs's own tmpfs, as in mount -o huge."`
+	NUMA          string          `kvfs:"numa" check:"numa" example:"bind:0" help:"NUMA nodes for the blocks, as in mount -o mpol: bind:NODES, prefer:NODE, interleave, interleave:NODES or local. Needs kvfs's own tmpfs, so root. Empty means the policy of the process that writes."`
+	Keep          bool            `kvfs:"keep" short:"Tiers" default:"false" help:"Keep the blocks in memory after a clean stop. The next start adopts them."`
+	Passthrough   string          `kvfs:"passthrough" enum:"auto|on|off" default:"auto" help:"Let the kernel read and write open blocks by itself (FUSE passthrough). on: the mount fails if that is not possible."`
 }
 
 // Group configures one group.
@@ -93,12 +95,12 @@ type Mount struct {
 // Disk configures the SSD tier.
 type Disk struct {
 	Dirs             []DiskDir       `kvfs:"dirs" short:"Tiers" name:"disk" sep:";" help:"Directories of the SSD tier, one a device. kvfs spreads blocks over them."`
-	Policy           string          `kvfs:"policy" enum:"lru|arc|s3fifo" default:"lru" help:"Eviction order."`
+	Policy           string          `kvfs:"policy" enum:"lru|arc|mq|s3fifo" default:"lru" help:"Eviction order."`
 	Cascade          string          `kvfs:"cascade" short:"Tiers" enum:"async|sync|on_evict|off" default:"async" help:"When a committed block is copied to the SSD. async: soon after the commit. sync: close or rename waits for the copy. on_evict: before it leaves memory. off: only by fsync."`
 	CascadeQueue     scalar.Size     `kvfs:"cascade_queue" case:"tests/bench measures copies without losing one" default:"0" help:"Most bytes that wait to be copied to the SSD. Blocks beyond that stay in memory alone. Zero means automatic: a quarter of memory.size, at most 1GiB."`
 	Admission        string          `kvfs:"admission" enum:"all|second_hit" default:"all" help:"Which blocks are copied to the SSD. all: each block. second_hit: a block that is stored or read a second time."`
 	DailyWriteBudget scalar.Size     `kvfs:"daily_write_budget" default:"0" help:"Most bytes written to all directories together in a day (UTC), to limit the wear of the devices. fsync may exceed it. Zero means no limit."`
-	SlabSize         scalar.Size     `kvfs:"slab_size" case:"tests/mount TestDiskSecondDirectory has many slabs in small directories" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 64 of them gets smaller ones."`
+	SlabSize         scalar.Size     `kvfs:"slab_size" case:"tests/mount TestDiskFormat has many slabs in a small directory" min:"1MiB" max:"1TiB" multiple:"4KiB" default:"256MiB" help:"Size of the files that hold the blocks, for files made from now on. A directory too small for 64 of them gets smaller ones."`
 	ScrubRate        scalar.Size     `kvfs:"scrub_rate" case:"tests/mount TestDiskScrubber finds a bad copy at once" default:"16MiB" help:"Bytes a second that kvfs reads of each directory to find bad copies before a reader does. Zero means off."`
 	RequireMount     string          `kvfs:"require_mount" case:"tests/mount TestDiskNotMounted unmounts the file system of a directory" enum:"auto|true|false" default:"auto" help:"Whether each directory must be on a mount of its own. auto: once one was, it must be on that file system again, else kvfs does not start. true: also the first time. false: it may be anywhere; the next start with auto expects it there."`
 	StuckTimeout     scalar.Duration `kvfs:"stuck_timeout" case:"tests/mount TestDiskStuck does not wait long" above:"0" default:"30s" help:"A device without an answer for this time counts as failed, and its directory goes offline."`

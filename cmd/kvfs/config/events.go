@@ -116,8 +116,7 @@ func isSocket(file string) bool {
 	return path.IsAbs(file) && path.Clean(file) == file && file != "/" && len(file) <= maxSocket && !strings.ContainsRune(file, 0)
 }
 
-// checkEndpoint wants a place to bind a ZeroMQ socket to. The host * stands for all
-// addresses, as everywhere with ZeroMQ.
+// checkEndpoint wants a place to bind a ZeroMQ socket to. The host * stands for all addresses, as everywhere with ZeroMQ.
 func checkEndpoint(s string) error {
 	if file, ok := strings.CutPrefix(s, ipcScheme); ok {
 		if !isSocket(file) {
@@ -136,8 +135,7 @@ func checkEndpoint(s string) error {
 	return scalar.CheckHost(s, host)
 }
 
-// sameEndpoint reports whether two endpoints, which Load has accepted, are one
-// place. Port 0 is another one each time.
+// sameEndpoint reports whether two endpoints, which Load has accepted, are one place. Port 0 is another one each time.
 func sameEndpoint(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(strings.TrimPrefix(a, tcpScheme))
 	hostB, portB, errB := net.SplitHostPort(strings.TrimPrefix(b, tcpScheme))
@@ -163,7 +161,6 @@ func plainHost(host string) string {
 // maxTopic bounds a topic, in bytes.
 const maxTopic = 255
 
-// checkTopic wants a frame of moderate length.
 func checkTopic(s string) error {
 	if len(s) > maxTopic {
 		return scalar.Violate(scalar.ErrRange, "a topic of %d bytes: want at most %d", len(s), maxTopic)

@@ -143,7 +143,7 @@ func samples(t testing.TB, s *setting) []value {
 			case s.shape == list:
 			case s.repeated():
 				var element string
-				ok = ok && s.setString(&element, text) == nil
+				ok = ok && s.setText(reflect.ValueOf(&element).Elem(), text) == nil
 			default:
 				ok = ok && s.setText(reflect.New(s.typ).Elem(), text) == nil
 			}

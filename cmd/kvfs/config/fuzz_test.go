@@ -10,7 +10,7 @@ import (
 // accepts prints as a file that loads to the same values.
 func FuzzLoadYAML(f *testing.F) {
 	for _, seed := range []string{
-		"", "---\n", "a: b\n---\n", "{}", string(Example()), "memory: {size: 1GiB, low_watermark: 1e-3}",
+		"", "---\n", "a: b\n---\n", "{}", string(example()), "memory: {size: 1GiB, low_watermark: 1e-3}",
 		`{"groups": {"a\u0000": {}, "b": {"pinned": true, "quota": "1.5GiB"}}}`, "groups: {a: &x {pinned: true}, b: *x}",
 		"x: &x [*x]", "specs: {a/b: {retention_interval: 0, groups: [{kind: swa, window: -0x10}, null]}, c: null}",
 		"specs: {a: &x {groups: [&y {name: '0'}, *y]}, b: *x}", "events: {zmq: {bind: 'tcp://*:0', templates: ['{hash:0:3}/{hash}', '{hash']}}", "memory: &m\n  <<: *m\n", "mount: {temp_patterns: ['a b', \"\\n\", tmp/, true]}",

@@ -84,8 +84,8 @@ drain_timeout: 1s
 	for _, mode := range []string{ModeEmbedded, ModeStandaloneStore} {
 		wantWarnings(t, mustLoad(t, Sources{Flags: parseFlags(t, "--mode="+mode, "--store-socket=/s", "--store-owner-timeout=1s")}))
 	}
-	example := writeFile(t, "e.yaml", string(Example()))
-	wantWarnings(t, mustLoad(t, Sources{File: example, Flags: parseFlags(t, "--mode=standalone-store")}))
+	file = writeFile(t, "e.yaml", string(example()))
+	wantWarnings(t, mustLoad(t, Sources{File: file, Flags: parseFlags(t, "--mode=standalone-store")}))
 	for path := range heeded {
 		lookup(path) // which panics if there is none
 	}

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/kvfs/kvfs/tiers/hybrid"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
-// Print writes the configuration to w as YAML that Load reads, with the origin
-// of each value in a comment, aligned.
+// Print writes the configuration to w as YAML that Load reads, with the origin of each value in a comment, aligned.
 func Print(w io.Writer, c *Config) error { return (&printer{origins: c.origins}).print(w, c) }
 
 // PrintPublic is Print with "(removed)" for the value of each setting that is a secret by its name, and for users in URLs.
@@ -44,7 +44,6 @@ func (p *printer) print(w io.Writer, c *Config) error {
 // maxAlign is the longest line, in runes, to which the others are aligned.
 const maxAlign = 60
 
-// printer collects the lines of one configuration.
 type printer struct {
 	origins map[string]Origin
 	public  bool // without secrets
@@ -52,22 +51,39 @@ type printer struct {
 }
 
 // printed is one line of YAML; sections have no origin.
-type printed struct{ text, origin string }
+type printed struct {
+	text, origin string
+	path, value  string // of a value
+}
 
-func (p *printer) line(path, format string, args ...any) {
+// Value is a value of a configuration, as Print writes it.
+type Value struct{ Path, Text, Origin string }
+
+// Public returns what PrintPublic writes.
+func Public(c *Config) (all []Value) {
+	p := &printer{c.origins, true, nil}
+	p.section(reflect.ValueOf(*c), schema(), "", "")
+	for _, l := range p.lines {
+		if l.value != "" {
+			all = append(all, Value{l.path, l.value, l.origin})
+		}
+	}
+	return all
+}
+
+func (p *printer) line(path, indent, key, value string) {
 	origin := p.origins[path].String()
 	if strings.ContainsFunc(origin, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		origin = strconv.Quote(origin)
 	}
-	p.lines = append(p.lines, printed{fmt.Sprintf(format, args...), origin})
+	p.lines = append(p.lines, printed{strings.TrimSuffix(indent+key+": "+value, " "), origin, path, value})
 }
 
 func (p *printer) heading(format string, args ...any) {
 	p.lines = append(p.lines, printed{text: fmt.Sprintf(format, args...)})
 }
 
-// section prints the fields of a struct. path is its path, indent what its
-// lines begin with.
+// section prints the fields of a struct. path is its path, indent what its lines begin with.
 func (p *printer) section(v reflect.Value, s *setting, path, indent string) {
 	for _, child := range s.settings {
 		at, field := join(path, child.key), v.Field(child.index)
@@ -79,17 +95,16 @@ func (p *printer) section(v reflect.Value, s *setting, path, indent string) {
 			p.heading("%s%s:", indent, child.key)
 			p.table(field, child, at, indent+"  ")
 		case child.shape == list && field.Len() > 0:
-			p.line(at, "%s%s:", indent, child.key)
+			p.line(at, indent, child.key, "")
 			for i := range field.Len() {
 				p.element(field.Index(i), child, fmt.Sprintf("%s[%d]", at, i), indent)
 			}
 		default:
-			p.line(at, "%s%s: %s", indent, child.key, p.value(field, child))
+			p.line(at, indent, child.key, p.value(field, child))
 		}
 	}
 }
 
-// table prints named sections, by name.
 func (p *printer) table(v reflect.Value, s *setting, path, indent string) {
 	names := v.MapKeys()
 	slices.SortFunc(names, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
@@ -131,7 +146,6 @@ func (p *printer) value(v reflect.Value, s *setting) string {
 	return userOfURL.ReplaceAllString(format(v), "${1}(removed)@")
 }
 
-// format returns a value in the form of a file.
 func format(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case string:

@@ -4,8 +4,6 @@ import (
 	"reflect"
 	"strings"
 	"sync"
-
-	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // shape is what a setting looks like in a file.
@@ -41,8 +39,7 @@ type setting struct {
 	nested                   bool // text cannot reach it, as in a table or a list
 }
 
-// schema returns the root section, whose settings are the top-level keys. It is
-// made once and not changed.
+// schema returns the root section, whose settings are the top-level keys. It is made once and not changed.
 var schema = sync.OnceValue(func() *setting {
 	root := &setting{shape: section, typ: reflect.TypeFor[Config]()}
 	root.settings = settingsOf(root.typ, "", false)
@@ -100,7 +97,6 @@ func (s *setting) find(key string) *setting {
 	return nil
 }
 
-// keys lists the keys of a section.
 func (s *setting) keys() []string {
 	keys := make([]string, len(s.settings))
 	for i, child := range s.settings {
@@ -109,18 +105,15 @@ func (s *setting) keys() []string {
 	return keys
 }
 
-// env returns the environment variable of the setting.
 func (s *setting) env() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.textName(), ".", "_"))
 }
 
-// flag returns the flag of the setting, without dashes.
 func (s *setting) flag() string {
 	return strings.NewReplacer(".", "-", "_", "-").Replace(s.textName())
 }
 
-// textName is what the variable and the flag are made of: the path, unless the
-// setting has a name of its own.
+// textName is what the variable and the flag are made of: the path, unless the setting has a name of its own.
 func (s *setting) textName() string {
 	if s.name != "" {
 		return s.name
@@ -128,28 +121,14 @@ func (s *setting) textName() string {
 	return s.path
 }
 
-// textual reports whether the setting can be given as text, in the environment
-// and as a flag. Sections are only prefixes, and tables are for files, with all
-// that is in them.
+// textual reports whether the setting can be given as text, in the environment and as a flag. Sections are only prefixes,
+// and tables are for files, with all that is in them.
 func (s *setting) textual() bool { return !s.nested && (s.shape == leaf || s.shape == list) }
-
-// scalar returns the type of the values of a leaf: a pointer is to a value that
-// may be absent.
-func (s *setting) scalar() reflect.Type { return scalarOf(s.typ) }
-
-// scalarOf is setting.scalar for the type of a field.
-func scalarOf(typ reflect.Type) reflect.Type {
-	if typ.Kind() == reflect.Pointer {
-		return typ.Elem()
-	}
-	return typ
-}
 
 // repeated reports whether the setting holds any number of values.
 func (s *setting) repeated() bool { return s.typ.Kind() == reflect.Slice }
 
-// textSettings lists all textual settings with the index path to their fields,
-// in the order of the struct.
+// textSettings lists all textual settings with the index path to their fields, in the order of the struct.
 func textSettings() []*textSetting {
 	var all []*textSetting
 	var walk func(s *setting, index []int)
@@ -173,7 +152,6 @@ type textSetting struct {
 	at []int // for reflect.Value.FieldByIndex on a Config
 }
 
-// typeName is the type in words, for help and reference.
 func (s *setting) typeName() string {
 	switch {
 	case s.enum != nil && s.repeated():
@@ -191,19 +169,10 @@ func (s *setting) typeName() string {
 	case s.check == "hostport":
 		return "host:port"
 	}
-	switch s.scalar() {
-	case reflect.TypeFor[scalar.Size]():
-		return "size"
-	case reflect.TypeFor[scalar.Duration]():
-		return "duration"
-	case reflect.TypeFor[[]string]():
+	if s.repeated() {
 		return "strings"
-	case reflect.TypeFor[float64]():
-		return "number"
-	case reflect.TypeFor[int]():
-		return "integer"
 	}
-	return s.typ.Kind().String()
+	return s.kind().name
 }
 
 // String returns the shape in words.

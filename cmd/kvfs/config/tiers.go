@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 )
 
 // Types of tiers whose settings are sections of their own.
@@ -47,8 +48,7 @@ func (t *Tier) settings(s *setting) (common, own []*setting) {
 	return s.settings, settingsOf(reflect.TypeOf(t.Options).Elem(), s.path+"[].", true)
 }
 
-// tier decodes one entry of the list of tiers, of which s is the setting. Without its type none of its
-// other keys can be.
+// tier decodes one entry of the list of tiers, of which s is the setting. Without its type none of its other keys can be.
 func (d document) tier(t *Tier, n *yaml.Node, s *setting, path string) {
 	common, before := reflect.ValueOf(t).Elem(), len(d.errs)
 	if n.Kind == yaml.MappingNode && !d.tierType(t, n, s.settings[0], join(path, s.settings[0].key)) {
@@ -74,8 +74,7 @@ func (d document) tier(t *Tier, n *yaml.Node, s *setting, path string) {
 	}
 }
 
-// tierType decodes the type of an entry and makes the options of that type. It reports whether there is such
-// a type.
+// tierType decodes the type of an entry and makes the options of that type. It reports whether there is such a type.
 func (d document) tierType(t *Tier, n *yaml.Node, s *setting, path string) bool {
 	o := d.origin(n)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -171,4 +170,36 @@ func (c *Config) TypeOf(name string) string {
 		}
 	}
 	return name
+}
+
+// TierObject is the type of the tiers that --object adds to the list. The program registers it.
+const TierObject = "object"
+
+// flagObject and envObject add tiers on object storage. They are no setting, but text for entries of tiers.
+const (
+	flagObject = "object"
+	envObject  = "KVFS_OBJECT"
+)
+
+// overlayObjects appends to the list the tiers that the flag, or else the variable, has as
+// "key=value,key=value". They come before the peers.
+func (l *loader) overlayObjects(texts []string, o Origin) {
+	s := schema().find("tiers")
+	for _, text := range texts {
+		n := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{textNode("type"), textNode(TierObject)}}
+		if err := addPairs(n, text, "url=s3://BUCKET/PREFIX,..."); err != nil {
+			l.fail(o, "", err)
+			continue
+		}
+		var t Tier
+		at := len(l.cfg.Tiers)
+		if at > 0 && l.cfg.Tiers[at-1].Type == TierPeer {
+			at--
+		}
+		path := fmt.Sprintf("tiers[%d]", len(l.cfg.Tiers))
+		l.cfg.origins[path] = o
+		l.textDocument(o).tier(&t, n, s, path)
+		l.cfg.Tiers = slices.Insert(l.cfg.Tiers, at, t)
+		l.cfg.origins["tiers"] = o
+	}
 }

@@ -1,14 +1,22 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
+	"os"
+	"path"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
+	"github.com/kvfs/kvfs/tiers/hybrid"
 )
 
 // validate checks settings against each other; each alone was checked when it
@@ -26,9 +34,8 @@ func (l *loader) validate() {
 	l.validateEvents()
 }
 
-// validateMode checks what the modes demand of memory and disk. Source: features of
-// vLLM's Mooncake store connector, whose embedded mode needs a segment and whose
-// standalone-store mode must not have one.
+// validateMode checks what the modes demand of memory and disk. Source: features of vLLM's Mooncake store connector, whose
+// embedded mode needs a segment and whose standalone-store mode must not have one.
 func (l *loader) validateMode() {
 	c, memory, mode := l.cfg, l.cfg.Origin("memory.size"), l.cfg.Origin("mode")
 	if !l.good("mode") {
@@ -53,7 +60,6 @@ func (l *loader) validateMode() {
 	}
 }
 
-// validateMemory checks the watermarks.
 func (l *loader) validateMemory() {
 	const low, high = "memory.low_watermark", "memory.high_watermark"
 	m := l.cfg.Memory
@@ -78,9 +84,8 @@ func (l *loader) latest(a, b string) string {
 	return a
 }
 
-// validateDisk checks that no directory of the SSD tier holds another one, or the
-// memory tier, or is held by it: each of them takes all files in it for its own.
-// Names are compared, not what symbolic links make of them.
+// validateDisk checks that no directory of the SSD tier holds another one, or the memory tier, or is held by it: each of
+// them takes all files in it for its own. Names are compared, not what symbolic links make of them.
 func (l *loader) validateDisk() {
 	l.validateSSD()
 	type place struct{ setting, path string }
@@ -126,13 +131,11 @@ func beneath(path, dir string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") && path != dir
 }
 
-// minUsable is the least usable staging memory: more than any block needs that
-// is too small to be moved in place.
+// minUsable is the least usable staging memory: more than any block needs that is too small to be moved in place.
 const minUsable = scalar.MiB
 
-// Direct I/O moves whole aligned units, and needs room around a block for where it
-// begins and ends. Source: _DIRECT_IO_ALIGNMENT and _DIRECT_IO_PADDING_BYTES of vLLM's
-// Mooncake store connector.
+// Direct I/O moves whole aligned units, and needs room around a block for where it begins and ends. Source:
+// _DIRECT_IO_ALIGNMENT and _DIRECT_IO_PADDING_BYTES of vLLM's Mooncake store connector.
 const (
 	stagingAlignment = 4 * scalar.KiB
 	stagingPadding   = 8 * scalar.KiB
@@ -146,9 +149,8 @@ func padded(size scalar.Size) scalar.Size {
 	return (size+stagingAlignment-1)/stagingAlignment*stagingAlignment + stagingPadding
 }
 
-// validateStaging checks that what is usable of the staging memory suffices, for
-// itself and for the blocks of each group, where there is a tier that needs it.
-// Source: the staging budget of vLLM's Mooncake store connector, which there is none of
+// validateStaging checks that what is usable of the staging memory suffices, for itself and for the blocks of each group,
+// where there is a tier that needs it. Source: the staging budget of vLLM's Mooncake store connector, which there is none of
 // with offloading off.
 func (l *loader) validateStaging() {
 	const size, ratio = "staging.size", "staging.usable_ratio"
@@ -200,4 +202,195 @@ func lookup(path string) *textSetting {
 		}
 	}
 	panic("config: no setting " + path)
+}
+
+// minMemory is the least default of memory.size.
+const minMemory = 64 * scalar.MiB
+
+// maxQueue is the largest default of disk.cascade_queue and peer.queue: a device or
+// a link that does 1 GiB/s needs a second for it.
+const maxQueue = scalar.GiB
+
+// rationalize fills in what follows from other settings or from the machine.
+func rationalize(c *Config, src Sources) error {
+	rationalizeMemory(c, src.MemTotal)
+	if c.Disk.CascadeQueue == 0 {
+		c.Disk.CascadeQueue = min(c.Memory.Size/4, maxQueue)
+	}
+	for i := range c.Tiers {
+		c.Tiers[i].Name = cmp.Or(c.Tiers[i].Name, c.Tiers[i].Type)
+	}
+	if err := rationalizeStore(c, os.Geteuid(), environment(src.Environ)["XDG_RUNTIME_DIR"]); err != nil {
+		return err
+	}
+	return rationalizePeers(c, src.Hostname)
+}
+
+// rationalizeStore places the socket of the owner where only the user uid comes.
+func rationalizeStore(c *Config, uid int, runtimeDir string) error {
+	if c.Store.Socket != "" {
+		return nil
+	}
+	socket := fmt.Sprintf("/run/kvfs/%d/store.sock", uid)
+	// Root has a runtime directory in a login, and none in a service: both must mean the same socket.
+	if uid != 0 && filepath.IsAbs(runtimeDir) {
+		socket = filepath.Join(runtimeDir, "kvfs", "store.sock")
+	}
+	if err := checkSocket(socket); err != nil {
+		return &Error{Path: "store.socket", Err: fmt.Errorf("no default, set it: %w", err)}
+	}
+	c.Store.Socket = socket
+	return nil
+}
+
+// rationalizeMemory gives the memory tier its share of the RAM, or of what its control group may
+// have if that is less; zero means to look.
+func rationalizeMemory(c *Config, memTotal scalar.Size) {
+	if c.Mode != ModeEmbedded || c.Origin("memory.size").Source != Default {
+		return
+	}
+	if memTotal == 0 {
+		memTotal = TotalMemory()
+		if limit, ok := MemoryLimit(); ok {
+			memTotal = min(memTotal, limit)
+		}
+	}
+	c.Memory.Size = max(memTotal/4/scalar.MiB*scalar.MiB, minMemory)
+}
+
+// TotalMemory returns the RAM of the machine.
+func TotalMemory() scalar.Size {
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err != nil {
+		return math.MaxInt64
+	}
+	return scalar.Size(si.Totalram) * scalar.Size(si.Unit)
+}
+
+// largeBlock is the size of a large block of an engine: see docs/sizing.md.
+const largeBlock = 32 * scalar.MiB
+
+// small warns of a memory that is given and holds no large block.
+func (l *loader) small() []string {
+	const path = "memory.size"
+	if o := l.cfg.Origin(path); l.cfg.Mode == ModeEmbedded && o.Source != Default && l.cfg.Memory.Size < largeBlock {
+		return []string{fmt.Sprintf("%v: %s: %v holds no block that is larger, and engines have blocks of up to %v: writes of such a block fail with ENOSPC. docs/sizing.md says how large blocks are",
+			o, path, l.cfg.Memory.Size, scalar.Size(largeBlock))}
+	}
+	return nil
+}
+
+// MemoryLimit returns the least limit of memory of the control groups that this process is in, of version
+// 2 or 1; false if there is none. The pages of the memory tier count against it.
+func MemoryLimit() (scalar.Size, bool) { return MemoryLimitBelow("/") }
+
+// MemoryLimitBelow returns what MemoryLimit would on a machine whose /proc and /sys are below root.
+//
+// Source: cgroups(7).
+func MemoryLimitBelow(root string) (scalar.Size, bool) {
+	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return 0, false
+	}
+	const base = "sys/fs/cgroup"
+	least := scalar.Size(math.MaxInt64)
+	for line := range strings.Lines(string(text)) {
+		// hierarchy:controllers:path, with 0 and no controllers for version 2
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		dir, file := filepath.Join(root, base), "memory.max"
+		switch {
+		case fields[1] == "memory":
+			dir, file = filepath.Join(dir, "memory"), "memory.limit_in_bytes"
+		case fields[0] != "0" || fields[1] != "":
+			continue
+		}
+		// A container sees its own group at the top, but may be told the path of the machine: what is not
+		// there has no limit.
+		for at := path.Clean("/" + fields[2]); ; at = path.Dir(at) {
+			if n, err := readLimit(filepath.Join(dir, at, file)); err == nil {
+				least = min(least, n)
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return least, least < 1<<60 // no limit is the largest number of pages in version 1
+}
+
+// readLimit reads a limit; "max" is none.
+func readLimit(name string) (scalar.Size, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return scalar.Size(n), nil
+}
+
+// validateSpecs checks that each spec is one that look-ups can obey. All reasons against one stand in one violation. A spec
+// with a violation in it is left out: what New has to say about the rest of it would mislead.
+func (l *loader) validateSpecs() {
+	bad := slices.Sorted(maps.Keys(l.bad))
+	for n, name := range slices.Sorted(maps.Keys(l.cfg.Specs)) {
+		at := joinName("specs", name)
+		if n == hybrid.MaxSpecs {
+			l.fail(l.cfg.Origin(at), "specs", scalar.Violate(scalar.ErrRange, "there are %d: want at most %d", len(l.cfg.Specs), hybrid.MaxSpecs))
+			return
+		}
+		if i, _ := slices.BinarySearch(bad, at+"."); !l.good(at) || i < len(bad) && strings.HasPrefix(bad[i], at+".") {
+			continue
+		}
+		if _, err := hybrid.New(l.cfg.Specs[name]); err != nil {
+			l.fail(l.cfg.Origin(at), at, scalar.Violate(scalar.ErrInvalid, "%v", err))
+		}
+	}
+}
+
+// heeded are the settings that a mount of mode standalone-store uses, beside those of which any
+// value but the default is an error. All others are for the owner.
+var heeded = map[string]bool{
+	"mode": true, "store.socket": true, "store.owner_timeout": true, "node_name": true, "drain_timeout": true,
+	"memory.passthrough": true, "mount.allow_other": true, "mount.entry_timeout": true, "mount.attr_timeout": true,
+	"mount.max_write": true, "mount.fs_name": true, "log.level": true, "log.format": true,
+}
+
+// idle says, in one line, which settings were given and have no effect in the mode. What
+// says the same as the default does is none of them: a file may spell out everything.
+func (l *loader) idle() []string {
+	if l.cfg.Mode != ModeStandaloneStore {
+		return nil
+	}
+	paths := l.given(schema(), reflect.ValueOf(l.cfg).Elem(), reflect.ValueOf(defaultConfig()).Elem())
+	if len(paths) == 0 {
+		return nil
+	}
+	return []string{"mode " + l.cfg.Mode + " (" + l.cfg.Origin("mode").String() + "): only kvfs serve heeds " + strings.Join(paths, ", ")}
+}
+
+// given lists the settings below s that are not heeded, and of which the value is not the default.
+func (l *loader) given(s *setting, value, def reflect.Value) []string {
+	var paths []string
+	for _, child := range s.settings {
+		v, d := value.Field(child.index), def.Field(child.index)
+		idle := false
+		switch child.shape {
+		case section:
+			paths = append(paths, l.given(child, v, d)...)
+		case table, list:
+			idle = v.Len() > 0
+		default: // what has no origin follows from other settings
+			idle = !heeded[child.path] && l.cfg.Origin(child.path).Source != Default && format(v) != format(d)
+		}
+		if idle {
+			paths = append(paths, child.path)
+		}
+	}
+	return paths
 }

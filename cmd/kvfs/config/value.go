@@ -23,56 +23,76 @@ func normalizeStringOverride(s string) (value string, given bool) {
 	return value, value != ""
 }
 
-// setText sets v, a scalar, from non-empty text, and checks it.
-func (s *setting) setText(v reflect.Value, text string) error {
-	switch p := v.Addr().Interface().(type) {
-	case *bool:
-		b, ok := textBools[text]
-		if !ok {
-			return scalar.Violate(scalar.ErrType, "%q is not a boolean: want one of 1, 0, true, false, yes, no, on, off", text)
-		}
-		*p = b
-		return nil
-	case *hybrid.Kind:
-		return s.setString((*string)(p), text)
-	case *string:
-		return s.setString(p, text)
-	case *int:
-		return setParsed(s, p, text, parseInt)
-	case **int:
-		n := reflect.New(v.Type().Elem())
-		if err := s.setText(n.Elem(), text); err != nil {
-			return err
-		}
-		v.Set(n)
-		return nil
-	case *float64:
-		return setParsed(s, p, text, parseFloat)
-	case *scalar.Size:
-		n, err := scalar.ParseSize(text)
-		if err != nil {
-			return err
-		}
-		if unit := s.unit(); n%unit != 0 {
-			return scalar.Violate(scalar.ErrRange, "%v is out of range: want %s", n, s.bounds())
-		}
-		return setBounded(s, p, n, scalar.ParseSize)
-	case *scalar.Duration:
-		return setParsed(s, p, text, scalar.ParseDuration)
-	}
-	panic("config: no text form for " + v.Type().String())
+// kind is what is known of a type of scalars.
+type kind struct {
+	name string   // in help and reference
+	want string   // what a file must hold
+	tags []string // the types of YAML that a file may have
+	set  func(s *setting, v reflect.Value, text string) error
 }
 
-// textBools are the booleans of the environment and of flags; files know only
-// true and false.
+var stringKind = kind{"string", "a string: put it in quotes", []string{"!!str"}, func(s *setting, v reflect.Value, text string) error {
+	return s.setString(v, text)
+}}
+
+// kinds are the types of scalars. Sizes and durations may be numbers too, so that their parser can say what is wrong with them.
+var kinds = map[reflect.Type]kind{
+	reflect.TypeFor[string]():          stringKind,
+	reflect.TypeFor[hybrid.Kind]():     stringKind,
+	reflect.TypeFor[bool]():            {"bool", "a boolean: write true or false, without quotes", []string{"!!bool"}, setBool},
+	reflect.TypeFor[int]():             {"integer", "an integer: write it without quotes", []string{"!!int"}, parsed(parseInt)},
+	reflect.TypeFor[float64]():         {"number", "a number: write it without quotes", []string{"!!int", "!!float"}, parsed(parseFloat)},
+	reflect.TypeFor[scalar.Size]():     {"size", "a size, such as 4GiB", []string{"!!str", "!!int", "!!float"}, setSize},
+	reflect.TypeFor[scalar.Duration](): {"duration", "a duration, such as 30s", []string{"!!str", "!!int", "!!float"}, parsed(scalar.ParseDuration)},
+}
+
+// kind returns that of the scalar, which may be absent, or of the elements of a list.
+func (s *setting) kind() kind {
+	if s.repeated() || s.typ.Kind() == reflect.Pointer {
+		return kinds[s.typ.Elem()]
+	}
+	return kinds[s.typ]
+}
+
+// setText sets v, a scalar, from non-empty text, and checks it.
+func (s *setting) setText(v reflect.Value, text string) error {
+	if v.Kind() != reflect.Pointer {
+		return kinds[v.Type()].set(s, v, text)
+	}
+	n := reflect.New(v.Type().Elem())
+	if err := s.setText(n.Elem(), text); err != nil {
+		return err
+	}
+	v.Set(n)
+	return nil
+}
+
+func setBool(_ *setting, v reflect.Value, text string) error {
+	text, err := strictBool(text)
+	v.SetBool(textBools[text])
+	return err
+}
+
+// setSize sets a size that must be a multiple of the unit.
+func setSize(s *setting, v reflect.Value, text string) error {
+	n, err := scalar.ParseSize(text)
+	if err != nil {
+		return err
+	}
+	if unit := s.unit(); n%unit != 0 {
+		return scalar.Violate(scalar.ErrRange, "%v is out of range: want %s", n, s.bounds())
+	}
+	return setBounded(s, v, n, scalar.ParseSize)
+}
+
+// textBools are the booleans of the environment and of flags; files know only true and false.
 var textBools = map[string]bool{
 	"1": true, "true": true, "yes": true, "on": true,
 	"0": false, "false": false, "no": false, "off": false,
 }
 
-// setString sets a string that must be one of the values of an enum or pass the
-// named check.
-func (s *setting) setString(p *string, text string) error {
+// setString sets a string that must be one of the values of an enum or pass the named check.
+func (s *setting) setString(v reflect.Value, text string) error {
 	if s.enum != nil && !slices.Contains(s.enum, text) {
 		return scalar.Violate(scalar.ErrEnum, "unknown value %q; one of %s", text, strings.Join(s.enum, ", "))
 	}
@@ -81,21 +101,23 @@ func (s *setting) setString(p *string, text string) error {
 			return err
 		}
 	}
-	*p = text
+	v.SetString(text)
 	return nil
 }
 
-// setParsed sets *p to what parse makes of text, if that is in the bounds of s.
-func setParsed[T int | float64 | scalar.Size | scalar.Duration](s *setting, p *T, text string, parse func(string) (T, error)) error {
-	v, err := parse(text)
-	if err != nil {
-		return err
+// parsed sets a value to what parse makes of text, if that is in the bounds of the setting.
+func parsed[T int | float64 | scalar.Size | scalar.Duration](parse func(string) (T, error)) func(*setting, reflect.Value, string) error {
+	return func(s *setting, to reflect.Value, text string) error {
+		v, err := parse(text)
+		if err != nil {
+			return err
+		}
+		return setBounded(s, to, v, parse)
 	}
-	return setBounded(s, p, v, parse)
 }
 
-// setBounded sets *p to v if v is in the bounds of s. NaN never is.
-func setBounded[T int | float64 | scalar.Size | scalar.Duration](s *setting, p *T, v T, parse func(string) (T, error)) error {
+// setBounded sets a value to v if v is in the bounds of s. NaN never is.
+func setBounded[T int | float64 | scalar.Size | scalar.Duration](s *setting, to reflect.Value, v T, parse func(string) (T, error)) error {
 	within := func(bound string, ok func(limit T) bool) bool {
 		if bound == "" {
 			return true
@@ -112,7 +134,7 @@ func setBounded[T int | float64 | scalar.Size | scalar.Duration](s *setting, p *
 		!within(s.below, func(l T) bool { return v < l }) || v != v {
 		return scalar.Violate(scalar.ErrRange, "%v is out of range: want %s", v, s.bounds())
 	}
-	*p = v
+	to.Set(reflect.ValueOf(v))
 	return nil
 }
 
@@ -175,15 +197,21 @@ func parseFloat(s string) (float64, error) {
 	return f, nil
 }
 
-// setScalar sets v from a scalar of a file. given is false if the scalar is null
-// or empty, which counts as absent.
-func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err error) {
+// setScalar sets v from a scalar of a file, or of a text that has no types. given is false
+// if the scalar is null or empty, which counts as absent.
+func (s *setting) setScalar(v reflect.Value, n *yaml.Node, untyped bool) (given bool, err error) {
 	text, given := normalizeStringOverride(n.Value)
+	if untyped {
+		if given {
+			err = s.setText(v, text)
+		}
+		return given, err
+	}
 	tag := n.ShortTag()
 	if tag == "!!null" || !given && tag == "!!str" {
 		return false, nil
 	}
-	if !slices.Contains(scalarTags(v.Type()), tag) {
+	if !slices.Contains(s.kind().tags, tag) {
 		return false, scalar.Violate(scalar.ErrType, "%s is not %s", describe(n), s.want())
 	}
 	if v.Kind() == reflect.Bool {
@@ -192,45 +220,13 @@ func (s *setting) setScalar(v reflect.Value, n *yaml.Node) (given bool, err erro
 	return true, s.setText(v, text)
 }
 
-// scalarTags lists the YAML types that a field accepts. Sizes and durations take
-// numbers too, so that their parser can say what is wrong with them.
-func scalarTags(typ reflect.Type) []string {
-	typ = scalarOf(typ)
-	switch typ {
-	case reflect.TypeFor[scalar.Size](), reflect.TypeFor[scalar.Duration]():
-		return []string{"!!str", "!!int", "!!float"}
-	}
-	switch typ.Kind() {
-	case reflect.Bool:
-		return []string{"!!bool"}
-	case reflect.Int:
-		return []string{"!!int"}
-	case reflect.Float64:
-		return []string{"!!int", "!!float"}
-	}
-	return []string{"!!str"}
-}
-
-// want says what a file must hold for s.
 func (s *setting) want() string {
-	switch {
-	case s.enum != nil:
+	if s.enum != nil {
 		return "one of " + strings.Join(s.enum, ", ")
-	case s.typ.Kind() == reflect.Bool:
-		return "a boolean: write true or false, without quotes"
-	case s.typ == reflect.TypeFor[scalar.Size]():
-		return "a size, such as 4GiB"
-	case s.typ == reflect.TypeFor[scalar.Duration]():
-		return "a duration, such as 30s"
-	case s.scalar().Kind() == reflect.Int:
-		return "an integer: write it without quotes"
-	case s.typ.Kind() == reflect.Float64:
-		return "a number: write it without quotes"
 	}
-	return "a string: put it in quotes"
+	return s.kind().want
 }
 
-// describe says what a node is.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -275,7 +271,6 @@ var checks = map[string]func(string) error{
 // numa matches the memory policies of tmpfs. Source: the option mpol of tmpfs(5).
 var numa = regexp.MustCompile(`^(bind:[0-9]+([,-][0-9]+)*|prefer:[0-9]+|interleave(:[0-9]+([,-][0-9]+)*)?|local)$`)
 
-// checkNUMA wants a memory policy.
 func checkNUMA(s string) error {
 	if !numa.MatchString(s) {
 		return scalar.Violate(scalar.ErrInvalid, "%q is not a memory policy: want bind:NODES, prefer:NODE, interleave, interleave:NODES or local, such as bind:0 or interleave:0-3", s)
@@ -283,8 +278,7 @@ func checkNUMA(s string) error {
 	return nil
 }
 
-// checkHostPort wants "host:port" with a numeric port; the host may be empty,
-// and IPv6 addresses stand in brackets.
+// checkHostPort wants "host:port" with a numeric port; the host may be empty, and IPv6 addresses stand in brackets.
 func checkHostPort(s string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -305,8 +299,7 @@ func checkURL(s string) error {
 	return nil
 }
 
-// checkPattern wants a pattern of path.Match for one name, or for a directory
-// with a slash behind it.
+// checkPattern wants a pattern of path.Match for one name, or for a directory with a slash behind it.
 func checkPattern(s string) error {
 	name := strings.TrimSuffix(s, "/")
 	if _, err := path.Match(name, ""); err != nil || name == "" || strings.Contains(name, "/") {
@@ -315,7 +308,6 @@ func checkPattern(s string) error {
 	return nil
 }
 
-// checkFilename wants a pattern for the names of files.
 func checkFilename(s string) error {
 	if strings.HasSuffix(s, "/") {
 		return scalar.Violate(scalar.ErrInvalid, "%q is not a pattern for one name, such as *.lock", s)
@@ -323,7 +315,6 @@ func checkFilename(s string) error {
 	return checkPattern(s)
 }
 
-// checkSocket wants the path of a unix socket.
 func checkSocket(s string) error {
 	if !isSocket(s) {
 		return scalar.Violate(scalar.ErrInvalid, "%q does not name a socket: want a clean path from the root of at most %d bytes, such as /run/kvfs/0/store.sock", s, maxSocket)

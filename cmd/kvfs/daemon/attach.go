@@ -62,10 +62,9 @@ func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, rea
 	return errors.Join(err, a.end())
 }
 
-// begin mounts and finds the first owner, for which it waits at most owner_timeout. A running
-// owner has greetingTime to greet, even if that is longer. If an owner ends before it has
-// answered a mount, begin unmounts and starts again: the kernel's first request may be lost
-// with that owner.
+// begin mounts and finds the first owner, for which it waits at most owner_timeout. A running owner has greetingTime to
+// greet, even if that is longer. If an owner ends before it has answered a mount, begin unmounts and starts again: the
+// kernel's first request may be lost with that owner.
 func (a *attachment) begin(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, time.Duration(a.cfg.Store.OwnerTimeout))
 	defer cancel()
@@ -92,7 +91,6 @@ func (a *attachment) begin(ctx context.Context) error {
 	}
 }
 
-// mount mounts and hands the mount to the owner at conn.
 func (a *attachment) mount(ctx context.Context, conn *handoff.Conn) (err error) {
 	var session *device.Session
 	err = mountOnce(ctx, a.dir, func() (err error) {
@@ -160,7 +158,6 @@ func (a *attachment) useOwnProc() error {
 	return nil
 }
 
-// handOver attaches the mount to the owner at conn.
 func (a *attachment) handOver(ctx context.Context, conn *handoff.Conn) error {
 	m := a.cfg.Mount
 	owner := conn.Greeting()
@@ -226,8 +223,7 @@ func (a *attachment) handing(ctx context.Context) (context.Context, context.Canc
 	return handing, func() { stop(); cancel() }
 }
 
-// await waits for an owner. Operations wait, too, until owner_timeout has passed; then they
-// fail.
+// await waits for an owner. Operations wait, too, until owner_timeout has passed; then they fail.
 func (a *attachment) await(ctx context.Context, gone time.Time, tick *Pace) (*handoff.Conn, error) {
 	patient, cancel := context.WithDeadline(ctx, gone.Add(time.Duration(a.cfg.Store.OwnerTimeout)))
 	defer cancel()
@@ -272,8 +268,7 @@ func (a *attachment) dial(ctx context.Context, tick *Pace) (*handoff.Conn, error
 	}
 }
 
-// unmounted reports whether the kernel has ended the connection: the mount was unmounted, and
-// no process has files open.
+// unmounted reports whether the kernel has ended the connection: the mount was unmounted, and no process has files open.
 func (a *attachment) unmounted() bool {
 	raw, err := a.session.Dev.SyscallConn()
 	if err != nil {
@@ -301,8 +296,7 @@ func (a *attachment) end() error {
 	return errors.Join(err, a.session.Close())
 }
 
-// release returns when the owner has let go: because the mount is gone, or because release
-// asks.
+// release returns when the owner has let go: because the mount is gone, or because release asks.
 func (a *attachment) release() {
 	t := time.NewTimer(min(time.Duration(a.cfg.DrainTimeout), time.Second))
 	defer t.Stop()
@@ -318,7 +312,6 @@ func (a *attachment) release() {
 	}
 }
 
-// allowOther reports whether other users may use the mount.
 func allowOther(cfg *config.Config) bool {
 	return cfg.Mount.AllowOther == config.On || cfg.Mount.AllowOther == config.Auto && os.Geteuid() == 0
 }
@@ -328,3 +321,91 @@ var greetingTime = 5 * time.Second // a variable for tests
 
 // forOwner names the wait for an owner in the log.
 const forOwner = "waiting for an owner"
+
+// Held is a mount of an owner that this process holds beside others. The owner keeps it when this process ends, so
+// that the next process can resume it.
+type Held struct {
+	a       *attachment
+	release context.CancelFunc
+	done    chan struct{} // closed when the mount is not held any more
+	err     error         // constant once done is closed
+}
+
+// Hold mounts the blocks of the owner at cfg.Store.Socket on dir, and holds the mount until it is unmounted. It waits
+// for an owner at most cfg.Store.OwnerTimeout, and until ctx ends.
+func (p Program) Hold(ctx context.Context, cfg *config.Config, dir string, readOnly bool, log *zap.Logger) (*Held, error) {
+	dir, err := mountPoint(dir, log)
+	if err != nil {
+		return nil, exit.With(exit.Mount, err)
+	}
+	if err := checkPlaces(cfg, dir); err != nil {
+		return nil, err
+	}
+	a := &attachment{program: p, dir: dir, cfg: cfg, log: log, readOnly: readOnly, keep: true}
+	if err := a.begin(ctx); err != nil {
+		return nil, exit.With(exit.Mount, err)
+	}
+	return a.hold(), nil
+}
+
+// Resume holds the mount at dir that an earlier process held and the owner at cfg.Store.Socket has kept.
+func (p Program) Resume(ctx context.Context, cfg *config.Config, dir string, log *zap.Logger) (*Held, error) {
+	conn, err := handoff.Dial(ctx, cfg.Store.Socket)
+	if err != nil {
+		return nil, err
+	}
+	line, handed, err := conn.Resume(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("resume %s: %w", dir, err)
+	}
+	a := &attachment{program: p, dir: dir, cfg: cfg, log: log, line: line, keep: true}
+	a.session = &device.Session{Dir: dir, Dev: handed.Dev, Spin: handed.Spin, Init: handed.Init, Epoch: handed.Epoch}
+	if err = errors.Join(a.session.Find(), a.useOwnProc()); err != nil {
+		return nil, errors.Join(err, a.line.Close(), a.session.Close())
+	}
+	log.Info("resumed", zap.String("dir", dir), zap.String("read_path", line.Attached().ReadPath))
+	return a.hold(), nil
+}
+
+func (a *attachment) hold() *Held {
+	ctx, release := context.WithCancel(context.Background())
+	h := &Held{a: a, release: release, done: make(chan struct{})}
+	go func() { // ends with the mount
+		defer close(h.done)
+		err := a.watch(ctx)
+		if errors.Is(err, errUnmounted) {
+			a.log.Info("unmounted", zap.String("dir", a.dir))
+			err = nil
+		}
+		h.err = errors.Join(err, a.end())
+	}()
+	return h
+}
+
+// Done returns a channel that is closed when the mount is gone.
+func (h *Held) Done() <-chan struct{} { return h.done }
+
+// Unmount unmounts, lazily if the mount is busy, and waits until the owner has let go of the mount.
+func (h *Held) Unmount() error {
+	h.release()
+	<-h.done
+	return h.err
+}
+
+// Dir returns the mount point.
+func (h *Held) Dir() string { return h.a.dir }
+
+// Settle waits until an owner serves the mount, or the mount is gone. It reports whether that is so when ctx ends.
+func (h *Held) Settle(ctx context.Context) bool {
+	for tick := (Pace{}); h.a.orphan.Load(); {
+		select {
+		case <-h.done:
+			return true
+		default:
+		}
+		if !tick.Wait(ctx) {
+			return !h.a.orphan.Load()
+		}
+	}
+	return true
+}

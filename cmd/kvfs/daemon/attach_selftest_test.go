@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // wrongMemory is a memory tier of which the first files that are opened are others, and empty.
@@ -28,7 +29,7 @@ type wrongMemory struct {
 	wrong atomic.Int64
 }
 
-func (m *wrongMemory) Open(id tiers.BlobID) (*os.File, error) {
+func (m *wrongMemory) Open(id driver.BlobID) (*os.File, error) {
 	if m.wrong.Add(-1) < 0 {
 		return m.Primary.Open(id)
 	}
@@ -43,29 +44,22 @@ func (m *wrongMemory) Open(id tiers.BlobID) (*os.File, error) {
 func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	t.Helper()
 	memory, err := mem.Open(t.Context(), mem.Options{ID: "wrong", Dir: cfg.Memory.Dir, SizeBytes: int64(cfg.Memory.Size)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &wrongMemory{Primary: memory}
 	m.wrong.Store(wrong)
 	mounts := &fs.Mounts{}
-	engine, err := tiers.Open(t.Context(), tiers.Options{
+	engine, err := tiers.Open(t.Context(), state.Options{
 		Primary: m, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: int64(cfg.Memory.Size), Kernels: true,
 		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: "v0.0.0", Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(errors.Join(err, engine.Close(context.Background(), false)))
 	}
-	served := make(chan error, 1)
-	go func() { // ends with l
-		served <- l.Serve(newOwner(&daemon{dir: l.Path(), cfg: cfg, log: zap.NewNop(), memory: memory, engine: engine}, mounts))
-	}()
+	go l.Serve(newOwner(&daemon{dir: l.Path(), cfg: cfg, log: zap.NewNop(), memory: memory, engine: engine}, mounts)) // ends with l
 	t.Cleanup(func() {
-		if err := errors.Join(l.Close(), <-served, engine.Close(context.Background(), false)); err != nil {
+		if err := errors.Join(l.Close(), engine.Close(context.Background(), false)); err != nil {
 			t.Error(err)
 		}
 	})

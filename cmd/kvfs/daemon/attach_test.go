@@ -36,9 +36,7 @@ func startGuest(t *testing.T, cfg *config.Config) (dir string, stop func() error
 	t.Helper()
 	dir = t.TempDir()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -86,13 +84,9 @@ func TestAttach(t *testing.T) {
 	startOwner(t, owner)
 	a, stop := startGuest(t, guestConfig(t, owner, time.Minute))
 	b, _ := startGuest(t, guestConfig(t, owner, time.Minute))
-	if err := os.Mkdir(filepath.Join(a, "g"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(a, "g"), 0o755))
 	want := bytes.Repeat([]byte("kv"), 4096)
-	if err := os.WriteFile(filepath.Join(a, "g", "x"), want, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(a, "g", "x"), want, 0o644))
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
@@ -136,13 +130,9 @@ func TestAttachWithoutOwner(t *testing.T) {
 func TestAttachToStopped(t *testing.T) {
 	needMount(t)
 	owner := ownerConfig(t)
-	if err := os.MkdirAll(filepath.Dir(owner.Store.Socket), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("unix", owner.Store.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(owner.Store.Socket), 0o700))
+	l, err := net.Listen("unixpacket", owner.Store.Socket)
+	must(t, err)
 	defer l.Close()
 	dir := t.TempDir()
 	err = (Program{}).Mount(t.Context(), guestConfig(t, owner, time.Millisecond), dir, 0, &Readiness{})

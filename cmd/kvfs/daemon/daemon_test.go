@@ -25,8 +25,17 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // newTestDaemon returns a daemon with a small memory tier and an engine, but
 // without a mount.
@@ -109,9 +118,7 @@ func TestServeHTTP(t *testing.T) {
 		t.Errorf("off: %v", err)
 	}
 	w, err := openWeb("127.0.0.1:0", "", zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := w.l.Addr().String()
 	if _, err := openWeb(addr, "", zap.NewNop()); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("an address in use: %v", err)
@@ -120,13 +127,9 @@ func TestServeHTTP(t *testing.T) {
 	wants := func(when, method, path string, code int, form, want string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reply, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, _ := io.ReadAll(reply.Body)
 		reply.Body.Close()
 		if got := reply.Header.Get("Content-Type"); reply.StatusCode != code || got != form || !strings.HasPrefix(string(body), want) {
@@ -164,9 +167,7 @@ func TestServeHTTP(t *testing.T) {
 func TestServePage(t *testing.T) {
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")
-	if err := os.WriteFile(open, []byte("0123456789abcdef"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(open, []byte("0123456789abcdef"), 0o644))
 	for _, c := range []struct{ addr, file, want string }{
 		{"", filepath.Join(dir, "token"), "http_token_file: it needs http"},
 		{"127.0.0.1:0", open, "http_token_file: " + open + ": mode -rw-r--r--"},
@@ -178,26 +179,18 @@ func TestServePage(t *testing.T) {
 	d := newTestDaemon(t)
 	core, logged := observer.New(zap.InfoLevel)
 	w, err := openWeb("127.0.0.1:0", filepath.Join(dir, "token"), zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.close()
 	get := func(token string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+w.l.Addr().String()+"/page.json", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Header.Set("Authorization", "Bearer "+token)
 		reply, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer reply.Body.Close()
 		body, err := io.ReadAll(reply.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return reply.StatusCode, string(body)
 	}
 	if code, body := get(w.page.Token); code != 503 || body != "not ready\n" {
@@ -225,7 +218,7 @@ func TestUnready(t *testing.T) {
 	d.owner = newOwner(d, &fs.Mounts{})
 	st := d.engine.Stats()
 	for _, state := range []string{"online", "degraded", "offline"} {
-		t := tiers.SecondaryStats{Name: "ssd-" + state}
+		t := lane.Stats{Name: "ssd-" + state}
 		t.State, t.Reason = state, "/mnt/a:\nEIO"
 		st.Secondaries = append(st.Secondaries, t)
 	}
@@ -238,17 +231,13 @@ func TestUnready(t *testing.T) {
 // and that there are only so many: no descriptors are left to them that opens of blocks need.
 func TestHTTPBounded(t *testing.T) {
 	w, err := openWeb("127.0.0.1:0", "", zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.close()
 	const many = 300
 	var conns []net.Conn
 	for range many {
 		c, err := net.Dial("tcp", w.l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprint(c, "GET /readyz HTTP/1.1\r\nHost: kvfs\r\n\r\n") // may be closed already

@@ -44,9 +44,7 @@ func TestDebug(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	reply, err := client.Get("http://kvfs/debug/pprof/goroutine?debug=2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, err := io.ReadAll(reply.Body)
 	reply.Body.Close()
 	if err != nil || !strings.Contains(string(body), "daemon.TestDebug") {

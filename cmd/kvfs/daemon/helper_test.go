@@ -38,8 +38,6 @@ func shownStatus(dir string) (string, error) {
 func loadConfig(t *testing.T, text string) *config.Config {
 	t.Helper()
 	cfg, err := config.Load(config.Sources{Environ: []string{"KVFS_CONFIG_JSON=" + text}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cfg
 }

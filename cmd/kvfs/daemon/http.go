@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -12,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/metrics"
 	"github.com/kvfs/kvfs/cmd/kvfs/page"
 )
@@ -115,7 +120,6 @@ func (w *web) numbers() []byte {
 	return nil
 }
 
-// tell logs where the page is.
 func (w *web) tell(tokenFile string, log *zap.Logger) {
 	if tokenFile == "" {
 		return
@@ -126,7 +130,6 @@ func (w *web) tell(tokenFile string, log *zap.Logger) {
 	}
 }
 
-// close ends the server and all of its connections.
 func (w *web) close() error {
 	w.at("stopping")
 	if w.srv == nil {
@@ -135,4 +138,51 @@ func (w *web) close() error {
 	err := w.srv.Close()
 	<-w.done
 	return err
+}
+
+const debugPrefix = "debug-"
+
+// DebugSocket returns the socket for pprof of a daemon of the user of this process; "" if that user has none.
+func DebugSocket(pid int) string {
+	near := handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR"))
+	if near == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(near), debugPrefix+strconv.Itoa(pid)+".sock")
+}
+
+// serveDebug serves pprof at a unix socket for root and the user of this process, from the start to the end of the
+// process. stop removes the socket. A process without the socket works as well.
+func serveDebug(log *zap.Logger) (stop func()) {
+	near := handoff.DefaultPath(os.Getenv("XDG_RUNTIME_DIR"))
+	if near == "" {
+		return func() {}
+	}
+	l, err := handoff.ListenPrivate(near, debugPrefix, debugPrefix+strconv.Itoa(os.Getpid()))
+	if err != nil {
+		log.Info("no socket for pprof", zap.Error(err))
+		return func() {}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: httpIdle, IdleTimeout: httpIdle, MaxHeaderBytes: 16 << 10, ErrorLog: zap.NewStdLog(log)}
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Warn("serve pprof", zap.Error(err))
+		}
+	}()
+	log.Debug("pprof", zap.String("socket", l.Path()))
+	return func() {
+		err := srv.Close()
+		<-done
+		if err = errors.Join(err, l.Remove()); err != nil {
+			log.Warn("remove the socket for pprof", zap.Error(err))
+		}
+	}
 }

@@ -13,9 +13,7 @@ import (
 func TestLogger(t *testing.T) {
 	for _, format := range []string{"console", "json"} {
 		log, err := NewLogger(loadConfig(t, `{"log": {"level": "warn", "format": "`+format+`"}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if log.Core().Enabled(zapcore.InfoLevel) || !log.Core().Enabled(zapcore.WarnLevel) {
 			t.Errorf("%s: level is %v, want warn", format, log.Level())
 		}

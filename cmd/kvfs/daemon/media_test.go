@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestMedia shows the names of the tiers in messages to routers (A39, G6).
@@ -13,7 +13,7 @@ func TestMedia(t *testing.T) {
 	cfg := &config.Config{Tiers: []config.Tier{{Type: "memory", Name: "memory"}, {Type: "disk", Name: "disk"}, {Type: config.TierObject, Name: "cold"}}}
 	cfg.Events.ZMQ.DiskMedium = "DISK"
 	want := map[string]string{"disk": "DISK", "cold": "OBJ"}
-	if got := media(cfg, []tiers.SecondaryOptions{{Name: "disk"}, {Name: "cold"}}); !maps.Equal(got, want) {
+	if got := media(cfg, []state.SecondaryOptions{{Name: "disk"}, {Name: "cold"}}); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

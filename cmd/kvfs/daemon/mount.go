@@ -1,19 +1,32 @@
 package daemon
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	iofs "io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
+	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/memory"
 )
 
 // Mount is the life of a mount process: it mounts at dir, and returns when ctx ends, the mount
@@ -69,7 +82,7 @@ type embedded struct {
 	guard   guard
 	steps   atomic.Int64 // of start, that have ended
 
-	quotas  []tiers.Quota   // that were set at run time, of the daemon before
+	quotas  []memory.Quota  // that were set at run time, of the daemon before
 	session *device.Session // an existing mount that no process answers; nil: the mount must be made, or is answered
 }
 
@@ -163,4 +176,291 @@ func (d *daemon) stop(keep bool) error {
 		d.server.Close()
 	}
 	return errors.Join(err, d.close(keep))
+}
+
+// lockWait bounds how long mountOnce waits for another kvfs that mounts there: a mount takes less.
+const lockWait = 5 * time.Second
+
+// mountOnce calls mount, which mounts at dir, while no other kvfs does. It fails if another has
+// mounted since mountPoint looked: an attached mount may wait long for its owner before it
+// mounts. A second mount would hide the first, which could then not be unmounted.
+func mountOnce(ctx context.Context, dir string, mount func() error) error {
+	if err := notMounted(dir); err != nil {
+		return err
+	}
+	fd, err := openUnmounted(dir)
+	if err != nil {
+		return fmt.Errorf("mount point %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	tryLock(ctx, fd)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := notMounted(dir); err != nil {
+		return err
+	}
+	return mount()
+}
+
+// openUnmounted opens dir, but not a mount on it, which perhaps no process answers yet.
+func openUnmounted(dir string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	fd, err := unix.Openat2(parent, filepath.Base(dir), &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_XDEV})
+	if err != unix.EXDEV && err != unix.ENOSYS {
+		return fd, err
+	}
+	// Another mount is there, or openat2(2) is missing (Linux before 5.6).
+	if err := notMounted(dir); err != nil {
+		return -1, err
+	}
+	return unix.Open(dir, flags, 0)
+}
+
+// tryLock locks the directory of fd. If that fails, because the file system has no locks or another program
+// holds one, the check for a mount must suffice. It polls: the only call that waits for a lock cannot be ended.
+func tryLock(ctx context.Context, fd int) {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// notMounted fails if the mount table has a kvfs mount at dir, an absolute path without links. It may not answer yet.
+func notMounted(dir string) error {
+	m, err := device.TopMount(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("mount point: %w", err)
+	case mounts.IsOurs(m):
+		return servedAlready(dir)
+	}
+	return nil
+}
+
+// clearDead unmounts what killed daemons left at dir. It fails if a daemon serves dir, or seems to.
+func clearDead(dir string, log *zap.Logger) error {
+	for {
+		m, err := mounts.Find(dir)
+		switch {
+		case errors.Is(err, iofs.ErrNotExist):
+			return fmt.Errorf("mount point %s does not exist: to make it, run: mkdir -p %[1]s", dir)
+		case err != nil:
+			return fmt.Errorf("mount point: %w", err)
+		case !mounts.IsOurs(m):
+			return nil
+		case !mounts.Abandoned(m):
+			err = mounts.Answers(m.Mountpoint)
+			if err == nil {
+				return servedAlready(dir)
+			}
+			if errors.Is(err, mounts.ErrSilent) && !mounts.Abandoned(m) { // its process may have ended meanwhile
+				return fmt.Errorf("mount point %w (process %d; 0 is unknown)", err, mounts.Server(m))
+			}
+		}
+		log.Warn("unmounting the mount of a dead daemon", zap.String("dir", m.Mountpoint))
+		if err := mounts.GiveUp(context.Background(), m); err != nil {
+			return fmt.Errorf("mount point %s: stale mount: %w", dir, err)
+		}
+	}
+}
+
+// mountPoint returns dir as a clean absolute path, after clearDead. It fails if dir is not an empty directory.
+func mountPoint(dir string, log *zap.Logger) (string, error) {
+	if err := clearDead(dir, log); err != nil {
+		return "", err
+	}
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return "", fmt.Errorf("mount point: %w", err)
+	}
+	entries, err := os.ReadDir(abs)
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return "", fmt.Errorf("mount point %s: not a directory: name an empty one", dir)
+	case err != nil:
+		return "", fmt.Errorf("mount point: %w", err)
+	case len(entries) > 0:
+		return "", fmt.Errorf("mount point %s: not empty (%s): name an empty directory, because a mount hides what is in it", dir, entries[0].Name())
+	}
+	if err := unix.Access("/dev/fuse", unix.F_OK); err != nil {
+		return "", &os.PathError{Op: "mount: open", Path: "/dev/fuse", Err: err}
+	}
+	return abs, nil
+}
+
+func servedAlready(dir string) error {
+	return fmt.Errorf("mount point %s: a kvfs daemon serves it already. To replace it without a pause, run kvfs mount --takeover %[1]s; to end it, kvfs umount %[1]s", dir)
+}
+
+// checkApart fails if the mount point is a directory of the SSD tier, or in one: the mount
+// would hide files of the tier, and the tier refuses directories with foreign files.
+func checkApart(cfg *config.Config, dir string) error {
+	for _, d := range cfg.Disk.Dirs {
+		ssd, err := filepath.Abs(d.Path)
+		if err == nil {
+			if real, err := filepath.EvalSymlinks(ssd); err == nil { // else the directory does not exist yet
+				ssd = real
+			}
+		}
+		if err == nil && (dir == ssd || strings.HasPrefix(dir, ssd+"/")) {
+			return fmt.Errorf("mount point %s: it is in the directory of the SSD tier, %s (disk.dirs)", dir, d.Path)
+		}
+	}
+	return nil
+}
+
+// launcher is the kvfs run whose end unmounts the mount. The daemon that it started learns of its end by a signal, and needs
+// only its number. Daemons that take the mount over are not its children, so they watch it.
+type launcher struct {
+	pid   int           // 0: no kvfs run
+	ended chan struct{} // closed when it has ended; nil if it is not watched
+	file  *os.File      // pidfd; nil if it is not watched
+}
+
+// watchLauncher watches process pid; 0 means no kvfs run.
+func watchLauncher(pid int, log *zap.Logger) (*launcher, error) {
+	if pid == 0 {
+		return &launcher{}, nil
+	}
+	file, ended, err := mounts.WatchProcess(pid)
+	if err != nil {
+		return nil, fmt.Errorf("watch the kvfs run that made this mount: %w", err)
+	}
+	log.Info("this mount ends when the kvfs run that made it ends", zap.Int("pid", pid))
+	return &launcher{pid, ended, file}, nil
+}
+
+func (l *launcher) close() {
+	if l.file != nil {
+		l.file.Close()
+	}
+}
+
+// Background starts kvfs mount with args, which mount dir, as a process in a new session, and returns when its mount
+// answers. If that process ends before, Background ends this process with its exit code; the other process has logged the
+// reason.
+//
+// The log goes to standard error if that is a file or a device, and else to a file that Background names: a terminal is for
+// other things, and the reader of a pipe waits until no process has it open.
+func Background(ctx context.Context, args []string, dir string) error {
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		return arg == "-d" || arg == "--background" || arg == "--background=true"
+	})
+	args = slices.Insert(args, 1, "--ready-fd=3")
+	log, from := os.Stderr, int64(0)
+	if isPipe(log) || show.IsTerminal(log) {
+		if log, from, err = logFile(dir); err != nil {
+			return errors.Join(fmt.Errorf("no file for the log: %w. To name one, redirect standard error: 2>>FILE", err), theirs.Close())
+		}
+		defer log.Close()
+	}
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = "kvfs"
+	cmd.Stderr, cmd.ExtraFiles = log, []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })() // the process may have ended
+	if _, err := bufio.NewReader(ready).ReadString('\n'); err == nil {
+		tellLog(log, from)
+		if log != os.Stderr {
+			fmt.Fprintln(os.Stderr, "kvfs: the daemon logs to "+log.Name())
+		}
+		return cmd.Process.Release()
+	}
+	err = cmd.Wait()
+	tellLog(log, from)
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok && failed.Exited() {
+		os.Exit(failed.ExitCode())
+	}
+	return errors.Join(errors.New("the daemon ended before its mount answered"), err)
+}
+
+// isPipe reports whether f is a pipe or a socket, as from a shell with | or from ssh.
+func isPipe(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
+}
+
+// maxLog is the size from which on the log of earlier daemons makes room for a new one.
+const maxLog = 8 << 20
+
+// logFile opens the file for the log of a daemon that mounts dir. The log begins at from.
+func logFile(dir string) (log *os.File, from int64, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	logs, err := logDir()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return nil, 0, err
+	}
+	name := filepath.Join(logs, strings.ReplaceAll(strings.Trim(abs, "/"), "/", "-")+".log")
+	if info, err := os.Stat(name); err == nil && info.Size() > maxLog {
+		if err := os.Rename(name, name+".old"); err != nil {
+			return nil, 0, err
+		}
+	}
+	if log, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
+		return nil, 0, err
+	}
+	info, err := log.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, log.Close())
+	}
+	return log, info.Size(), nil
+}
+
+// logDir returns the directory for logs: that of systemd if it gives one, else that of the machine for root, and of the user
+// for others.
+func logDir() (string, error) {
+	if dir := os.Getenv("LOGS_DIRECTORY"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/log/kvfs", nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "kvfs"), nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, ".local/state/kvfs"), err
+}
+
+// tellLog writes the content of log after an offset, unless log is standard error.
+func tellLog(log *os.File, from int64) {
+	if log != os.Stderr {
+		_, _ = io.Copy(os.Stderr, io.NewSectionReader(log, from, math.MaxInt64-from)) // the reader may be gone
+	}
 }

@@ -53,9 +53,7 @@ func TestMountOnce(t *testing.T) {
 func TestMountLocked(t *testing.T) {
 	dir := t.TempDir()
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(fd)
 	if err := unix.Flock(fd, unix.LOCK_SH); err != nil {
 		t.Skipf("flock: %v", err)

@@ -15,11 +15,11 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/control"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // storeID names the memory of the mount at dir: readable, and different for each directory.
@@ -89,14 +89,14 @@ func diskOptions(cfg *config.Config, log *zap.Logger) (disk.Options, error) {
 	return o, nil
 }
 
-func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, log *zap.Logger) tiers.Options {
+func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, log *zap.Logger) state.Options {
 	// Zero means "none" in the configuration and "default" in the library.
 	never := time.Duration(math.MaxInt64)
-	o := tiers.Options{
+	o := state.Options{
 		Primary: memory, CapacityBytes: int64(cfg.Memory.Size), HeadroomBytes: Headroom(cfg),
-		Policy:        cfg.Memory.Policy,
+		CatchUpRate: int64(cfg.CatchUpRate), Policy: cfg.Memory.Policy, BurstGap: time.Duration(cfg.Memory.BurstGap),
 		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
-		Groups:       map[block.GroupID]tiers.GroupOptions{},
+		Groups:       map[block.GroupID]state.GroupOptions{},
 		WriteTimeout: max(time.Duration(cfg.Mount.WriteTimeout), 1),
 		// The kernel may answer a look-up for as long as it keeps the name. The lease runs from
 		// the last such answer.
@@ -125,7 +125,7 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 		o.TempPatterns = []string{}
 	}
 	for name, g := range cfg.Groups {
-		o.Groups[block.GroupID(name)] = tiers.GroupOptions{
+		o.Groups[block.GroupID(name)] = state.GroupOptions{
 			Pinned: g.Pinned, QuotaBytes: int64(g.Quota), BlockBytes: int64(g.BlockSize), Strict: g.Strict,
 			OpenDeadline: time.Duration(g.OpenDeadline),
 		}

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/fs"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/pattern"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestStoreID shows that the name of a mount's memory is readable, fits the
@@ -70,7 +70,7 @@ func TestHeadroom(t *testing.T) {
 // TestEngineOptions shows what becomes of the settings, above all of those where
 // zero means none or never here and the default in the library (A45).
 func TestEngineOptions(t *testing.T) {
-	options := func(text string) tiers.Options {
+	options := func(text string) state.Options {
 		return engineOptions(loadConfig(t, text), nil, &fs.Hooks{}, zap.NewNop())
 	}
 	o := options(`{"memory": {"size": "1GiB", "policy": "arc", "high_watermark": 0.5, "low_watermark": 0.25},
@@ -78,10 +78,10 @@ func TestEngineOptions(t *testing.T) {
 	if o.CapacityBytes != 1<<30 || o.Policy != "arc" || o.HighWatermark != 0.5 || o.LowWatermark != 0.25 {
 		t.Errorf("memory: got %+v", o)
 	}
-	if got, want := o.Groups["pool"], (tiers.GroupOptions{Pinned: true, QuotaBytes: 16 << 20, BlockBytes: 2 << 20}); got != want {
+	if got, want := o.Groups["pool"], (state.GroupOptions{Pinned: true, QuotaBytes: 16 << 20, BlockBytes: 2 << 20}); got != want {
 		t.Errorf("group pool: got %+v, want %+v", got, want)
 	}
-	if got, ok := o.Groups["plain"]; !ok || got != (tiers.GroupOptions{}) || len(o.Groups) != 2 {
+	if got, ok := o.Groups["plain"]; !ok || got != (state.GroupOptions{}) || len(o.Groups) != 2 {
 		t.Errorf("groups: got %+v", o.Groups)
 	}
 	if o.WriteTimeout != 5*time.Second || o.TempExpiry != time.Hour || !slices.Equal(o.TempPatterns, pattern.Temp) ||

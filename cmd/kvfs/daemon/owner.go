@@ -35,8 +35,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	if err := checkPlaces(cfg, ""); err != nil {
 		return err
 	}
-	// First, so that a second owner ends before it touches the tiers of the first. Connecting
-	// processes wait meanwhile.
+	// First, so that a second owner ends before it touches the tiers of the first. Connecting processes wait meanwhile.
 	l, err := handoff.Listen(handoff.Options{Path: cfg.Store.Socket, Release: p.Version, Logger: log.Named("store")})
 	if err != nil {
 		return err
@@ -46,7 +45,8 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		return errors.Join(err, l.Close())
 	}
 	mounts := &fs.Mounts{}
-	d, err := p.openDaemon(ctx, cfg, ownerSite(l), mounts, web, log)
+	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())} // of all mounts
+	d, err := p.openDaemon(ctx, cfg, site{path: l.Path(), root: root, shared: true}, mounts, web, log)
 	if err != nil {
 		return errors.Join(err, web.close(), l.Close())
 	}
@@ -55,8 +55,7 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 		return errors.Join(fmt.Errorf("peers: %w", err), web.close(), l.Close(), d.close(d.adopted()))
 	}
 	web.works(d)
-	failed := make(chan error, 1)
-	go func() { failed <- l.Serve(d.owner) }() // ends with l
+	go l.Serve(d.owner) // ends with l
 	log.Info("serving", zap.String("socket", l.Path()), zap.String("memory", d.cfg.Memory.Size.String()), zap.String("memory_dir", d.memory.Dir()))
 	ready.Serving(l.Path())
 	d.keepAlive()
@@ -65,7 +64,6 @@ func (p Program) Serve(ctx context.Context, cfg *config.Config, ready *Readiness
 	case <-ctx.Done():
 		log.Info("stopping")
 		d.settle(l)
-	case err = <-failed:
 	case err = <-d.peers.fatal():
 		log.Error("this node must leave its cluster: stopping", zap.Error(err))
 	}
@@ -84,12 +82,6 @@ func (d *daemon) settle(l *handoff.Listener) {
 			return
 		}
 	}
-}
-
-// ownerSite returns the site of the owner at l. The root directory of its mounts is its own.
-func ownerSite(l *handoff.Listener) site {
-	root := rootDir{0o755, uint32(os.Geteuid()), uint32(os.Getegid())}
-	return site{path: l.Path(), root: root, shared: true}
 }
 
 // owner answers the mounts of other processes.
@@ -195,7 +187,6 @@ func (o *owner) Status() []byte {
 	return doc.Text()
 }
 
-// list returns the guests, sorted by directory.
 func (o *owner) list() []*guest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,7 +200,6 @@ func (o *owner) list() []*guest {
 	return all
 }
 
-// status makes the text of the mount's .kvfs/status.
 func (g *guest) status() []byte {
 	doc := g.o.d.document()
 	doc.Mount = g.mount()

@@ -32,9 +32,7 @@ func ownerConfig(t *testing.T) *config.Config {
 func startOwner(t *testing.T, cfg *config.Config) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -70,18 +68,14 @@ func TestServe(t *testing.T) {
 	startOwner(t, cfg)
 
 	text, err := client.OwnerStatus(t.Context(), cfg.Store.Socket, mounts.Timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out strings.Builder
 	if err := status.Print(&out, text); err != nil || !strings.Contains(out.String(), "socket   "+cfg.Store.Socket) ||
 		!strings.Contains(out.String(), "MOUNT  PID  STATE  READ PATH  WRITE PATH") || !strings.Contains(out.String(), "64.0 MiB") {
 		t.Errorf("%v, %s", err, out.String())
 	}
 	doc, err := status.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if doc.Store == nil || doc.Store.Socket != cfg.Store.Socket || len(doc.Store.Mounts) != 0 || doc.PID != os.Getpid() {
 		t.Errorf("status %s", text)
 	}
@@ -93,9 +87,7 @@ func TestServe(t *testing.T) {
 // TestServeFails shows that an owner that cannot start leaves no socket.
 func TestServeFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	for name, change := range map[string]func(*config.Config){
 		"too much memory": func(c *config.Config) { c.Memory.Size = 1 << 60 },
@@ -126,15 +118,11 @@ func TestOwnerRefuses(t *testing.T) {
 	o := newOwner(d, &fs.Mounts{})
 	open := func(name string) *os.File {
 		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return f
 	}
 	pipe, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close()
 	for name, r := range map[string]*handoff.Request{
 		"a pipe":          {Dir: "/m", Epoch: 1, Dev: pipe},

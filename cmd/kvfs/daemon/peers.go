@@ -11,7 +11,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,9 +31,9 @@ import (
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/peer"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// peers is this daemon's part in a cluster.
 type peers struct {
 	node      *cluster.Node
 	tier      *peer.Tier // closes node
@@ -136,8 +135,7 @@ var paths = map[string]cluster.Path{
 	config.Auto: cluster.PathAuto, config.TransportTCP: cluster.PathTCP, config.TransportRDMA: cluster.PathRDMA,
 }
 
-// freed returns the function that the engine calls when the file of a block goes, or nil if no
-// one needs the call.
+// freed returns the function that the engine calls when the file of a block goes, or nil if no one needs the call.
 func (p *peers) freed() func(dev, ino uint64) {
 	if p == nil {
 		return nil
@@ -235,18 +233,11 @@ var _ rdma.Source = (*cluster.Node)(nil)
 
 // preferredSegment returns the setting if it is valid. An invalid one is logged and ignored.
 func preferredSegment(cfg *config.Config, log *zap.Logger) string {
-	if cfg.PreferredSegment == "" {
-		return ""
-	}
 	s, err := scalar.ParseSegment(cfg.PreferredSegment)
 	if err != nil {
 		log.Warn("preferred_segment is invalid: ignoring it", zap.Error(err))
-		return ""
 	}
-	if s.Name != "" {
-		return s.Name
-	}
-	return net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
+	return s
 }
 
 // start joins the cluster and serves the blocks of the engine.
@@ -289,15 +280,15 @@ func (p *peers) capacity() (total, free int64) {
 }
 
 // secondary returns the peer tier as the engine takes it.
-func (p *peers) secondary(cfg *config.Config) tiers.SecondaryOptions {
-	o := tiers.SecondaryOptions{Name: "peer", Tier: p.tier, Cascade: tiers.CascadeMode(cfg.Peer.Cascade), QueueBytes: int64(cfg.Peer.Queue)}
+func (p *peers) secondary(cfg *config.Config) state.SecondaryOptions {
+	o := state.SecondaryOptions{Name: "peer", Tier: p.tier, Cascade: state.CascadeMode(cfg.Peer.Cascade), QueueBytes: int64(cfg.Peer.Queue)}
 	if cfg.Replicas == 0 {
-		o.Cascade = tiers.CascadeOff
+		o.Cascade = state.CascadeOff
 	}
 	return o
 }
 
-func (p *peers) status(s *tiers.Summary) *status.Cluster {
+func (p *peers) status(s *state.Summary) *status.Cluster {
 	if p == nil {
 		return nil
 	}
@@ -355,5 +346,4 @@ func (c *heldCount) get(e *tiers.Engine) int64 {
 	return c.mu.n
 }
 
-// membersText makes the text of .kvfs/members.
 func (p *peers) membersText() []byte { return status.JSON(p.members()) }

@@ -18,9 +18,7 @@ func TestReadyFD(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	for _, ready := range []bool{true, false} {
 		var fds [2]int
-		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
 		r := NewReadiness(fds[1])
 		want := ""
 		if ready {
@@ -49,9 +47,7 @@ func TestNotifySystemd(t *testing.T) {
 	path := filepath.Join(dir, "notify")
 	for env, name := range map[string]string{path: path, "@" + path: "\x00" + path} {
 		conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Setenv("NOTIFY_SOCKET", env)
 		r := NewReadiness(-1)
 		r.ready("/mnt/kv")
@@ -74,9 +70,7 @@ func TestNotifySystemd(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
 	t.Setenv("WATCHDOG_USEC", "2000")

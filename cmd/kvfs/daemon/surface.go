@@ -22,10 +22,10 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/publish"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// surface is what engines, routers and operators use besides files: the control directory, and
-// the events for routers.
+// surface is what engines, routers and operators use besides files: the control directory, and the events for routers.
 type surface struct {
 	engine    *tiers.Engine
 	audit     *zap.Logger
@@ -36,8 +36,7 @@ type surface struct {
 	users, gids []uint32 // users and groups that may ask, beside root and the user of the daemon
 }
 
-// media returns the names of tiers in messages to routers.
-func media(cfg *config.Config, below []tiers.SecondaryOptions) map[string]string {
+func media(cfg *config.Config, below []state.SecondaryOptions) map[string]string {
 	names := map[string]string{"disk": cfg.Events.ZMQ.DiskMedium}
 	for _, b := range below {
 		if cfg.TypeOf(b.Name) == config.TierObject {
@@ -48,7 +47,7 @@ func media(cfg *config.Config, below []tiers.SecondaryOptions) map[string]string
 }
 
 // openSurface opens the surface over an engine with the given secondary tiers.
-func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []tiers.SecondaryOptions, traces *otlp.Exporter, log *zap.Logger) (*surface, error) {
+func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, below []state.SecondaryOptions, traces *otlp.Exporter, log *zap.Logger) (*surface, error) {
 	s := &surface{engine: engine, audit: log.Named("audit")}
 	o := query.Options{Engine: engine, Tiers: []string{"memory"}, Specs: cfg.Specs}
 	if traces != nil {
@@ -77,7 +76,6 @@ func openSurface(ctx context.Context, cfg *config.Config, engine *tiers.Engine, 
 	return s, nil
 }
 
-// files are the control files of the surface.
 func (s *surface) files() []control.File {
 	if s == nil {
 		return nil
@@ -94,7 +92,6 @@ func (s *surface) files() []control.File {
 	}
 }
 
-// drain answers .kvfs/drain.
 func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error {
 	err := s.engine.Drain(ctx)
 	control.Audit(ctx, s.audit, "drain", zap.Error(err))
@@ -104,7 +101,6 @@ func (s *surface) drain(ctx context.Context, _ struct{}, answer io.Writer) error
 	return err
 }
 
-// specs answers .kvfs/specs.
 func (s *surface) specs(ctx context.Context, request []byte, answer io.Writer) {
 	var text bytes.Buffer // the client may be gone once it has the answer
 	if set, removed := s.queries.SpecsFile(ctx, request, &text); len(set)+len(removed) > 0 {
@@ -113,7 +109,6 @@ func (s *surface) specs(ctx context.Context, request []byte, answer io.Writer) {
 	answer.Write(text.Bytes())
 }
 
-// usage answers .kvfs/usage.
 func (s *surface) usage(_ context.Context, _ struct{}, answer io.Writer) error {
 	doc := status.Lower{Groups: map[string]map[string]status.Share{}}
 	for group, shares := range s.engine.Accounts().Shares() {
@@ -173,7 +168,6 @@ func (s *surface) close(ctx context.Context) error {
 	return s.publisher.Close(ctx)
 }
 
-// eventsFilter is a request to .kvfs/events.
 type eventsFilter struct {
 	Since  uint64   `json:"since"`
 	Groups []string `json:"groups"`
@@ -213,7 +207,6 @@ func (s *surface) events(ctx context.Context, q publish.Filter, answer io.Writer
 	}
 }
 
-// jobsDocument is the content of .kvfs/jobs.
 type jobsDocument struct {
 	Loads   []jobsLoad     `json:"loads"`
 	Waiting map[string]int `json:"waiting"` // blocks to load that are in no job yet, by tier
@@ -239,7 +232,6 @@ type jobsLoad struct {
 	AgeSeconds float64 `json:"age_seconds"`
 }
 
-// jobs makes the text of .kvfs/jobs.
 func (s *surface) jobs() []byte {
 	jobs, waiting := s.engine.Jobs()
 	stores, queued := s.engine.StoreJobs()

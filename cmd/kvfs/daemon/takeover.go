@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,16 +26,15 @@ import (
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/memory"
 )
 
-// A takeover: the old process lets go of the mount, closes everything but the memory, and hands
-// the descriptors over. The new process opens everything and answers. The old process waits,
-// without any part of the mount. It ends when the new one reports that it serves, and opens
-// everything again if the new one fails.
+// A takeover: the old process lets go of the mount, closes everything but the memory, and hands the descriptors over. The
+// new process opens everything and answers. The old process waits, without any part of the mount. It ends when the new one
+// reports that it serves, and opens everything again if the new one fails.
 
-// letGoTime is the longest time in which a process lets go of its mount, beyond the answers to
-// writes that wait for room. Only an operation of a hanging tier takes longer; the new process
-// then gives up.
+// letGoTime is the longest time in which a process lets go of its mount, beyond the answers to writes that wait for room.
+// Only an operation of a hanging tier takes longer; the new process then gives up.
 const letGoTime = 3 * CloseGrace
 
 // serveTime is the longest time in which the next process must answer the mount. Within silentTime it must have got on.
@@ -43,8 +43,7 @@ const (
 	silentTime = 4 * time.Second
 )
 
-// makeOffer offers the mount to the next process, if that is possible. A mount without an offer
-// works as well.
+// makeOffer offers the mount to the next process, if that is possible. A mount without an offer works as well.
 func (d *daemon) makeOffer(root rootDir) {
 	path, err := d.offerPath()
 	var offer *handoff.Offer
@@ -67,7 +66,6 @@ func (d *daemon) makeOffer(root rootDir) {
 	}
 }
 
-// offerPath returns the socket at which the mount is offered.
 func (d *daemon) offerPath() (string, error) {
 	if err := d.server.Lasting(); err != nil {
 		return "", err
@@ -284,7 +282,7 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 		m.guard.leave()
 		return err
 	}
-	ready.tookOver(o.Dir) // first, so that systemd does not take the end of the old process for a failure
+	ready.say(o.Dir, "mounted on "+o.Dir+"\nMAINPID="+strconv.Itoa(os.Getpid())) // before the old process ends, so that systemd sees no failure
 	if err := from.Serving(); err != nil {
 		log.Warn("the earlier process did not end cleanly", zap.Int("pid", old.PID), zap.Error(err))
 	}
@@ -324,8 +322,7 @@ func (m *embedded) giveUp(from *handoff.Predecessor, why error) error {
 		m.session.Unmount())
 }
 
-// findDaemon returns a connection to the daemon of the mount at dir. That daemon offers a
-// takeover and accepts cfg.
+// findDaemon returns a connection to the daemon of the mount at dir. That daemon offers a takeover and accepts cfg.
 func (p Program) findDaemon(ctx context.Context, cfg *config.Config, dir string) (*handoff.Conn, error) {
 	if cfg.Mode != config.ModeEmbedded {
 		return nil, exit.With(exit.Config, fmt.Errorf("takeover: mode %s has no memory to take over; its owner, kvfs serve, is restarted instead", cfg.Mode))
@@ -430,8 +427,7 @@ func sameNamespace(pid int, kind string) bool {
 	return err != nil || ours == theirs
 }
 
-// isOlder reports whether version a is before b. A version that was not released is neither
-// before nor after any.
+// isOlder reports whether version a is before b. A version that was not released is neither before nor after any.
 func isOlder(a, b string) bool {
 	var x, y [3]int
 	for _, v := range []struct {
@@ -448,4 +444,65 @@ func isOlder(a, b string) bool {
 		}
 	}
 	return false
+}
+
+// settings are what commands have set in a daemon, as it tells the next one.
+type settings struct {
+	Quotas []memory.Quota `json:"quotas,omitempty"`
+	Pins   []memory.Quota `json:"pin_quotas,omitempty"` // those with Pinned; earlier versions do not know them
+}
+
+// maxSettings bounds them, in bytes: they travel in a frame of 64 KiB.
+const maxSettings = 32 << 10
+
+// encodeSettings returns nothing for settings that are too long.
+func encodeSettings(quotas []memory.Quota, log *zap.Logger) []byte {
+	var s settings
+	for _, q := range quotas {
+		if q.Pinned {
+			s.Pins = append(s.Pins, q)
+		} else {
+			s.Quotas = append(s.Quotas, q)
+		}
+	}
+	text, err := json.Marshal(s)
+	if err != nil || len(text) > maxSettings {
+		log.Warn("the next process does not get the quotas that were set", zap.Int("bytes", len(text)), zap.Error(err))
+		return nil
+	}
+	return text
+}
+
+// decodeSettings reads what another daemon, perhaps of another version, has sent. It may have sent nothing.
+func decodeSettings(text []byte) ([]memory.Quota, error) {
+	var s settings
+	if len(text) == 0 {
+		return nil, nil
+	}
+	err := json.Unmarshal(text, &s)
+	for _, q := range s.Pins {
+		q.Pinned = true
+		s.Quotas = append(s.Quotas, q)
+	}
+	return s.Quotas, err
+}
+
+func (d *daemon) quotasSet() (list []memory.Quota) {
+	for _, q := range d.engine.Accounts().Quotas() {
+		if q.Bytes > 0 && !q.Configured {
+			list = append(list, q.Quota)
+		}
+		if q.PinQuotaBytes > 0 {
+			list = append(list, memory.Quota{Kind: q.Kind, Name: q.Name, Bytes: q.PinQuotaBytes, Pinned: true})
+		}
+	}
+	return list
+}
+
+func (d *daemon) restoreQuotas(ctx context.Context, list []memory.Quota) {
+	for _, q := range list {
+		if err := d.engine.Accounts().SetQuota(ctx, q); err != nil { // memory may be smaller now
+			d.log.Warn("a quota that was set is lost", zap.Error(err))
+		}
+	}
 }

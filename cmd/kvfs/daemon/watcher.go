@@ -20,12 +20,11 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
-// A daemon that is killed while it sends a notice to the kernel may not end. Its notifying thread waits for a
-// directory that a client holds, and nobody reads that client's request any more (fs/device/isolate.go). So
-// each process with a mount has a watcher, a small child. When the daemon has ended in any way and no other
-// process holds the mark of the mount, the watcher makes the kernel abort the connection. In a takeover two
-// processes have the mark and a watcher: the new one from before it gets the mount, the old one until the new
-// one answers. Then the old watcher is told to leave.
+// A daemon that is killed while it sends a notice to the kernel may not end. Its notifying thread waits for a directory that
+// a client holds, and nobody reads that client's request any more (fs/device/isolate.go). So each process with a mount has a
+// watcher, a small child. When the daemon has ended in any way and no other process holds the mark of the mount, the watcher
+// makes the kernel abort the connection. In a takeover two processes have the mark and a watcher: the new one from before it
+// gets the mount, the old one until the new one answers. Then the old watcher is told to leave.
 //
 // If the watcher was killed, too, the next kvfs mount or kvfs umount recovers the mount: the
 // mark shows that no process serves it.
@@ -50,7 +49,6 @@ func Watcher(args []string) (code int, is bool) {
 	return watchMount(os.NewFile(3, "goodbye"), os.NewFile(4, "abort"), os.NewFile(5, "mark")), true
 }
 
-// watchMount is Watcher with its descriptors.
 func watchMount(said, abort, mark *os.File) int {
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM) // it ends with the daemon
 	died := make(chan os.Signal, 1)
@@ -103,7 +101,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 	g.log = log
 	m, err := device.TopMount(dir)
 	if err != nil || !mounts.IsOurs(m) {
-		log.Warn("the mount is not in the mount table: should this process be killed, its clients may hang", zap.Error(err))
+		log.Warn("the mount is not in the mount table: if this process is killed, its clients may hang", zap.Error(err))
 		return
 	}
 	g.mount = m
@@ -111,7 +109,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 		log.Info("no mark for this mount: if it hangs after this process, run umount -f", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
-		log.Warn("no watcher: should this process be killed, its clients may hang until somebody unmounts it", zap.Error(err))
+		log.Warn("no watcher: if this process is killed, its clients may hang until somebody unmounts it", zap.Error(err))
 	}
 }
 
@@ -161,7 +159,7 @@ func (g *guard) start(minor int) error {
 			return
 		}
 		if err := cmd.Wait(); err != nil {
-			g.log.Warn("the watcher of this mount has ended: should this process be killed, its clients may hang", zap.Error(err))
+			g.log.Warn("the watcher of this mount has ended: if this process is killed, its clients may hang", zap.Error(err))
 		}
 	}()
 	if err := <-started; err != nil {

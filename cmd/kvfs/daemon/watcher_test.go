@@ -27,15 +27,11 @@ func TestWatcher(t *testing.T) {
 			said, tell := pipe(t)
 			given, abort := pipe(t)
 			mark, err := os.CreateTemp(t.TempDir(), "mark") // which nobody has
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer mark.Close()
 			cmd := exec.Command("/proc/self/exe", watchCommand)
 			cmd.ExtraFiles = []*os.File{said, abort, mark}
-			if err := startBlocked(cmd, parentDied); err != nil {
-				t.Fatal(err)
-			}
+			must(t, startBlocked(cmd, parentDied))
 			defer cmd.Wait()
 			defer cmd.Process.Kill()
 			said.Close()
@@ -52,9 +48,7 @@ func TestWatcher(t *testing.T) {
 			if c.end {
 				tell.Close()
 			}
-			if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Signal(unix.SIGCONT))
 			if got, err := io.ReadAll(given); err != nil || string(got) != c.gives {
 				t.Errorf("it wrote %q, %v, want %q", got, err, c.gives)
 			}
@@ -66,9 +60,7 @@ func TestWatcher(t *testing.T) {
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { r.Close(); w.Close() })
 	return r, w
 }

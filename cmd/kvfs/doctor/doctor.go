@@ -1,6 +1,6 @@
 // Package doctor finds out what a machine lacks for kvfs, and what is wrong with a mount. It is a table of checks
 // (All). Each looks at an Env and gives a Result: a verdict, the reason, and what mends it. A check changes
-// nothing, but for the disk test, which removes its file.
+// nothing. What refuses a start, or is in the log of one, is no check, unless kvfs config check has it before.
 package doctor
 
 import (
@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"text/tabwriter"
@@ -20,13 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
-	"github.com/kvfs/kvfs/cmd/kvfs/daemon"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
-	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
 
@@ -68,7 +66,6 @@ func fail(remedy, format string, args ...any) Result {
 type Check struct {
 	Name string
 	Run  func(context.Context, *Env) Result
-
 	// Fits: it finds out whether the settings fit this machine, whoever starts the daemon. kvfs config check has it, too.
 	Fits bool
 }
@@ -89,16 +86,13 @@ type Env struct {
 	StatusErr error            // why it does not
 	PID       int              // of the daemon of Mount; 0 if it is dead or not known
 
-	DiskTest bool              // test disks, also those that a daemon uses
-	Table    []*mountinfo.Info // the mount table
-
+	Table     []*mountinfo.Info                  // the mount table
 	Answers   func(point string) error           // mounts.Answers
 	Abandoned func(*mountinfo.Info) bool         // mounts.Abandoned
 	Stores    func() ([]mem.Info, error)         // mem.List
 	Statfs    func(string, *unix.Statfs_t) error // unix.Statfs
-	LookPath  func(string) (string, error)       // exec.LookPath
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	Uring     func(context.Context) error                  // nil if io_uring works
+	WakeUp    func() device.WakeUp
 	Synced    func() (bool, error)                         // whether the clock is set by another one
 	RDMA      func(context.Context) (*rails.Report, error) // that of kvfs doctor rdma
 }
@@ -110,19 +104,10 @@ func ThisMachine() (*Env, error) {
 		return nil, err
 	}
 	return &Env{
-		Root: "/", UID: os.Geteuid(), Now: time.Now(), RAM: daemon.TotalMemory(), Table: table,
-		Answers: mounts.Answers, Abandoned: mounts.Abandoned, Stores: mem.List, Statfs: unix.Statfs, LookPath: exec.LookPath,
-		Dial: (&net.Dialer{}).DialContext, Uring: tryUring, Synced: synced,
+		Root: "/", UID: os.Geteuid(), Now: time.Now(), RAM: int64(config.TotalMemory()), Table: table,
+		Answers: mounts.Answers, Abandoned: mounts.Abandoned, Stores: mem.List, Statfs: unix.Statfs,
+		Dial: (&net.Dialer{}).DialContext, Synced: synced, WakeUp: device.MeasureWakeUp,
 	}, nil
-}
-
-// tryUring opens an engine with io_uring.
-func tryUring(ctx context.Context) error {
-	e, err := directio.Open(ctx, directio.Options{Engine: directio.EngineUring})
-	if err != nil {
-		return err
-	}
-	return e.Close(ctx)
 }
 
 // synced asks the kernel whether something sets its clock, as NTP does.
@@ -131,14 +116,36 @@ func synced() (bool, error) {
 	return state != unix.TIME_ERROR, os.NewSyscallError("adjtimex", err)
 }
 
-// path returns a path of the machine.
 func (e *Env) path(parts ...string) string {
 	return filepath.Join(append([]string{e.Root}, parts...)...)
 }
 
 // All lists the checks, in the order of the report.
 func All() []Check {
-	return slices.Concat(settingsChecks(), machineChecks(), memoryChecks(), diskChecks(), networkChecks(), peerChecks(), leftoverChecks())
+	return []Check{
+		{Name: "configuration", Run: checkConfig},
+		{Name: "certificates", Run: needConfig(checkCertificates), Fits: true},
+		{Name: "gossip keys", Run: needConfig(checkKeys), Fits: true},
+		{Name: "fuse device", Run: checkFuse},
+		{Name: "wake-up", Run: checkWakeUp},
+		{Name: "read path", Run: needStatus(checkReadPath)},
+		{Name: "memory size", Run: needMemory(checkMemorySize), Fits: true},
+		{Name: "shared memory", Run: needMemory(checkShared), Fits: true},
+		{Name: "huge pages", Run: needMemory(checkHuge)},
+		{Name: "tmpfs inodes", Run: needConfig(checkInodes)},
+		{Name: "disk directories", Run: needDisk(checkDirs), Fits: true},
+		{Name: "disk room", Run: needDisk(usable(checkRoom)), Fits: true},
+		{Name: "cards and GPUs", Run: needConfig(checkRDMA)},
+		{Name: "clock", Run: needConfig(checkClock)},
+		{Name: "peers", Run: needCluster(checkPeers)},
+		{Name: "versions of peers", Run: needCluster(checkVersions)},
+		{Name: "settings of peers", Run: needCluster(checkSettings)},
+		{Name: "clocks of peers", Run: needStatus(checkClocks)},
+		{Name: "reuse", Run: needStatus(checkReuse)},
+		{Name: "daemon", Run: checkDaemon},
+		{Name: "mounts", Run: checkMounts},
+		{Name: "memory without daemon", Run: checkStores},
+	}
 }
 
 // Fitting lists the checks that find out whether settings fit this machine.
@@ -203,7 +210,6 @@ func Examine(ctx context.Context, e *Env, checks []Check, deadline time.Duration
 	return r
 }
 
-// count returns how many checks gave a verdict.
 func (r *Report) count(v Verdict) int {
 	n := 0
 	for i := range r.Checks {
@@ -234,14 +240,10 @@ func (r *Report) Print(w io.Writer) error {
 
 // Err is the error with which the command ends, or nil.
 func (r *Report) Err() error {
-	switch n := r.count(Fail); n {
-	case 0:
-		return nil
-	case 1:
-		return exit.With(exit.Runtime, errors.New("1 check fails"))
-	default:
-		return exit.With(exit.Runtime, fmt.Errorf("%d checks fail", n))
+	if n := r.count(Fail); n > 0 {
+		return exit.With(exit.Runtime, fmt.Errorf("checks that fail: %d", n))
 	}
+	return nil
 }
 
 // Fit returns the warnings of a report, and an error that joins what fails: one line each, with what mends it.

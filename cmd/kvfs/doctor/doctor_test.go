@@ -30,17 +30,10 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/directio"
+	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/rdma/nic"
-	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/mem"
 )
-
-const limitsText = `Limit                     Soft Limit           Hard Limit           Units
-Max open files            1048576              1048576              files
-Max locked memory         unlimited            unlimited            bytes
-`
-
-const socketsText = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 // fixture is an Env in which nothing is wrong, and that a test spoils.
 type fixture struct {
@@ -79,33 +72,6 @@ func (f fixture) statfs(kind int64, blocks, free, files, filesFree uint64) {
 	}
 }
 
-// lock makes a process hold the superblock of a directory.
-func (f fixture) lock(dir string) {
-	f.t.Helper()
-	var st unix.Stat_t
-	file := filepath.Join(dir, format.SuperName)
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), unix.Stat(file, &st)); err != nil {
-		f.t.Fatal(err)
-	}
-	f.put("proc/locks", fmt.Sprintf("1: FLOCK ADVISORY WRITE 42 %02x:%02x:%d 0 EOF\n", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
-}
-
-// listen adds a socket that waits at port 7946, to process 42 if own is true.
-func (f fixture) listen(own bool) {
-	f.t.Helper()
-	line := func(state string) string {
-		return "   0: 0100007F:1F0A 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 777 1\n"
-	}
-	f.put("proc/net/tcp", socketsText+line("0A"))
-	f.put("proc/net/udp", socketsText+line("07"))
-	if own {
-		dir := f.path("proc/42/fd")
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("socket:[777]", filepath.Join(dir, "9"))); err != nil {
-			f.t.Fatal(err)
-		}
-	}
-}
-
 // diskDir makes a directory for the SSD tier, on a file system with direct I/O.
 func (f fixture) diskDir(more string) string {
 	f.t.Helper()
@@ -139,15 +105,15 @@ func newFixture(t *testing.T) fixture {
 		Stores: func() ([]mem.Info, error) {
 			return []mem.Info{{Dir: "/run/kvfs/m", Alive: true}, {Dir: "/run/kvfs/0", Problem: "absent"}}, nil
 		},
-		LookPath: func(string) (string, error) { return "", os.ErrNotExist },
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			far.Close()
 			return near, nil
 		},
-		Uring: func(context.Context) error { return nil }, Synced: func() (bool, error) { return true, nil },
-		RDMA:  func(context.Context) (*rails.Report, error) { return &rails.Report{Usable: true}, nil },
-		Table: []*mountinfo.Info{{FSType: mounts.Type, Mountpoint: "/mnt/kv"}, {FSType: "proc", Mountpoint: "/proc"}},
+		Synced: func() (bool, error) { return true, nil },
+		WakeUp: func() device.WakeUp { return device.WakeUp{Apart: 10 * time.Microsecond} },
+		RDMA:   func(context.Context) (*rails.Report, error) { return &rails.Report{Usable: true}, nil },
+		Table:  []*mountinfo.Info{{FSType: mounts.Type, Mountpoint: "/mnt/kv"}, {FSType: "proc", Mountpoint: "/proc"}},
 	}}
 	f.Status = &status.Document{PID: 42, Mount: status.Mount{ReadPath: "passthrough"}, Memory: status.MemoryDir{Dir: "/run/kvfs/m"}, Cluster: &status.Cluster{
 		Members: []cluster.Member{{Name: "a", Self: true, State: "alive", Version: "v1"}, {Name: "b", State: "alive", Version: "v1", ControlAddr: "b:1", BulkAddr: "b:2"}, {Name: "c", State: "left", Version: "v0"}},
@@ -155,18 +121,10 @@ func newFixture(t *testing.T) fixture {
 	f.Status.Tiers = []status.Tier{{Name: "memory", State: "online"}}
 	f.Status.Groups = []status.Group{{Name: "g", Stored: 5000, Found: 7}, {Name: "h"}}
 	f.set("bind: 127.0.0.1\n")
-	f.put("proc/sys/kernel/osrelease", "6.12.1-x\n")
 	f.put("dev/fuse", "")
-	f.put("proc/42/limits", limitsText)
-	f.put("proc/self/limits", limitsText)
 	f.put("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n")
 	f.statfs(unix.TMPFS_MAGIC, 1<<30, 1<<30, 1000, 900)
-	f.listen(true)
 	return f
-}
-
-func failing(text string) func(context.Context) error {
-	return func(context.Context) error { return errors.New(text) }
 }
 
 // cases spoil what one check looks at. Each check has a case that is well.
@@ -197,50 +155,17 @@ var cases = []struct {
 	}, OK, "can be read"},
 	{"gossip keys", func(f fixture) { f.Config.Peer.GossipKeys = f.path("absent") }, Fail, "no such file"},
 
-	{"kernel", func(fixture) {}, OK, "has FUSE passthrough"},
-	{"kernel", func(f fixture) { f.put("proc/sys/kernel/osrelease", "6.8.0\n") }, Warn, "no FUSE passthrough"},
-	{"kernel", func(f fixture) { f.UID = 1000 }, Warn, "only root"},
-	{"kernel", func(f fixture) { f.put("proc/sys/kernel/osrelease", "new\x1b\n") }, Fail, "not a version"},
-	{"kernel", func(f fixture) { os.Remove(f.path("proc/sys/kernel/osrelease")) }, Fail, "cannot be read"},
-
 	{"fuse device", func(fixture) {}, OK, "can be opened"},
+	{"wake-up", func(fixture) {}, OK, "10µs on another processor"},
+	{"wake-up", func(f fixture) { f.WakeUp = func() device.WakeUp { return device.WakeUp{Apart: time.Millisecond} } }, Warn, "larger blocks"},
 	{"fuse device", func(f fixture) { os.Remove(f.path("dev/fuse")) }, Fail, "modprobe fuse"},
 	{"fuse device", func(f fixture) { os.Remove(f.path("dev/fuse")); os.Mkdir(f.path("dev/fuse"), 0o755) }, Fail, "is a directory"},
-
-	{"fusermount", func(fixture) {}, Skip, "root mounts without it"},
-	{"fusermount", func(f fixture) {
-		f.UID, f.LookPath = 1000, func(string) (string, error) { return f.path("bin/fusermount3"), nil }
-		f.put("bin/fusermount3", "")
-		os.Chmod(f.path("bin/fusermount3"), 0o755|os.ModeSetuid)
-	}, OK, "is there"},
-	{"fusermount", func(f fixture) {
-		f.UID, f.LookPath = 1000, func(string) (string, error) { return f.path("dev/fuse"), nil }
-	}, Warn, "not set-uid"},
-	{"fusermount", func(f fixture) { f.UID = 1000 }, Fail, "install fuse3"},
 
 	{"read path", func(fixture) {}, OK, "by itself"},
 	{"read path", func(f fixture) { f.Status.Mount = status.Mount{ReadPath: "splice", PathReason: "no root"} }, Warn, "no root"},
 	{"read path", func(f fixture) { f.Status.Mount.ReadPath = "splice" }, Skip, "memory.passthrough is off"},
 	{"read path", func(f fixture) { f.Status = nil }, Skip, "does not answer"},
 	{"read path", func(f fixture) { f.Mount = "" }, Skip, "no mount is named"},
-
-	{"io_uring", func(fixture) {}, Skip, "only an SSD tier"},
-	{"io_uring", func(f fixture) { f.diskDir("") }, OK, "works"},
-	{"io_uring", func(f fixture) { f.diskDir(""); f.put("proc/sys/kernel/io_uring_disabled", "2\n") }, Warn, "sysctl kernel.io_uring_disabled=0"},
-	{"io_uring", func(f fixture) { f.diskDir(""); f.put("proc/sys/kernel/io_uring_disabled", "1\n") }, OK, "works"},
-	{"io_uring", func(f fixture) { f.diskDir(""); f.Uring = failing("seccomp") }, Warn, "seccomp"},
-	{"io_uring", func(f fixture) { f.diskDir("directio: {engine: io_uring}\n"); f.Uring = failing("seccomp") }, Fail, "seccomp"},
-	{"io_uring", func(f fixture) { f.diskDir("directio: {engine: pread}\n"); f.Uring = failing("seccomp") }, Skip, "pread"},
-
-	{"open files", func(fixture) {}, OK, "the settings need 1024"},
-	{"open files", func(f fixture) { f.put("proc/42/limits", "Max open files  256  256  files\n") }, Fail, "LimitNOFILE=1024"},
-	{"open files", func(f fixture) { f.put("proc/42/limits", "none\n") }, Skip, "no line"},
-	{"open files", func(f fixture) { f.Config = nil }, Skip, "refused"},
-
-	{"locked memory", func(f fixture) { f.UID = 1000 }, OK, "320.0 MiB"},
-	{"locked memory", func(f fixture) { f.UID = 1000; f.put("proc/42/limits", "Max locked memory  65536  65536  bytes\n") }, Warn, "LimitMEMLOCK=infinity"},
-	{"locked memory", func(fixture) {}, OK, "root"},
-	{"locked memory", func(f fixture) { f.set("memory: {size: 1GiB}\n") }, Skip, "only RDMA"},
 
 	{"memory size", func(fixture) {}, OK, "no limit"},
 	{"memory size", func(f fixture) { f.cgroup(2 << 30) }, OK, "fits into the memory limit"},
@@ -278,12 +203,6 @@ var cases = []struct {
 	{"disk room", func(f fixture) { f.diskDir(""); f.statfs(unix.EXT4_SUPER_MAGIC, 1<<30, 1024, 0, 0) }, Warn, "room for 4.0 MiB"},
 	{"disk room", func(f fixture) { f.diskDir(""); f.Statfs = func(string, *unix.Statfs_t) error { return unix.EIO } }, Fail, "input/output error"},
 
-	{"disk test", func(f fixture) { f.diskDir("") }, OK, "writes"},
-	{"disk test", func(f fixture) { f.lock(f.diskDir("")) }, Skip, "a daemon uses"},
-	{"disk test", func(f fixture) { f.lock(f.diskDir("")); f.DiskTest = true }, OK, "writes"},
-	{"disk test", func(f fixture) { f.diskDir(""); f.statfs(unix.EXT4_SUPER_MAGIC, 1<<30, 1024, 0, 0) }, Skip, "less than 512.0 MiB left"},
-	{"disk test", func(f fixture) { f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/parent/x", Size: 1}} }, Skip, "see disk directories"},
-
 	{"cards and GPUs", func(fixture) {}, OK, "RDMA works: 0 cards, 0 GPUs"},
 	{"cards and GPUs", func(f fixture) { f.rdma(&rails.Report{Error: "none"}) }, OK, "by TCP"},
 	{"cards and GPUs", func(f fixture) { f.rdma(&rails.Report{Devices: make([]nic.Device, 2), Error: "memlock"}) }, Warn, "2 cards, 0 GPUs; blocks of peers come by TCP, because RDMA cannot be used: memlock"},
@@ -292,15 +211,6 @@ var cases = []struct {
 		f.rdma(&rails.Report{Error: "none"})
 	}, Fail, "kvfs doctor rdma"},
 	{"cards and GPUs", func(f fixture) { f.set("bind: 127.0.0.1\npeer: {transport: tcp}\n") }, Skip, "transport is tcp"},
-
-	{"ports", func(fixture) {}, OK, "bind TCP 7946 is open in the daemon; bind UDP 7946 is open in the daemon"},
-	{"ports", func(f fixture) { os.RemoveAll(f.path("proc/42/fd")) }, Fail, "in use by another process"},
-	{"ports", func(f fixture) { f.PID = 0 }, Fail, "ss -lntup"},
-	{"ports", func(f fixture) { f.UID = 1000; os.RemoveAll(f.path("proc/42/fd")) }, OK, "only root sees"},
-	{"ports", func(f fixture) { f.PID = 0; f.set("bind: 127.0.0.2\n") }, OK, "is free"},
-	{"ports", func(f fixture) { f.set("http: 127.0.0.1:9100\n") }, Warn, "http TCP 9100 is not open in the daemon"},
-	{"ports", func(f fixture) { f.set("memory: {size: 1GiB}\n") }, Skip, "no port"},
-	{"ports", func(f fixture) { os.Remove(f.path("proc/net/udp")) }, Skip, "cannot be read"},
 
 	{"clock", func(fixture) {}, OK, "is set by another"},
 	{"clock", func(f fixture) { f.Synced = func() (bool, error) { return false, nil } }, Warn, "NTP"},
@@ -399,7 +309,7 @@ func TestChecks(t *testing.T) {
 		})
 	}
 	for name, v := range seen {
-		if strings.HasPrefix(name, "disk ") || name == "io_uring" {
+		if strings.HasPrefix(name, "disk ") {
 			continue // skipped where no disk has direct I/O
 		}
 		if name != "settings of peers" && (!v[OK] || !v[Warn] && !v[Fail]) {
@@ -412,7 +322,7 @@ func TestChecks(t *testing.T) {
 func TestOneFindingACause(t *testing.T) {
 	f := newFixture(t)
 	f.Config.Disk.Dirs = []config.DiskDir{{Path: "/absent/a/x", Size: 1}, {Path: "/absent/b/x", Size: 1}}
-	checks := slices.Concat(settingsChecks(), memoryChecks(), diskChecks())
+	checks := append(All()[:1], Fitting()...)
 	r := Examine(t.Context(), f.Env, checks, Deadline)
 	var failed []string
 	for _, c := range r.Checks {
@@ -427,19 +337,6 @@ func TestOneFindingACause(t *testing.T) {
 	f.Config, f.ConfigErr = nil, errors.Join(&config.Error{Origin: config.Origin{Source: config.File, Name: "c.yaml", Line: 3}, Err: errors.New("one")}, errors.New("two"))
 	if r := Examine(t.Context(), f.Env, checks, Deadline); r.count(Fail) != 2 || !strings.HasPrefix(r.Checks[0].Remedy, "correct c.yaml:3; ") {
 		t.Errorf("of two errors: %+v", r.Checks)
-	}
-}
-
-// TestDiskTestLeavesNothing shows that the file of the disk test is gone.
-func TestDiskTestLeavesNothing(t *testing.T) {
-	f := newFixture(t)
-	dir := f.diskDir("")
-	if _, _, err := tryDisk(t.Context(), dir); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) > 0 {
-		t.Errorf("%v, %v", entries, err)
 	}
 }
 

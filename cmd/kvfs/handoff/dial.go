@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,7 @@ type Conn struct {
 	pid      int
 }
 
-// Dial connects to the owner at a socket and waits for its greeting. It fails with ErrNoOwner
-// if no process serves there.
+// Dial connects to the owner at a socket and waits for its greeting. It fails with ErrNoOwner if no process serves there.
 func Dial(ctx context.Context, path string) (*Conn, error) {
 	c, err := connect(ctx, path)
 	if err != nil {
@@ -50,7 +50,7 @@ func connect(ctx context.Context, path string) (*net.UnixConn, error) {
 		address = filepath.Join("/proc/self/fd", strconv.Itoa(dir), filepath.Base(path))
 	}
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", address)
+	c, err := d.DialContext(ctx, network, address)
 	switch {
 	case err == nil:
 		return c.(*net.UnixConn), nil
@@ -59,11 +59,12 @@ func connect(ctx context.Context, path string) (*net.UnixConn, error) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EAGAIN):
 		// EAGAIN: the queue of connections to accept is full
 		return nil, fmt.Errorf("%w at %s", ErrNoOwner, path)
+	case errors.Is(err, unix.EPROTOTYPE):
+		return nil, fmt.Errorf("%w: the socket at %s is of another kind", ErrVersion, path)
 	}
 	return nil, err
 }
 
-// greet reads the greeting and checks the sender.
 func (c *Conn) greet(ctx context.Context) error {
 	who, err := admit(c.w.c)
 	if err != nil {
@@ -85,8 +86,7 @@ func (c *Conn) greet(ctx context.Context) error {
 	case c.greeting.Error != "":
 		return fmt.Errorf("%w: %s", ErrRefused, c.greeting.Error)
 	}
-	c.greeting.Features, err = agree(c.greeting.Version, c.greeting.Features)
-	return err
+	return sameVersion(c.greeting.Version)
 }
 
 // until calls fn, which reads from the connection. When ctx ends, fn fails.
@@ -110,13 +110,12 @@ func (c *Conn) PID() int { return c.pid }
 // Close ends the connection.
 func (c *Conn) Close() error { return c.w.c.Close() }
 
-// Attach hands a mount over; copies of its descriptors travel. It waits for the answer as long
-// as ctx and the connection last. The owner may use the descriptors until the connection has
-// ended, and closing it on this side does not stop the owner at once. After ErrRefused the
-// descriptors are unused. The connection belongs to the Line from now on, or is closed.
+// Attach hands a mount over; copies of its descriptors travel. It waits for the answer as long as ctx and the connection
+// last. The owner may use the descriptors until the connection has ended, and closing it on this side does not stop the
+// owner at once. After ErrRefused the descriptors are unused. The connection belongs to the Line from now on, or is closed.
 func (c *Conn) Attach(ctx context.Context, r *Request) (*Line, error) {
 	files, names := r.descriptors()
-	q := question{Version: version, Features: knownFeatures, Do: doAttach, Descriptors: names, Attach: r}
+	q := question{Version: version, Do: doAttach, Descriptors: names, Attach: r}
 	a, fds, err := c.ask(ctx, q, files...)
 	closeAll(fds)
 	if err == nil && (a.Attached == nil || len(a.Attached.Init) > maxInit) {
@@ -178,14 +177,20 @@ func (c *Conn) line(a *answer) *Line {
 // Status returns the owner's status document and closes the connection.
 func (c *Conn) Status(ctx context.Context) (text []byte, err error) {
 	defer c.Close()
-	if err := c.w.send(question{Version: version, Features: knownFeatures, Do: doStatus}, time.Now().Add(patience)); err != nil {
+	if err := c.w.send(question{Version: version, Do: doStatus}, time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
 	err = c.until(ctx, func() error {
-		var fds []int
-		text, fds, err = c.w.receiveBytes(maxStatus, time.Time{})
-		closeAll(fds)
-		return err
+		for {
+			part, fds, err := c.w.read(time.Time{})
+			closeAll(fds)
+			if text = append(text, part...); err == io.EOF && len(text) > 0 {
+				return nil
+			}
+			if err != nil || len(text) > maxStatus {
+				return cmp.Or(err, tooLong(len(text), maxStatus))
+			}
+		}
 	})
 	return text, err
 }
@@ -203,8 +208,7 @@ func (l *Line) Attached() Attached { return l.attached }
 // Ended returns a channel that is closed when the owner has ended or has let go of the mount.
 func (l *Line) Ended() <-chan struct{} { return l.ended }
 
-// watch waits for the end. An owner may say "detached" before it; that is only for people who
-// watch the traffic.
+// watch waits for the end. An owner may say "detached" before it; that is only for people who watch the traffic.
 func (l *Line) watch() {
 	defer close(l.ended)
 	buf := make([]byte, 512)
@@ -226,7 +230,7 @@ func (l *Line) Detach(ctx context.Context) error {
 	case <-l.ended:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the owner has not let go of the mount: %w", ctx.Err())
+		return fmt.Errorf("the owner has not released the mount: %w", ctx.Err())
 	}
 }
 

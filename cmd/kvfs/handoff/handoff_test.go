@@ -21,6 +21,14 @@ import (
 	"github.com/kvfs/kvfs/fs/device"
 )
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // limit is how long a test waits for what ought to happen.
 const limit = 30 * time.Second
 
@@ -105,18 +113,14 @@ func serve(t *testing.T, o *owner, opts Options) (*Listener, string) {
 		opts.patience = limit
 	}
 	l, err := Listen(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- l.Serve(o) }() // ends with Close
+	must(t, err)
+	var served sync.WaitGroup
+	served.Go(func() { l.Serve(o) }) // ends with Close
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		served.Wait()
 	})
 	return l, opts.Path
 }
@@ -124,9 +128,7 @@ func serve(t *testing.T, o *owner, opts Options) (*Listener, string) {
 func dial(t *testing.T, path string) *Conn {
 	t.Helper()
 	c, err := Dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -136,9 +138,7 @@ func attach(t *testing.T, path, dir string) *Line {
 	r := request(t, dir)
 	defer r.Close()
 	line, err := dial(t, path).Attach(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return line
 }
 
@@ -146,9 +146,7 @@ func attach(t *testing.T, path, dir string) *Line {
 func request(t *testing.T, dir string) *Request {
 	t.Helper()
 	f, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &Request{Dir: dir, Epoch: 1, Dev: f}
 }
 
@@ -183,14 +181,10 @@ func open(t *testing.T) int {
 	// os.ReadDir would not do: the runtime makes its poller, which is two descriptors, when the first
 	// file is opened that it could watch, and that must not be one of those that are counted.
 	dir, err := os.Open("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(names)
 }
 
@@ -208,20 +202,14 @@ func TestAttach(t *testing.T) {
 	o := &owner{}
 	_, path := serve(t, o, Options{Release: "v9"})
 	r1, w1, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r1.Close()
 	spin, w2, err := os.Pipe() // does not block
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer spin.Close()
 	defer w2.Close()
 	proc, err := OpenProc()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer proc.Close()
 	steady(t, func() {
 		c := dial(t, path)
@@ -233,9 +221,7 @@ func TestAttach(t *testing.T) {
 			AttrTimeout: time.Second, MaxWrite: 4096, Passthrough: "on", Release: "v8", Dev: w1, Spin: spin, Proc: proc,
 		}
 		line, err := c.Attach(t.Context(), sent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := string(line.Attached().Init); got != "init of /mnt/kv" {
 			t.Errorf("init %q", got)
 		}
@@ -260,7 +246,7 @@ func TestAttach(t *testing.T) {
 				t.Errorf("through the pipe: %q, %v", b, err)
 			}
 		}
-		got.Dev, got.Spin, got.Proc, got.Features, got.PID, got.UID = sent.Dev, sent.Spin, sent.Proc, sent.Features, 0, 0
+		got.Dev, got.Spin, got.Proc, got.PID, got.UID = sent.Dev, sent.Spin, sent.Proc, 0, 0
 		if fmt.Sprint(got) != fmt.Sprint(*sent) {
 			t.Errorf("got %+v, want %+v", got, *sent)
 		}
@@ -328,7 +314,13 @@ func TestManyMounts(t *testing.T) {
 		}
 		poll(t, "all detached", func() bool { return o.detached.Load() == n })
 	})
-	poll(t, "no mount counted", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.mounts == 0 && len(l.mu.conns.all) == 0 })
+	poll(t, "no mount counted", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held.Lock()
+		defer l.held.Unlock()
+		return l.held.mounts == 0 && len(l.mu.conns.all) == 0
+	})
 }
 
 // TestSocketRemoved shows that an owner of which the socket is removed, alone or with its directory, makes it
@@ -341,9 +333,7 @@ func TestSocketRemoved(t *testing.T) {
 		func() error { return os.Remove(path) },
 		func() error { return os.RemoveAll(filepath.Dir(path)) },
 	} {
-		if err := remove(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, remove())
 		poll(t, "the socket is there again", func() bool {
 			c, err := Dial(t.Context(), path)
 			if err == nil {
@@ -369,9 +359,7 @@ func TestOwnerStops(t *testing.T) {
 	l, path := serve(t, o, Options{})
 	line := attach(t, path, "/mnt/a")
 	defer line.Close()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	if o.detached.Load() != 1 {
 		t.Error("Close returned before the mount was let go of")
 	}
@@ -388,9 +376,7 @@ func TestOwnerStops(t *testing.T) {
 func TestGreetsWhenServing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kvfs", "s")
 	l, err := Listen(Options{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	early := make(chan error, 1)
 	go func() { // ends with ctx
@@ -457,9 +443,9 @@ func TestRefusals(t *testing.T) {
 // TestTooManyMounts shows that the number of mounts has an end.
 func TestTooManyMounts(t *testing.T) {
 	l, path := serve(t, &owner{}, Options{})
-	l.mu.Lock()
-	l.mu.mounts = MaxMounts
-	l.mu.Unlock()
+	l.held.Lock()
+	l.held.mounts = MaxMounts
+	l.held.Unlock()
 	r := request(t, "/mnt/a")
 	defer r.Close()
 	if _, err := dial(t, path).Attach(t.Context(), r); !errors.Is(err, ErrRefused) {
@@ -472,7 +458,7 @@ func TestTooManyMounts(t *testing.T) {
 // TestStatus shows that the document comes whole, also a long one, and what happens to one
 // that is too long.
 func TestStatus(t *testing.T) {
-	for _, n := range []int{2, maxFrame, maxStatus} {
+	for _, n := range []int{2, maxMessage, maxStatus} {
 		o := &owner{status: []byte(strings.Repeat("s", n))}
 		_, path := serve(t, o, Options{})
 		steady(t, func() {
@@ -499,20 +485,16 @@ func TestStranger(t *testing.T) {
 	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})
 	// As if an administrator had opened the place.
 	for name, mode := range map[string]os.FileMode{path: 0o666, filepath.Dir(path): 0o755, filepath.Dir(filepath.Dir(path)): 0o755} {
-		if err := os.Chmod(name, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(name, mode))
 	}
 	for dir := filepath.Dir(path); dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(dir, 0o755))
 	}
 	got, ended := make(chan error, 1), make(chan struct{})
 	go func() { // ends with its thread, which is no use to others any more
 		defer close(ended)
 		runtime.LockOSThread()
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			got <- err
 			return
@@ -555,13 +537,9 @@ func TestForeignOwner(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for d := dir; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(d, 0o755))
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o777))
 	path := filepath.Join(dir, "s")
 	listening := make(chan error, 1)
 	over, ended := make(chan struct{}), make(chan struct{})
@@ -569,7 +547,7 @@ func TestForeignOwner(t *testing.T) {
 	go func() { // ends with the test, and its thread with it
 		defer close(ended)
 		runtime.LockOSThread()
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err == nil {
 			defer unix.Close(fd)
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
@@ -585,9 +563,7 @@ func TestForeignOwner(t *testing.T) {
 		listening <- err
 		<-over
 	}()
-	if err := <-listening; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-listening)
 	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrStranger) {
 		t.Errorf("got %v", err)
 	}

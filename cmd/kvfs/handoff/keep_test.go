@@ -13,15 +13,11 @@ import (
 func attachKept(t *testing.T, path, dir string, dev *os.File) *Line {
 	t.Helper()
 	spin, w, err := os.Pipe() // does not block
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer spin.Close()
 	defer w.Close()
 	line, err := dial(t, path).Attach(t.Context(), &Request{Dir: dir, Epoch: 3, Keep: true, Dev: dev, Spin: spin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return line
 }
 
@@ -31,9 +27,7 @@ func TestResume(t *testing.T) {
 	o := &owner{}
 	l, path := serve(t, o, Options{})
 	dev, err := os.Create(filepath.Join(t.TempDir(), "dev"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dev.Close()
 	steady(t, func() {
 		line := attachKept(t, path, "/mnt/a", dev)
@@ -87,7 +81,9 @@ func TestResume(t *testing.T) {
 	poll(t, "nothing kept", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.mu.kept)+l.mu.mounts+len(l.mu.conns.all) == 0
+		l.held.Lock()
+		defer l.held.Unlock()
+		return len(l.held.kept)+l.held.mounts+len(l.mu.conns.all) == 0
 	})
 }
 
@@ -96,9 +92,7 @@ func TestKeepTwice(t *testing.T) {
 	o := &owner{}
 	_, path := serve(t, o, Options{})
 	null, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer null.Close()
 	defer attachKept(t, path, "/mnt/a", null).Close()
 	if _, err := dial(t, path).Attach(t.Context(), &Request{Dir: "/mnt/a", Epoch: 1, Keep: true, Dev: null}); !errors.Is(err, ErrRefused) {
@@ -114,8 +108,6 @@ func sameFile(t *testing.T, a, b *os.File) bool {
 	t.Helper()
 	x, err1 := a.Stat()
 	y, err2 := b.Stat()
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err1, err2))
 	return os.SameFile(x, y)
 }

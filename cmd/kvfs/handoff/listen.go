@@ -1,36 +1,31 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 )
 
-// Limits of the owner's side.
-const (
-	maxConnections = 1100 // in total; at most MaxMounts of them are mounts
-	patience       = 10 * time.Second
-)
+// maxConnections bounds the connections; at most MaxMounts of them are mounts.
+const maxConnections = 1100
 
 // MaxMounts is the number of mounts that one owner serves at most.
 const MaxMounts = 1023
 
-// Handler is what the owner does for connecting processes. Its methods are called from many
-// goroutines.
+// Handler is what the owner does for connecting processes. Its methods are called from many goroutines.
 type Handler interface {
-	// Attach begins to answer a mount. The handler owns the request's descriptors from the call
-	// on, also if it fails. The mount gets the text of the error. Attach must give up when ctx
-	// ends.
+	// Attach begins to answer a mount. The handler owns the request's descriptors from the call on, also if it fails. The
+	// mount gets the text of the error. Attach must give up when ctx ends.
 	Attach(ctx context.Context, r *Request) (Mount, error)
 
 	// Status returns the owner's status document.
@@ -48,8 +43,7 @@ type Mount interface {
 	// Holder tells which process holds the mount from now on; 0: none does, until one resumes it.
 	Holder(pid int)
 
-	// Detach stops answering. It returns when nothing of the mount is in use. It is called
-	// exactly once.
+	// Detach stops answering. It returns when nothing of the mount is in use. It is called exactly once.
 	Detach()
 }
 
@@ -65,74 +59,33 @@ type Options struct {
 
 // Listener is the owner's end.
 type Listener struct {
-	o      Options
-	log    *zap.Logger
-	rarely *zap.Logger     // for lines that other processes can cause at will
-	path   string          // of the socket
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // connections
-	unheld atomic.Int64   // mounts that wait for the process that resumes them
+	server
+	unheld atomic.Int64 // mounts that wait for the process that resumes them
 
-	mu struct {
+	held struct {
 		sync.Mutex
-		dir    *socketDir // nil while a removed socket cannot be made again
-		l      *net.UnixListener
-		conns  guests
 		kept   map[string]*kept // by directory
 		mounts int
-		closed bool
 	}
 }
 
-// Listen makes the socket. It makes the directory if it is absent; the directory must be ours
-// alone. Listen replaces the socket of a dead owner, and fails with ErrServing if one lives. A
-// connecting process waits until Serve is called.
+// Listen makes the socket. It makes the directory if it is absent; the directory must be ours alone. Listen replaces the
+// socket of a dead owner, and fails with ErrServing if one lives. A connecting process waits until Serve is called.
 func Listen(o Options) (*Listener, error) {
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
+	l := &Listener{}
+	l.release, l.patience, l.claim = o.Release, o.patience, (*socketDir).claim
+	l.held.kept = map[string]*kept{}
+	if err := l.open(o.Path, maxConnections, cmp.Or(o.lockTime, lockTime), o.Logger); err != nil {
+		return nil, err
 	}
-	if o.patience == 0 {
-		o.patience = patience
-	}
-	if o.lockTime == 0 {
-		o.lockTime = lockTime
-	}
-	p, err := openSocketDir(o.Path)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	if err := p.claim(o.lockTime); err != nil {
-		return nil, errors.Join(err, p.close())
-	}
-	l := &Listener{o: o, log: o.Logger, rarely: rarely(o.Logger), path: p.path}
-	l.mu.dir = p
-	if l.mu.l, err = p.listen(); err != nil {
-		return nil, errors.Join(err, p.close())
-	}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.mu.conns, l.mu.kept = newGuests(maxConnections), map[string]*kept{}
 	return l, nil
 }
-
-// rarely returns a logger that limits equal lines. It is for lines that other processes cause
-// by what they send.
-func rarely(log *zap.Logger) *zap.Logger {
-	const while, times = 10 * time.Second, 3
-	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(c, while, times, 0)
-	}))
-}
-
-// Path returns the path of the socket.
-func (l *Listener) Path() string { return l.path }
 
 // lookEvery is how often the owner checks that its socket exists.
 const lookEvery = time.Second
 
-// look makes the socket again after a process has removed it, such as a cleaner of temporary
-// files. Without it mounts would wait for an owner, and a second owner would find the lock
-// taken.
+// look makes the socket again after a process has removed it, such as a cleaner of temporary files. Without it mounts would
+// wait for an owner, and a second owner would find the lock taken.
 func (l *Listener) look() {
 	for said := ""; l.wait(lookEvery); {
 		l.mu.Lock()
@@ -153,200 +106,70 @@ func (l *Listener) look() {
 
 // remake makes the socket again, with its directory and lock if these are gone as well.
 func (l *Listener) remake() error {
-	p, err := openSocketDir(l.path)
-	if err != nil {
-		return err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
-		return p.close()
+		return nil
 	}
 	if l.mu.dir != nil {
 		_ = l.mu.dir.close() // its lock is in the way
 		l.mu.dir = nil
 	}
-	if err := p.claim(0); err != nil {
-		return errors.Join(err, p.close())
-	}
-	next, err := p.listen()
+	dir, next, err := l.make(l.path, 0)
 	if err != nil {
-		return errors.Join(err, p.close())
+		return err
 	}
 	old := l.mu.l
-	l.mu.l, l.mu.dir = next, p
+	l.mu.l, l.mu.dir = next, dir
 	return old.Close() // Serve goes on with the new one
 }
 
-// listener returns the listener to accept from, or nil after Close.
-func (l *Listener) listener() *net.UnixListener {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.closed {
-		return nil
-	}
-	return l.mu.l
-}
-
 // Serve answers connecting processes until Close.
-func (l *Listener) Serve(h Handler) error {
-	l.wg.Go(l.look) // ends with Close
-	for {
-		from := l.listener()
-		if from == nil {
-			return nil
-		}
-		c, err := from.AcceptUnix()
-		switch {
-		case errors.Is(err, net.ErrClosed): // closed by Close, or replaced by remake
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
-			l.log.Error("accept", zap.Error(err))
-			if !l.wait(time.Second) { // until a connection ends
-				return nil
-			}
-		case err != nil:
-			return fmt.Errorf("accept at %s: %w", l.path, err)
-		case !l.add(c):
-			l.rarely.Warn("refused a connection: too many are open", zap.Int("limit", maxConnections))
-			c.Close()
-		default:
-			l.wg.Go(func() { // ends with the connection, at the latest upon Close
-				defer l.drop(c)
-				l.serve(wire{c}, h)
-			})
-		}
+func (l *Listener) Serve(h Handler) {
+	if l.hold() {
+		go func() { defer l.wg.Done(); l.look() }() // ends with Close
 	}
-}
-
-// wait waits for d, and reports whether the listener is still open.
-func (l *Listener) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-l.ctx.Done():
-	}
-	return l.ctx.Err() == nil // both may have happened
+	l.serve(func(w wire) { l.answer(w, h) })
 }
 
 // Close detaches all mounts and removes the socket. The mounts then wait for the next owner.
-func (l *Listener) Close() error {
-	l.mu.Lock()
-	if l.mu.closed {
-		l.mu.Unlock()
-		return nil
-	}
-	l.mu.closed = true
-	l.cancel()
-	l.mu.conns.wakeLocked()
-	err := l.mu.l.Close()
-	l.mu.Unlock()
-	l.wg.Wait()
-	if p := l.mu.dir; p != nil { // constant from here on
-		err = errors.Join(err, p.remove(), p.close())
-	}
-	return err
-}
-
-// add notes a connection. It reports false if there are too many, or after Close.
-func (l *Listener) add(c *net.UnixConn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.closed {
-		return false
-	}
-	cut, ok := l.mu.conns.addLocked(c)
-	if cut {
-		l.rarely.Warn("cut a connection that asked nothing: too many are open")
-	}
-	return ok
-}
-
-// drop ends a connection.
-func (l *Listener) drop(c *net.UnixConn) {
-	l.mu.Lock()
-	l.mu.conns.dropLocked(c)
-	l.mu.Unlock()
-	c.Close()
-}
-
-// asked notes that a connection has asked something. It reports false if another has taken its place.
-func (l *Listener) asked(c *net.UnixConn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.conns.askedLocked(c)
-}
+func (l *Listener) Close() error { return l.close() }
 
 // enter counts a mount. It reports false if there are too many.
 func (l *Listener) enter() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.mounts >= MaxMounts {
+	l.held.Lock()
+	defer l.held.Unlock()
+	if l.held.mounts >= MaxMounts {
 		return false
 	}
-	l.mu.mounts++
+	l.held.mounts++
 	return true
 }
 
 func (l *Listener) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.mounts--
+	l.held.Lock()
+	defer l.held.Unlock()
+	l.held.mounts--
 }
 
-func (l *Listener) due() time.Time { return time.Now().Add(l.o.patience) }
-
-// serve is the life of a connection.
-func (l *Listener) serve(w wire, h Handler) {
-	who, err := admit(w.c)
-	if err != nil {
-		l.rarely.Warn("refused a connection", zap.Error(err))
-		_ = w.send(Greeting{Version: version, Error: err.Error()}, l.due()) // the other side may be gone
-		return
-	}
-	hello := Greeting{Version: version, Features: knownFeatures, PID: os.Getpid(), Release: l.o.Release}
-	if err := w.send(hello, l.due()); err != nil {
-		return // gone already
-	}
-	q, fds, err := l.ask(w)
+func (l *Listener) answer(w wire, h Handler) {
+	who, q, fds, err := l.greet(w, nil)
 	switch {
-	case err == io.EOF, errors.Is(err, net.ErrClosed):
-		return // it only checked that an owner is here, or another has its place
 	case err != nil:
 	case q.Do == doAttach:
 		l.attach(w, h, who, q, fds)
 		return
 	case q.Do == doResume && len(fds) == 0:
-		if err = l.resume(w, who, q.Dir); err == nil {
-			return
-		}
+		err = l.resume(w, who, q.Dir)
 	case q.Do == doStatus && len(fds) == 0:
-		if err = w.sendBytes(h.Status(), maxStatus, l.due()); err == nil {
-			return
-		}
+		err = w.sendText(h.Status(), l.due())
 	default:
 		closeAll(fds)
 		err = fmt.Errorf("%w: %.64q is no request, with %d descriptors", ErrMalformed, q.Do, len(fds))
 	}
-	l.rarely.Warn("refused a request", zap.Int32("pid", who.Pid), zap.Error(err))
-	_ = w.send(answer{Error: err.Error()}, l.due()) // the other side may be gone
-}
-
-// ask reads the request of the other side.
-func (l *Listener) ask(w wire) (q *question, fds []int, err error) {
-	q = &question{}
-	if fds, err = w.receive(q, l.due()); err != nil {
-		return nil, nil, err
+	if err != nil {
+		l.refuse(w, "a request", err)
 	}
-	if q.Features, err = agree(q.Version, q.Features); err != nil {
-		closeAll(fds)
-		return nil, nil, err
-	}
-	if !l.asked(w.c) {
-		closeAll(fds)
-		return nil, nil, net.ErrClosed
-	}
-	return q, fds, nil
 }
 
 // attach serves a mount until one side ends it. If the mount process ends before that and wanted the mount to be
@@ -364,8 +187,7 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 		m, err = l.begin(h, who, q, fds)
 	}
 	if err != nil {
-		l.rarely.Warn("refused a mount", zap.Int32("pid", who.Pid), zap.Error(err))
-		_ = w.send(answer{Error: err.Error()}, l.due()) // the other side may be gone
+		l.refuse(w, "a mount", err)
 		return
 	}
 	defer l.leave()
@@ -387,7 +209,6 @@ func (l *Listener) attach(w wire, h Handler, who *unix.Ucred, q *question, fds [
 	}
 }
 
-// begin checks a request and has the handler attach it.
 func (l *Listener) begin(h Handler, who *unix.Ucred, q *question, fds []int) (Mount, error) {
 	r := q.Attach
 	if r == nil {
@@ -397,7 +218,7 @@ func (l *Listener) begin(h Handler, who *unix.Ucred, q *question, fds []int) (Mo
 	if err := r.take(fds, q.Descriptors); err != nil {
 		return nil, err
 	}
-	r.PID, r.UID, r.Features = int(who.Pid), who.Uid, q.Features
+	r.PID, r.UID = int(who.Pid), who.Uid
 	if err := r.check(); err != nil {
 		r.Close()
 		return nil, err
@@ -413,8 +234,7 @@ func (l *Listener) begin(h Handler, who *unix.Ucred, q *question, fds []int) (Mo
 	return m, err
 }
 
-// follow waits until the mount process asks to be detached, ends, or has no mount any more. The
-// first is no error.
+// follow waits until the mount process asks to be detached, ends, or has no mount any more. The first is no error.
 func (l *Listener) follow(w wire, m Mount) error {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -445,4 +265,157 @@ func (l *Listener) follow(w wire, m Mount) error {
 		return errors.New("this owner stops")
 	}
 	return fmt.Errorf("%w: the mount process has gone", ErrEnded)
+}
+
+// kept is a mount that outlives its process: the owner has copies of its descriptors, and hands them to the process
+// that resumes the mount.
+type kept struct {
+	dir   string
+	epoch uint32
+	fds   []int
+	names []string
+	next  chan *resumption // received from while no process holds the mount
+	gone  chan struct{}    // closed when the mount is not kept any more
+}
+
+// resumption is a process that asks for a mount.
+type resumption struct {
+	w    wire
+	pid  int
+	done chan struct{} // closed when the connection is not needed any more
+}
+
+// errHeld reports that another process of the mount lives.
+var errHeld = errors.New("another process holds this mount")
+
+// keep notes a request of which the mount outlives its process. It returns nil for any other. It copies descriptors
+// before anything makes one of them non-blocking.
+func (l *Listener) keep(q *question, fds []int) (*kept, error) {
+	if q.Attach == nil || !q.Attach.Keep {
+		return nil, nil
+	}
+	k := &kept{
+		dir: q.Attach.Dir, epoch: q.Attach.Epoch, next: make(chan *resumption), gone: make(chan struct{}),
+	}
+	for i, fd := range fds {
+		if i < len(q.Descriptors) && q.Descriptors[i] == nameProc {
+			continue // the next process has its own
+		}
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(append(k.fds, fds...))
+			return nil, os.NewSyscallError("duplicate a descriptor", err)
+		}
+		k.fds = append(k.fds, dup)
+		if i < len(q.Descriptors) {
+			k.names = append(k.names, q.Descriptors[i])
+		}
+	}
+	l.held.Lock()
+	defer l.held.Unlock()
+	if l.held.kept[k.dir] != nil {
+		closeAll(append(k.fds, fds...))
+		return nil, fmt.Errorf("%s: a mount there is kept already", k.dir)
+	}
+	l.held.kept[k.dir] = k
+	return k, nil
+}
+
+func (l *Listener) unkeep(k *kept) {
+	if k == nil {
+		return
+	}
+	l.held.Lock()
+	delete(l.held.kept, k.dir)
+	l.held.Unlock()
+	close(k.gone)
+	closeAll(k.fds)
+}
+
+// await keeps m from the end of its process to the detach by a process that has resumed it, the end of the mount, or
+// Close. It returns the error of follow, and the connection with the function that ends it.
+func (l *Listener) await(k *kept, m Mount, log *zap.Logger) (w wire, done func(), err error) {
+	for {
+		m.Holder(0)
+		log.Info("the process of the mount has gone: the mount is kept for the next one")
+		r, err := l.awaitNext(k, m)
+		if err != nil {
+			return w, func() {}, err
+		}
+		m.Holder(r.pid)
+		if err = l.lend(r, k, m); err == nil {
+			log.Info("mount resumed", zap.Int("by", r.pid))
+			err = l.follow(r.w, m)
+		}
+		if !errors.Is(err, ErrEnded) {
+			return r.w, func() { close(r.done) }, err
+		}
+		close(r.done)
+	}
+}
+
+// awaitNext waits for the process that resumes a mount.
+func (l *Listener) awaitNext(k *kept, m Mount) (*resumption, error) {
+	l.unheld.Add(1)
+	defer l.unheld.Add(-1)
+	select {
+	case <-m.Done():
+		return nil, errors.New("it is mounted no more")
+	case <-l.ctx.Done():
+		return nil, errors.New("this owner stops")
+	case r := <-k.next:
+		return r, nil
+	}
+}
+
+// Unheld returns the number of mounts that no process but the owner holds. They end with the owner.
+func (l *Listener) Unheld() int { return int(l.unheld.Load()) }
+
+func (l *Listener) lend(r *resumption, k *kept, m Mount) error {
+	told := m.Attached()
+	body, err := json.Marshal(answer{Attached: &told, Handed: &Handed{Init: told.Init, Epoch: k.epoch + 1}, Descriptors: k.names})
+	if err != nil {
+		return err
+	}
+	return r.w.write(body, l.due(), k.fds)
+}
+
+// resume serves a process that asks for the mount at dir. It waits for the end of the process before, of which the
+// owner may hear later than the other side.
+func (l *Listener) resume(w wire, who *unix.Ucred, dir string) error {
+	l.held.Lock()
+	k := l.held.kept[dir]
+	l.held.Unlock()
+	if k == nil {
+		return fmt.Errorf("no mount at %.4096q is kept here", dir)
+	}
+	t := time.NewTimer(l.patience)
+	defer t.Stop()
+	r := &resumption{w: w, pid: int(who.Pid), done: make(chan struct{})}
+	select {
+	case k.next <- r:
+		<-r.done
+		return nil
+	case <-k.gone:
+		return fmt.Errorf("the mount at %s has gone", dir)
+	case <-l.ctx.Done():
+		return errors.New("this owner stops")
+	case <-t.C:
+		return fmt.Errorf("%s: %w", dir, errHeld)
+	}
+}
+
+// Resume asks the owner for the mount at dir, which a process that has ended attached with Request.Keep. It returns
+// what goes on with it: the descriptors, the epoch of the next owner, and the Line. The connection belongs to the Line
+// from now on, or is closed.
+func (c *Conn) Resume(ctx context.Context, dir string) (*Line, *Handed, error) {
+	a, err := c.askHanded(ctx, question{Version: version, Do: doResume, Dir: dir})
+	if err == nil && a.Attached == nil {
+		a.Handed.close()
+		err = errAnswer
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return c.line(&a), a.Handed, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,14 +19,12 @@ type Mark struct {
 	f *os.File
 }
 
-// MarkPath returns the path of the mark of the mount with a minor number, in the directory of
-// the owner's socket.
+// MarkPath returns the path of the mark of the mount with a minor number, in the directory of the owner's socket.
 func MarkPath(defaultPath, minor string) string {
 	return filepath.Join(filepath.Dir(defaultPath), "mount-"+minor+".mark")
 }
 
-// markText is the content of a mark: the process, and the id and the path of the mount, because
-// minor numbers are reused.
+// markText is the content of a mark: the process, and the id and the path of the mount, because minor numbers are reused.
 const markText = "%d %d %q\n"
 
 // NewMark marks the mount with that id at point in the mount table as served by this process.
@@ -83,7 +82,6 @@ func (p *socketDir) removeFree(f *os.File) error {
 	return p.remove()
 }
 
-// leadsTo reports whether f is the file at the path.
 func (p *socketDir) leadsTo(f *os.File) bool {
 	var here, there unix.Stat_t
 	return unix.Fstat(int(f.Fd()), &here) == nil && unix.Fstatat(p.dir, p.name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
@@ -149,6 +147,12 @@ func marked(f *os.File, id int, point string) (pid int) {
 // freeLooks bounds how often Free looks again because somebody held the lock who does not at the next glance.
 const freeLooks = 100
 
+// Free looks at the list of locks several times before it believes that no living process holds one.
+const (
+	sureLooks = 3
+	sureEvery = 5 * time.Millisecond
+)
+
 // Free reports whether no living process holds the mark open in f. The lock of a killed process
 // stays while one of its threads that shares the descriptors is stuck.
 func Free(f *os.File) bool {
@@ -156,7 +160,15 @@ func Free(f *os.File) bool {
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			return true
 		}
-		if living, others := holders(f); living+others > 0 {
+		living, others := holders(f)
+		for range sureLooks { // the list lacks a lock now and then while other locks come and go
+			if living > 0 || others == 0 {
+				break
+			}
+			time.Sleep(sureEvery)
+			living, others = holders(f)
+		}
+		if living+others > 0 {
 			return living == 0
 		}
 	}

@@ -32,14 +32,10 @@ func TestMark(t *testing.T) {
 	}
 	want("no mark", false)
 	old, err := NewMark(path, 7, "/mnt/a b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want("one process", false)
 	heir, err := NewMark(path, 7, "/mnt/a b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := old.Close(); err != nil {
 		t.Error(err)
 	}
@@ -52,9 +48,7 @@ func TestMark(t *testing.T) {
 		t.Error("another mount of that number: abandoned")
 	}
 	again, err := NewMark(path, 7, "/mnt/a b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want("a new process", false)
 	if err := again.Close(); err != nil {
 		t.Error(err)
@@ -68,9 +62,7 @@ func TestMark(t *testing.T) {
 func TestLooksMeet(t *testing.T) {
 	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
 	m, err := NewMark(path, 7, "/mnt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := m.f.Close(); err != nil { // as the end of its process does
 		t.Fatal(err)
 	}
@@ -94,9 +86,7 @@ func TestNumberUsedAgain(t *testing.T) {
 	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
 	for i := range 500 {
 		old, err := NewMark(path, 7, "/old")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var ending sync.WaitGroup
 		ending.Go(func() {
 			if i%2 == 0 {
@@ -110,15 +100,11 @@ func TestNumberUsedAgain(t *testing.T) {
 		})
 		m, newErr := NewMark(path, 8, "/new")
 		ending.Wait()
-		if err := errors.Join(err, newErr); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, newErr))
 		if pid := Server(path, 8, "/new"); pid != os.Getpid() {
 			t.Fatalf("round %d: the new mount is served by %d", i, pid)
 		}
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Close())
 	}
 }
 
@@ -127,33 +113,23 @@ func TestNumberUsedAgain(t *testing.T) {
 func TestMarkOfZombie(t *testing.T) {
 	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
 	living, err := NewMark(path, 7, "/mnt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f, err := living.Open() // which stays open here
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	dead := exec.Command("flock", "--shared", "3")
 	dead.ExtraFiles = []*os.File{f}
-	if err := dead.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dead.Start())
 	defer dead.Wait()
 	var info unix.Siginfo
-	if err := unix.Waitid(unix.P_PID, dead.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Waitid(unix.P_PID, dead.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
 	if !zombie(strconv.Itoa(dead.Process.Pid)) {
 		t.Error("no zombie")
 	}
 	if Abandoned(path, 7, "/mnt") {
 		t.Error("a living process has the mark: abandoned")
 	}
-	if err := living.f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, living.f.Close())
 	if !Abandoned(path, 7, "/mnt") {
 		t.Error("a zombie alone has the mark: not abandoned")
 	}

@@ -1,3 +1,57 @@
+// Package handoff connects mounts and the owner of the memory: the unix socket of kvfs serve,
+// the messages over it, and the descriptors that travel with them. It knows nothing of FUSE.
+//
+// # The socket
+//
+// The socket has mode 0600, in a directory of mode 0700 that belongs to the owner's user (see Listen). A connecting process
+// must be of root or of that user, by SO_PEERCRED; the mount requires the same of the owner. An owner holds a lock on a file
+// next to the socket, NAME.lock. The kernel releases the lock when the process ends. So the socket of a dead owner is
+// replaced, and a second owner is refused while the first one lives.
+//
+// # The messages
+//
+// A message is JSON of at most 64 KiB, and arrives whole, with its descriptors (SOCK_SEQPACKET). Unknown fields are ignored,
+// so that fields may be added. Only the answer to status is plain text, of at most 16 MiB, in as many messages as it takes.
+//
+//	owner  {"version":1, "pid":7, "release":"v1"}     the greeting, or {"error":"..."}
+//	mount  {"version":1, "do":"attach", "descriptors":["dev","spin","proc"], "attach":{...}}
+//	owner  {"attached":{...}}     or {"error":"..."}, and the end
+//	       the life line: nothing is said as long as all is well
+//	mount  {"do":"detach"}        please stop answering
+//	owner  {"do":"detached"}      done, and the end
+//
+// A mount with "keep":true stays when its process ends without "detach". The next process asks for it by its directory,
+// on a connection that is the life line from then on:
+//
+//	mount  {"version":1, "do":"resume", "dir":"/mnt/kv"}
+//	owner  {"attached":{...}, "handed":{...}, "descriptors":["dev","spin"]}     or {"error":"..."}, and the end
+//
+// So such a mount outlives its process as long as the owner lives, and the owner as long as the process lives.
+//
+// With "do":"status" the answer is the owner's status document, and the end.
+//
+// The owner greets when it can serve, not when it begins to listen. So a mount that got a greeting may hand over its
+// descriptors. The owner may use them until the connection ends, and not after that: a living owner closes a connection only
+// after it has let go of the descriptors.
+//
+// # Takeover
+//
+// A daemon with a mount of its own has a socket of the same kind, named after the device number
+// of the mount (TakeoverPath). It needs no lock: no other daemon has that number.
+//
+//	old  {"version":1, "pid":7, "release":"v1", "mount":{...}}   what cannot change
+//	new  {"version":1, "do":"takeover"}                          or new closes: nothing has happened
+//	old  {"handed":{...}, "descriptors":["dev","spin"]}          old has closed everything, and waits
+//	new  {"do":"working"}                                        now and then, as long as it is not blocked
+//	     {"do":"serving"}                                        old ends
+//	     or {"do":"failed", "error":"..."}: old opens everything again
+//	old  {"do":"taken back"}                                     or {"error":"..."}
+//
+// A connection that ends before "serving" counts as "failed".
+//
+// # Versions
+//
+// Version 1 is the only one. Sides of different versions refuse each other.
 package handoff
 
 import (
@@ -5,26 +59,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/kvfs/kvfs/fs/device"
 )
 
+// Kinds of failure. Errors of this package wrap them.
+var (
+	ErrNoOwner   = errors.New("no owner is serving")
+	ErrServing   = errors.New("another owner is serving")
+	ErrPlace     = errors.New("not a safe place for a socket")
+	ErrStranger  = errors.New("neither root nor the same user")
+	ErrVersion   = errors.New("different version of the protocol")
+	ErrMalformed = errors.New("malformed message")
+	ErrRefused   = errors.New("the owner refused") // with the owner's reason
+	ErrEnded     = errors.New("the connection ended")
+)
+
 // version is the version of the protocol that this package speaks.
 const version = 1
-
-// featureKeep is the feature of mounts that outlive their process (Request.Keep, Conn.Resume).
-const featureKeep = "keep"
-
-// featureWorking is the feature of a daemon that tells its predecessor that it still works on the mount (Predecessor.Working).
-const featureWorking = "working"
-
-// knownFeatures are the features of this side.
-var knownFeatures = []string{featureKeep, featureWorking}
-
-// maxFeatures and maxFeature bound the list of the other side.
-const maxFeatures, maxFeature = 64, 64
 
 // What a mount may request.
 const (
@@ -43,10 +96,9 @@ const (
 
 // Greeting is the first message of an owner.
 type Greeting struct {
-	Version  int      `json:"version"`
-	Features []string `json:"features"` // once received: those that both sides know
-	PID      int      `json:"pid"`
-	Release  string   `json:"release"` // version of the program
+	Version int    `json:"version"`
+	PID     int    `json:"pid"`
+	Release string `json:"release"` // version of the program
 
 	Mount *Offered `json:"mount,omitempty"` // of a daemon that can hand its mount over
 
@@ -72,9 +124,8 @@ type Request struct {
 	Proc *os.File `json:"-"` // the root of a procfs that has the mount's processes, or nil
 
 	// Once received:
-	Features []string `json:"-"` // those that both sides know
-	PID      int      `json:"-"` // of the mount process, as the owner sees it
-	UID      uint32   `json:"-"`
+	PID int    `json:"-"` // of the mount process, as the owner sees it
+	UID uint32 `json:"-"`
 }
 
 // Close closes the descriptors.
@@ -97,7 +148,6 @@ type Attached struct {
 // question is a frame from a mount.
 type question struct {
 	Version     int      `json:"version"`
-	Features    []string `json:"features"`
 	Do          string   `json:"do"`
 	Descriptors []string `json:"descriptors,omitempty"` // the names of the descriptors that came along, in order
 	Attach      *Request `json:"attach,omitempty"`
@@ -164,7 +214,6 @@ func (r *Request) take(fds []int, names []string) (err error) {
 	return nil
 }
 
-// slot returns the field for the descriptor with a name.
 func (r *Request) slot(name string) (**os.File, error) {
 	slot, ok := map[string]**os.File{nameDev: &r.Dev, nameSpin: &r.Spin, nameProc: &r.Proc}[name]
 	switch {
@@ -206,19 +255,10 @@ func (r *Request) check() error {
 	return nil
 }
 
-// agree returns the features that both sides know.
-func agree(theirVersion int, theirs []string) ([]string, error) {
-	if theirVersion != version {
-		return nil, fmt.Errorf("%w: %d here, %d there", ErrVersion, version, theirVersion)
+// sameVersion fails if the other side speaks another version of the protocol.
+func sameVersion(theirs int) error {
+	if theirs != version {
+		return fmt.Errorf("%w: %d here, %d there", ErrVersion, version, theirs)
 	}
-	if len(theirs) > maxFeatures || slices.ContainsFunc(theirs, func(f string) bool { return len(f) > maxFeature }) {
-		return nil, fmt.Errorf("%w: too many features", ErrMalformed)
-	}
-	both := []string{}
-	for _, f := range knownFeatures {
-		if slices.Contains(theirs, f) {
-			both = append(both, f)
-		}
-	}
-	return both, nil
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,8 +36,7 @@ type socketDir struct {
 	made uint64 // inode of the socket that listen has made, or 0
 }
 
-// openSocketDir opens the directory of the socket at path. It makes the directory and the one above
-// it if they are absent.
+// openSocketDir opens the directory of the socket at path. It makes the directory and the one above it if they are absent.
 func openSocketDir(path string) (*socketDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *socketDir) claim(wait time.Duration) error {
 		return fmt.Errorf("%w: %s exists and is not a socket", ErrPlace, p.path)
 	}
 	// A process without the lock may still listen.
-	c, err := net.Dial("unix", p.address())
+	c, err := net.Dial(network, p.address())
 	if err == nil {
 		c.Close()
 		return fmt.Errorf("%w at %s", ErrServing, p.path)
@@ -152,9 +152,8 @@ func (p *socketDir) address() string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(p.dir), p.name)
 }
 
-// listen makes the socket.
-func (p *socketDir) listen() (*net.UnixListener, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.address(), Net: "unix"})
+func (p *socketDir) listen(network string) (*net.UnixListener, error) {
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: p.address(), Net: network})
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", p.path, err)
 	}
@@ -197,4 +196,53 @@ func (p *socketDir) close() error {
 		err = unix.Close(p.lock)
 	}
 	return errors.Join(err, unix.Close(p.dir))
+}
+
+// Private is a socket of one process, for its own user and root alone. Nobody else may reach its directory, and it
+// has the mode 0600.
+type Private struct {
+	net.Listener
+	dir *socketDir
+}
+
+// ListenPrivate makes the socket name.sock beside that of DefaultPath, which must not be empty. It makes the directory if it
+// is absent; the directory must be ours alone. It removes the sockets of dead processes whose names begin with prefix.
+func ListenPrivate(defaultPath, prefix, name string) (*Private, error) {
+	p, err := openSocketDir(filepath.Join(filepath.Dir(defaultPath), name+".sock"))
+	if err != nil {
+		return nil, err
+	}
+	p.sweep(prefix)
+	l, err := p.listen("unix")
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return &Private{l, p}, nil
+}
+
+// Path returns the path of the socket.
+func (p *Private) Path() string { return p.dir.path }
+
+// Remove removes the socket, after Close.
+func (p *Private) Remove() error { return errors.Join(p.dir.remove(), p.dir.close()) }
+
+// sweep removes the sockets of dead processes whose names begin with prefix. What it cannot remove stays.
+func (p *socketDir) sweep(prefix string) {
+	entries, err := os.ReadDir(filepath.Dir(p.path))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.Type() != os.ModeSocket || !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		of := *p
+		of.name = e.Name()
+		c, err := net.Dial("unix", of.address())
+		if err == nil {
+			c.Close()
+		} else if errors.Is(err, unix.ECONNREFUSED) {
+			_ = unix.Unlinkat(p.dir, of.name, 0) // another process may have done it
+		}
+	}
 }

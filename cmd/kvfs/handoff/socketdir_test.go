@@ -39,15 +39,11 @@ func TestSocketDir(t *testing.T) {
 		}, "others may write to "},
 		{"a symbolic link", func(t *testing.T, base string) string {
 			mkdir(t, base+"/d", 0o700)
-			if err := os.Symlink("d", base+"/link"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink("d", base+"/link"))
 			return base + "/link/s"
 		}, "is a symbolic link, or not a directory"},
 		{"a file", func(t *testing.T, base string) string {
-			if err := os.WriteFile(base+"/d", nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(base+"/d", nil, 0o600))
 			return base + "/d/s"
 		}, "is a symbolic link, or not a directory"},
 		{"another user's", func(t *testing.T, base string) string {
@@ -60,16 +56,12 @@ func TestSocketDir(t *testing.T) {
 		}, "belongs to uid 65534"},
 		{"a file for a socket", func(t *testing.T, base string) string {
 			path := mkdir(t, base+"/d", 0o700) + "/s"
-			if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte("x"), 0o600))
 			return path
 		}, "exists and is not a socket"},
 		{"a link for a lock", func(t *testing.T, base string) string {
 			path := mkdir(t, base+"/d", 0o700) + "/s"
-			if err := os.Symlink("/etc/passwd", path+".lock"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Symlink("/etc/passwd", path+".lock"))
 			return path
 		}, "too many levels of symbolic links"},
 	} {
@@ -83,9 +75,7 @@ func TestSocketDir(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for name, want := range map[string]os.FileMode{path: 0o600 | os.ModeSocket, filepath.Dir(path): 0o700 | os.ModeDir} {
 					if st, err := os.Lstat(name); err != nil || st.Mode() != want {
 						t.Errorf("%s: %v, %v, want %v", name, st.Mode(), err, want)
@@ -105,12 +95,8 @@ func TestSocketDir(t *testing.T) {
 // mkdir makes a directory whatever the umask is.
 func mkdir(t *testing.T, dir string, mode os.FileMode) string {
 	t.Helper()
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, os.Chmod(dir, mode))
 	return dir
 }
 
@@ -119,9 +105,7 @@ func chown(t *testing.T, name string) string {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	if err := os.Chown(name, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(name, 65534, 65534))
 	return name
 }
 
@@ -138,9 +122,7 @@ func TestSecondOwner(t *testing.T) {
 
 	// One that ends meanwhile.
 	first, err := Listen(Options{Path: mkdir(t, t.TempDir()+"/d", 0o700) + "/s"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second := make(chan error, 1)
 	go func() { // ends when the first has ended
 		l, err := Listen(Options{Path: first.Path(), lockTime: limit})
@@ -158,10 +140,8 @@ func TestSecondOwner(t *testing.T) {
 
 	// One that holds no lock.
 	other := mkdir(t, t.TempDir()+"/d", 0o700) + "/s"
-	l, err := net.Listen("unix", other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := net.Listen(network, other)
+	must(t, err)
 	defer l.Close()
 	if _, err := Listen(Options{Path: other}); !errors.Is(err, ErrServing) {
 		t.Errorf("got %v", err)
@@ -172,12 +152,8 @@ func TestSecondOwner(t *testing.T) {
 func TestStaleSocket(t *testing.T) {
 	path := mkdir(t, t.TempDir()+"/d", 0o700) + "/s"
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	unix.Close(fd)
 	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
 		t.Errorf("dial: %v", err)
@@ -214,9 +190,7 @@ func TestDefaultPath(t *testing.T) {
 func TestOpenProc(t *testing.T) {
 	if os.Getenv("KVFS_STORE_TEST_PROC") != "" {
 		proc, err := OpenProc()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := CheckProc(proc); err != nil {
 			t.Error(err)
 		}

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
@@ -50,12 +51,10 @@ func TakeoverPath(defaultPath, minor string) string {
 	return filepath.Join(filepath.Dir(defaultPath), "mount-"+minor+".sock")
 }
 
-// Predecessor is the daemon that has handed its mount over. It stays, without the mount, until
-// it hears the outcome.
+// Predecessor is the daemon that has handed its mount over. It stays, without the mount, until it hears the outcome.
 type Predecessor struct {
 	w     wire
-	pidfd int  // pidfd
-	hears bool // it knows featureWorking
+	pidfd int
 }
 
 // TakeOver asks the daemon at the other end for its mount. It waits until ctx ends, and at most
@@ -71,12 +70,12 @@ func (c *Conn) TakeOver(ctx context.Context, release string) (*Predecessor, *Han
 	if err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	a, err := c.askHanded(ctx, question{Version: version, Features: knownFeatures, Do: doTakeover, Release: release})
+	a, err := c.askHanded(ctx, question{Version: version, Do: doTakeover, Release: release})
 	if err != nil {
 		unix.Close(pidfd)
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	return &Predecessor{c.w, pidfd, slices.Contains(c.greeting.Features, featureWorking)}, a.Handed, nil
+	return &Predecessor{c.w, pidfd}, a.Handed, nil
 }
 
 // take gives h the descriptors that came with it. h owns them then, or they are closed.
@@ -103,9 +102,6 @@ func (h *Handed) close() {
 
 // Working reports that this process still works on the mount, and is not blocked. Call it before Serving and Failed only.
 func (p *Predecessor) Working() error {
-	if !p.hears {
-		return nil
-	}
 	return p.w.send(question{Version: version, Do: doWorking}, time.Now().Add(patience))
 }
 
@@ -115,10 +111,9 @@ func (p *Predecessor) Serving() error {
 	return errors.Join(err, p.Close())
 }
 
-// Failed tells the predecessor why this process does not answer the mount. Call it when nothing
-// of the mount is in use any more. It returns nil if the predecessor answers the mount again,
-// and ErrRefused if the predecessor has unmounted. After any other error the predecessor may
-// still do either, unless it has ended (Ended).
+// Failed tells the predecessor why this process does not answer the mount. Call it when nothing of the mount is in use any
+// more. It returns nil if the predecessor answers the mount again, and ErrRefused if the predecessor has unmounted. After
+// any other error the predecessor may still do either, unless it has ended (Ended).
 func (p *Predecessor) Failed(ctx context.Context, why error) error {
 	text := why.Error()
 	if err := p.w.send(question{Version: version, Do: doFailed, Error: text[:min(len(text), maxReason)]}, time.Now().Add(patience)); err != nil {
@@ -162,12 +157,10 @@ type Heir struct {
 	Release string // version of its program
 
 	w     wire
-	pidfd int  // pidfd
-	tells bool // it knows featureWorking
+	pidfd int
 }
 
-// HandOver gives the heir the mount. Copies of the descriptors travel. Call it when nothing of
-// the mount is in use any more.
+// HandOver gives the heir the mount. Copies of the descriptors travel. Call it when nothing of the mount is in use any more.
 func (h *Heir) HandOver(m *Handed) error {
 	r := Request{Dev: m.Dev, Spin: m.Spin}
 	files, names := r.descriptors()
@@ -177,8 +170,8 @@ func (h *Heir) HandOver(m *Handed) error {
 // ErrBlocked reports an heir that has told nothing for too long.
 var ErrBlocked = errors.New("the next daemon is blocked: it does not go on")
 
-// Outcome waits until the heir answers the mount, and then returns nil. An heir of a version that tells that it works has to
-// tell so within silence, or Outcome returns ErrBlocked. After an error other than that and that of ctx the heir no longer
+// Outcome waits until the heir answers the mount, and then returns nil. It has to tell within silence that it
+// still works, or Outcome returns ErrBlocked. After an error other than that and that of ctx the heir no longer
 // uses the mount, or it has not ended within endTime of its connection.
 func (h *Heir) Outcome(ctx context.Context, silence time.Duration) error {
 	var q question
@@ -191,10 +184,7 @@ func (h *Heir) Outcome(ctx context.Context, silence time.Duration) error {
 	}
 	var err error
 	for q.Do = doWorking; err == nil && q.Do == doWorking; {
-		wait, cancel := ctx, func() {}
-		if h.tells {
-			wait, cancel = context.WithTimeout(ctx, silence)
-		}
+		wait, cancel := context.WithTimeout(ctx, silence)
 		err = c.until(wait, receive)
 		if cancel(); err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 			return ErrBlocked
@@ -244,4 +234,102 @@ func (h *Heir) Close() {
 		unix.Close(h.pidfd)
 		h.pidfd = -1
 	}
+}
+
+// Offer is the socket at which a daemon offers its mount to the next one.
+type Offer struct {
+	server
+	mount  Offered
+	heirs  chan *Heir // at most one
+	wanted bool       // by an heir; server.mu guards it
+}
+
+// maxOffers bounds the connections to an Offer.
+const maxOffers = 16
+
+// NewOffer makes the socket. It makes the directory if it is absent; the directory must be ours alone. It replaces an
+// existing socket: the path belongs to this mount alone. Connecting processes are answered until Close. It fails if owner
+// numbers run out: the next process needs one and, if that fails, this one another.
+func NewOffer(path, release string, mount Offered, log *zap.Logger) (*Offer, error) {
+	if mount.Epoch+2 > device.MaxEpoch {
+		return nil, fmt.Errorf("owner %d of the mount: there are no more than %d", mount.Epoch, device.MaxEpoch)
+	}
+	o := &Offer{mount: mount, heirs: make(chan *Heir, 1)}
+	o.release, o.claim = release, func(p *socketDir, _ time.Duration) error { return p.remove() }
+	if err := o.open(path, maxOffers, 0, log); err != nil {
+		return nil, err
+	}
+	go o.serve(o.answer) // ends with Close
+	return o, nil
+}
+
+// Heir delivers the process that asks for the mount, at most one. The channel is nil for a nil Offer.
+func (o *Offer) Heir() <-chan *Heir {
+	if o == nil {
+		return nil
+	}
+	return o.heirs
+}
+
+// Close removes the socket. It refuses an heir that was not received.
+func (o *Offer) Close() error {
+	if o == nil {
+		return nil
+	}
+	err := o.close()
+	select {
+	case h := <-o.heirs:
+		h.Refuse(errors.New("this daemon stops"))
+	default:
+	}
+	return err
+}
+
+// answer greets, and notes a process that asks for the mount.
+func (o *Offer) answer(w wire) {
+	h, err := o.ask(w)
+	if err == nil {
+		err = o.accept(h)
+	}
+	if err != nil {
+		o.refuse(w, "a takeover", err)
+	}
+}
+
+func (o *Offer) accept(h *Heir) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var err error
+	switch {
+	case o.mu.closed:
+		err = errors.New("this daemon stops")
+	case o.wanted:
+		err = errors.New("another process is already taking over")
+	case !o.mu.conns.askedLocked(h.w.c):
+		err = net.ErrClosed
+	default:
+		o.wanted = true
+		o.mu.conns.dropLocked(h.w.c) // the heir owns it now: Close must not end it
+		o.heirs <- h                 // has room: this is the only heir
+		return nil
+	}
+	unix.Close(h.pidfd)
+	return err
+}
+
+// ask sends the offer, and reads whether the other side wants it.
+func (o *Offer) ask(w wire) (*Heir, error) {
+	who, q, fds, err := o.greet(w, &o.mount)
+	if err != nil {
+		return nil, err
+	}
+	closeAll(fds)
+	if q.Do != doTakeover || len(fds) > 0 {
+		return nil, fmt.Errorf("%w: %.64q is no request to this socket", ErrMalformed, q.Do)
+	}
+	pidfd, err := process(w.c)
+	if err != nil {
+		return nil, err
+	}
+	return &Heir{PID: int(who.Pid), Release: q.Release, w: w, pidfd: pidfd}, nil
 }

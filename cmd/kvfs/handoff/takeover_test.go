@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,9 +18,7 @@ func offer(t *testing.T) (*Offer, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "run", "mount-7.sock")
 	o, err := NewOffer(path, "v1", Offered{Dir: "/m", FSName: "kvfs", MaxWrite: 1 << 20, Epoch: 3, Patience: time.Minute}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := o.Close(); err != nil {
 			t.Error(err)
@@ -31,9 +30,7 @@ func offer(t *testing.T) (*Offer, string) {
 func dialOffer(t *testing.T, path string) *Conn {
 	t.Helper()
 	c, err := Dial(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -65,9 +62,7 @@ func TestTakeOver(t *testing.T) {
 			}
 		}()
 		p, m, err := c.TakeOver(t.Context(), "v2")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if string(m.Init) != "init" || m.Epoch != 4 || len(m.Stale) != 1 || m.Dev == nil || m.Spin != nil {
 			t.Errorf("handed over: %+v", m)
 		}
@@ -122,12 +117,8 @@ func TestTakeOverOfferClosed(t *testing.T) {
 			ended <- err
 		}()
 		p, m, err := c.TakeOver(t.Context(), "v2")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(m.Dev.Close(), p.Serving(), <-ended); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, errors.Join(m.Dev.Close(), p.Serving(), <-ended))
 		if _, err := os.Stat(path); (err == nil) != (i%2 == 1) {
 			t.Fatalf("the socket of another process: %v, turn %d", err, i)
 		}
@@ -139,38 +130,24 @@ func TestTakeOverOfferClosed(t *testing.T) {
 func TestOfferCloseSparesHeir(t *testing.T) {
 	o, _ := offer(t)
 	name := filepath.Join(t.TempDir(), "line.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: name, Net: network})
+	must(t, err)
 	defer l.Close()
-	theirs, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	theirs, err := net.DialUnix(network, nil, &net.UnixAddr{Name: name, Net: network})
+	must(t, err)
 	ours, err := l.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pidfd, err := process(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !o.add(ours) {
 		t.Fatal("the offer takes no connection")
 	}
-	if err := o.accept(&Heir{w: wire{ours}, pidfd: pidfd}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.accept(&Heir{w: wire{ours}, pidfd: pidfd}))
 	h := <-o.Heir()
 	defer h.Close()
-	if err := o.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, o.Close())
 	pidfd, err = process(theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := errors.Join((&Predecessor{w: wire{theirs}, pidfd: pidfd}).Serving(), h.Outcome(t.Context(), time.Minute)); err != nil {
 		t.Error(err)
 	}
@@ -181,19 +158,13 @@ func TestOfferCloseSparesHeir(t *testing.T) {
 func TestOfferAfterFailedAccept(t *testing.T) {
 	_, path := offer(t)
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
 	defer unix.Close(s)
 	few := old
 	few.Cur = uint64(s) // none is left above it
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 	var held []int
 	for {
 		fd, err := unix.Dup(s)
@@ -215,9 +186,7 @@ func TestOfferAfterFailedAccept(t *testing.T) {
 	for _, fd := range held {
 		unix.Close(fd)
 	}
-	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)))
 	dialOffer(t, path)
 }
 
@@ -259,15 +228,14 @@ func TestTakeOverRefused(t *testing.T) {
 func TestNotTakeOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "store.sock")
 	l, err := Listen(Options{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- l.Serve(nil) }() // ends with l
+	must(t, err)
+	var served sync.WaitGroup
+	served.Go(func() { l.Serve(nil) }) // ends with l
 	if _, _, err := dialOffer(t, path).TakeOver(t.Context(), ""); !errors.Is(err, ErrRefused) {
 		t.Errorf("got %v", err)
 	}
-	if err := errors.Join(l.Close(), <-ended); err != nil {
+	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+	served.Wait()
 }

@@ -29,9 +29,7 @@ func TestWorking(t *testing.T) {
 			outcome <- err
 		}()
 		p, m, err := c.TakeOver(t.Context(), "v2")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Dev.Close()
 		if !tells {
 			if err := <-outcome; !errors.Is(err, ErrBlocked) {
@@ -42,9 +40,7 @@ func TestWorking(t *testing.T) {
 		}
 		for began := time.Now(); time.Since(began) < 2*silence; {
 			time.Sleep(silence / 20) // reason: the pace of the heir
-			if err := p.Working(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Working())
 		}
 		if err := errors.Join(p.Serving(), <-outcome); err != nil {
 			t.Error(err)

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -17,18 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frame is the bytes of a frame with the given body.
-func frame(body string) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
-}
-
 // raw connects and reads the greeting.
 func raw(t *testing.T, path string) wire {
 	t.Helper()
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, err := net.Dial(network, path)
+	must(t, err)
 	w := wire{c.(*net.UnixConn)}
 	var g Greeting
 	if _, err := w.receive(&g, time.Now().Add(limit)); err != nil || g.Version != version {
@@ -42,9 +34,7 @@ func nulls(t *testing.T, n int) (fds []int) {
 	t.Helper()
 	for range n {
 		fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fds = append(fds, fd)
 	}
 	return fds
@@ -60,30 +50,25 @@ func TestMalformed(t *testing.T) {
 		fds  int
 		want string // in the owner's answer; "" for none
 	}{
-		{"empty frame", frame(""), 0, "malformed message: a frame of 0 bytes"},
-		{"long frame", []byte{0, 1, 0, 1}, 0, "malformed message: a frame of 65537 bytes"},
-		{"longest frame", []byte{255, 255, 255, 255}, 0, "malformed message: a frame of 4294967295 bytes"},
-		{"long frame with descriptors", []byte{255, 255, 255, 255}, 2, "malformed message: a frame"},
-		{"half a head", []byte{0, 0}, 1, "the connection ended in a frame"},
-		{"half a body", frame(`{"version":1}`)[:8], 1, "the connection ended in a frame"},
-		{"no JSON", frame("\x00\xff"), 1, "malformed message: invalid character"},
-		{"two values", frame(`{"version":1} {}`), 1, "malformed message: invalid character"},
-		{"deep", frame(strings.Repeat("[", 20000)), 0, "malformed message: "},
-		{"wrong type", frame(`{"version":"1"}`), 1, "malformed message: json"},
-		{"no version", frame(`{"do":"attach"}`), 1, "different version of the protocol: 1 here, 0 there"},
-		{"later version", frame(`{"version":2,"do":"attach","new":[1]}`), 1, "different version of the protocol: 1 here, 2 there"},
-		{"many features", frame(`{"version":1,"features":["x"` + strings.Repeat(`,"x"`, maxFeatures) + `]}`), 1, "too many features"},
-		{"nothing to do", frame(`{"version":1}`), 1, `"" is no request`},
-		{"unknown", frame(`{"version":1,"do":"` + strings.Repeat("x", 100) + `"}`), 1, `xxx" is no request`},
-		{"detach first", frame(`{"version":1,"do":"detach"}`), 0, `"detach" is no request`},
-		{"status with a descriptor", frame(`{"version":1,"do":"status"}`), 1, `"status" is no request, with 1 descriptors`},
-		{"no request", frame(`{"version":1,"do":"attach","descriptors":["dev"]}`), 1, "nothing to attach"},
-		{"no descriptor", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 0, "0 descriptors, 1 names"},
-		{"one too many", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 2, "2 descriptors, 1 names"},
-		{"twice the same", frame(`{"version":1,"do":"attach","descriptors":["dev","dev"],` + request + `}`), 2, `two descriptors "dev"`},
-		{"another thing", frame(`{"version":1,"do":"attach","descriptors":["dev","tape"],` + request + `}`), 2, `a descriptor "tape"`},
-		{"not the main one", frame(`{"version":1,"do":"attach","descriptors":["spin"],` + request + `}`), 1, `no descriptor "dev"`},
-		{"far too many", frame(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 40, "more than 8 descriptors"},
+		{"long message", make([]byte, maxMessage+1), 0, "malformed message: a message of more than 65536 bytes"},
+		{"long message with descriptors", make([]byte, 2*maxMessage), 2, "malformed message: a message of more than"},
+		{"no JSON", []byte("\x00\xff"), 1, "malformed message: invalid character"},
+		{"two values", []byte(`{"version":1} {}`), 1, "malformed message: invalid character"},
+		{"deep", []byte(strings.Repeat("[", 20000)), 0, "malformed message: "},
+		{"wrong type", []byte(`{"version":"1"}`), 1, "malformed message: json"},
+		{"no version", []byte(`{"do":"attach"}`), 1, "different version of the protocol: 1 here, 0 there"},
+		{"later version", []byte(`{"version":2,"do":"attach","new":[1]}`), 1, "different version of the protocol: 1 here, 2 there"},
+		{"nothing to do", []byte(`{"version":1}`), 1, `"" is no request`},
+		{"unknown", []byte(`{"version":1,"do":"` + strings.Repeat("x", 100) + `"}`), 1, `xxx" is no request`},
+		{"detach first", []byte(`{"version":1,"do":"detach"}`), 0, `"detach" is no request`},
+		{"status with a descriptor", []byte(`{"version":1,"do":"status"}`), 1, `"status" is no request, with 1 descriptors`},
+		{"no request", []byte(`{"version":1,"do":"attach","descriptors":["dev"]}`), 1, "nothing to attach"},
+		{"no descriptor", []byte(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 0, "0 descriptors, 1 names"},
+		{"one too many", []byte(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 2, "2 descriptors, 1 names"},
+		{"twice the same", []byte(`{"version":1,"do":"attach","descriptors":["dev","dev"],` + request + `}`), 2, `two descriptors "dev"`},
+		{"another thing", []byte(`{"version":1,"do":"attach","descriptors":["dev","tape"],` + request + `}`), 2, `a descriptor "tape"`},
+		{"not the main one", []byte(`{"version":1,"do":"attach","descriptors":["spin"],` + request + `}`), 1, `no descriptor "dev"`},
+		{"far too many", []byte(`{"version":1,"do":"attach","descriptors":["dev"],` + request + `}`), 40, "more than 8 descriptors"},
 		{"nothing", nil, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -98,9 +83,7 @@ func TestMalformed(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := w.c.CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, w.c.CloseWrite())
 				var a answer
 				_, err := w.receive(&a, time.Now().Add(limit))
 				if c.want == "" && err == nil || !strings.Contains(a.Error, c.want) {
@@ -116,21 +99,18 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestUnknownFields shows that fields and features of later releases are passed over, and that
-// descriptors may come apart from the first byte.
+// TestUnknownFields shows that fields of other releases are passed over.
 func TestUnknownFields(t *testing.T) {
 	o := &owner{}
 	_, path := serve(t, o, Options{})
 	w := raw(t, path)
 	defer w.c.Close()
-	sent := frame(`{"later":{"x":[1]},"version":1,"features":["later"],"do":"attach","descriptors":["dev"],"attach":{"dir":"/mnt/a","epoch":1,"later":true}}`)
-	for i := range sent {
-		fds := nulls(t, map[bool]int{true: 1, false: 0}[i == 20])
-		if _, _, err := w.c.WriteMsgUnix(sent[i:i+1], unix.UnixRights(fds...), nil); err != nil {
-			t.Fatal(err)
-		}
-		closeAll(fds)
+	sent := []byte(`{"later":{"x":[1]},"version":1,"features":["later"],"do":"attach","descriptors":["dev"],"attach":{"dir":"/mnt/a","epoch":1,"later":true}}`)
+	fds := nulls(t, 1)
+	if _, _, err := w.c.WriteMsgUnix(sent, unix.UnixRights(fds...), nil); err != nil {
+		t.Fatal(err)
 	}
+	closeAll(fds)
 	var a answer
 	if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Attached == nil {
 		t.Errorf("answer %+v, %v", a, err)
@@ -146,13 +126,13 @@ func TestLifeLineEnds(t *testing.T) {
 		{"closes", func(t *testing.T, l *Line) { l.Close() }},
 		{"half", func(t *testing.T, l *Line) { l.w.c.CloseWrite() }},
 		{"rubbish", func(t *testing.T, l *Line) { l.w.c.Write([]byte{255, 255, 255, 255}) }},
-		{"another request", func(t *testing.T, l *Line) { l.w.c.Write(frame(`{"version":1,"do":"attach"}`)) }},
+		{"another request", func(t *testing.T, l *Line) { l.w.c.Write([]byte(`{"version":1,"do":"attach"}`)) }},
 		{"descriptors", func(t *testing.T, l *Line) {
 			fds := nulls(t, 3)
 			defer closeAll(fds)
-			l.w.c.WriteMsgUnix(frame(`{"do":"detach"}`), unix.UnixRights(fds...), nil)
+			l.w.c.WriteMsgUnix([]byte(`{"do":"detach"}`), unix.UnixRights(fds...), nil)
 		}},
-		{"half a frame", func(t *testing.T, l *Line) { l.w.c.Write(frame(`{"do":"detach"}`)[:7]); l.w.c.CloseWrite() }},
+		{"half a message", func(t *testing.T, l *Line) { l.w.c.Write([]byte(`{"do":"detach"}`)[:7]); l.w.c.CloseWrite() }},
 		{"detach", func(t *testing.T, l *Line) {
 			if err := l.Detach(t.Context()); err != nil {
 				t.Error(err)
@@ -221,29 +201,27 @@ func TestStopsWhileAttaching(t *testing.T) {
 	}
 }
 
-// hang connects peers that say nothing, or half of something, or do not read.
+// hang connects peers that say nothing, or what is no message, or do not read.
 func hang(t *testing.T, path string) (hanging []net.Conn) {
 	t.Helper()
 	for i := range 32 {
-		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, err := net.Dial(network, path)
+		must(t, err)
 		hanging = append(hanging, c)
 		switch i % 4 {
 		case 1:
 			c.Write([]byte{0})
 		case 2:
-			c.Write(frame(`{"version":1,"do":"attach"}`)[:9])
+			c.Write([]byte(`{"version":1,"do":"attach"}`)[:9])
 		case 3:
-			c.Write(frame(`{"version":1,"do":"status"}`))
+			c.Write([]byte(`{"version":1,"do":"status"}`))
 		}
 	}
 	return hanging
 }
 
-// TestHangingPeers shows that a process which connects and sends nothing, or half of a frame,
-// or does not read, keeps no other waiting, and is disconnected when its time is up.
+// TestHangingPeers shows that a process which connects and sends nothing, or what is no
+// message, or does not read, keeps no other waiting, and is disconnected when its time is up.
 func TestHangingPeers(t *testing.T) {
 	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
 	_, path := serve(t, o, Options{})
@@ -299,7 +277,7 @@ func silent(t *testing.T, path string, n int) {
 		var c net.Conn
 		poll(t, "connected", func() bool {
 			var err error
-			c, err = net.Dial("unix", path)
+			c, err = net.Dial(network, path)
 			if err != nil && !errors.Is(err, unix.EAGAIN) { // that is a full queue
 				t.Fatal(err)
 			}
@@ -375,10 +353,8 @@ func TestWrongOwner(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "s")
-			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+			must(t, err)
 			defer l.Close()
 			go func() { // ends with the listener
 				conn, err := l.AcceptUnix()
@@ -390,10 +366,10 @@ func TestWrongOwner(t *testing.T) {
 					return
 				}
 				w := wire{conn}
-				w.sendBytes([]byte(c.greeting), maxFrame, time.Now().Add(limit))
+				w.write([]byte(c.greeting), time.Now().Add(limit), nil)
 				if fds, err := w.receive(new(question), time.Now().Add(limit)); err == nil && c.answer != "" {
 					closeAll(fds)
-					w.sendBytes([]byte(c.answer), maxFrame, time.Now().Add(limit))
+					w.write([]byte(c.answer), time.Now().Add(limit), nil)
 				} else {
 					closeAll(fds)
 				}
@@ -418,7 +394,7 @@ func TestRubbish(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	valid := frame(`{"version":1,"features":["x"],"do":"attach","descriptors":["dev","spin"],"attach":{"dir":"/mnt/a","epoch":1,"init":"AAAA"}}`)
+	valid := []byte(`{"version":1,"features":["x"],"do":"attach","descriptors":["dev","spin"],"attach":{"dir":"/mnt/a","epoch":1,"init":"AAAA"}}`)
 	_, path := serve(t, &owner{}, Options{})
 	steady(t, func() {
 		for range 300 {
@@ -455,9 +431,9 @@ func TestMalformedLog(t *testing.T) {
 	const many = 200
 	for i := range many {
 		w := raw(t, path)
-		sent := frame("\x00")
+		sent := []byte("\x00")
 		if i%2 == 0 {
-			sent = frame(`{"version":1,"do":"attach"}`)
+			sent = []byte(`{"version":1,"do":"attach"}`)
 		}
 		if _, err := w.c.Write(sent); err != nil {
 			t.Fatal(err)

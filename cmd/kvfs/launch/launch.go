@@ -1,11 +1,35 @@
+// Package launch decides which environment variables and flags kvfs adds to a command, so that
+// an inference engine keeps its KV blocks below a mount. It explains what it leaves out.
+//
+// It is pure: Make looks at a command line, an environment and a mount, and starts nothing.
+//
+// # The rule
+//
+// It never changes what the command or the environment already sets. An option counts as given in any form that the engine
+// takes: --x v, --x=v, --x_y for --x-y, --x.key v, an abbreviation, repeated, or in a configuration file that the command
+// names. If launch cannot know what a command does, it adds only the KVFS_ variables, and a line gives the reason.
+//
+// # Sources
+//
+// The names of options, variables and keys are from these versions:
+//
+//	vLLM       docs/features/kv_offloading_usage.md of v0.26.0 to v0.32.0,
+//	           vllm/utils/argparse_utils.py of 2026-08
+//	SGLang     python/sglang/launch_server.py and
+//	           srt/mem_cache/hicache_storage.py (HiCacheFile) of 2026-08
+//	LMCache    lmcache/v1/config.py, config_base.py and
+//	           storage_backend/connector of 2026-05; docs.lmcache.ai, fs and mp
+//	llama.cpp  common/arg.cpp, tools/server of 2026-04
 package launch
 
 import (
-	"errors"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,11 +46,8 @@ const (
 	None     Engine = "none" // no engine: KVFS_ variables only
 )
 
-// Engines returns all values of Engine.
-func Engines() []Engine { return []Engine{Auto, VLLM, SGLang, LMCache, LlamaCpp, None} }
-
-// defaultEngineMemory is Input.EngineMemoryBytes where that is zero.
-const defaultEngineMemory = 4 << 30
+// engines are all values of Engine.
+var engines = []Engine{Auto, VLLM, SGLang, LMCache, LlamaCpp, None}
 
 // Mount is the mount that the engine shall use.
 type Mount struct {
@@ -40,15 +61,14 @@ type Mount struct {
 type Input struct {
 	Command []string // program and arguments; at least one word
 	Environ []string // "NAME=value", as os.Environ
-	Engine  Engine   // empty means Auto
+	Engine  Engine
 	Mount   Mount
 
 	// EngineMemoryBytes is the host memory that an engine keeps as the gateway between its
-	// accelerators and the mount, if it must be told. Zero means 4 GiB.
+	// accelerators and the mount, if it must be told.
 	EngineMemoryBytes int64
 
-	// ReadFile reads a configuration file that the command names. If it is nil, nothing is
-	// added to a command with such a file.
+	// ReadFile reads a configuration file that the command names.
 	ReadFile func(name string) ([]byte, error)
 }
 
@@ -106,23 +126,10 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// Make plans how to start a command. It fails if there is no command, the engine is unknown or
-// not that of the command, or the mount is not absolute.
+// Make plans how to start a command. It fails if the engine is unknown, or not that of the command.
 func Make(in Input) (*Plan, error) {
-	if len(in.Command) == 0 || in.Command[0] == "" {
-		return nil, errors.New("no command")
-	}
-	if in.Engine == "" {
-		in.Engine = Auto
-	}
-	if !slices.Contains(Engines(), in.Engine) {
-		return nil, fmt.Errorf("unknown engine %q; one of %s", in.Engine, engineNames())
-	}
-	if !filepath.IsAbs(in.Mount.Dir) {
-		return nil, fmt.Errorf("mount point %q: not absolute", in.Mount.Dir)
-	}
-	if in.EngineMemoryBytes <= 0 {
-		in.EngineMemoryBytes = defaultEngineMemory
+	if !slices.Contains(engines, in.Engine) {
+		return nil, fmt.Errorf("unknown engine %q; one of %s", in.Engine, strings.Trim(strings.ReplaceAll(fmt.Sprint(engines), " ", ", "), "[]"))
 	}
 	b := &builder{in: in, plan: &Plan{Engine: None, Command: slices.Clone(in.Command)}, env: environment(in.Environ)}
 	b.export()
@@ -135,16 +142,6 @@ func Make(in Input) (*Plan, error) {
 	return b.plan, nil
 }
 
-// engineNames lists the values of Engine.
-func engineNames() string {
-	var names []string
-	for _, e := range Engines() {
-		names = append(names, string(e))
-	}
-	return strings.Join(names, ", ")
-}
-
-// builder makes one plan.
 type builder struct {
 	in   Input
 	plan *Plan
@@ -180,7 +177,6 @@ func (b *builder) export() {
 	}
 }
 
-// engine finds the engine and adds what it needs.
 func (b *builder) engine() error {
 	p, opaque := findProgram(b.in.Command)
 	asked := b.in.Engine
@@ -217,7 +213,7 @@ func (b *builder) engine() error {
 		b.llama()
 	}
 	if len(b.plan.Flags) > 0 {
-		b.plan.Command = p.add(b.plan.Flags)
+		b.plan.Command = append(b.plan.Command, b.plan.Flags...)
 	}
 	return nil
 }
@@ -250,12 +246,10 @@ func (b *builder) note(format string, args ...any) {
 	b.plan.Notes = append(b.plan.Notes, fmt.Sprintf(format, args...))
 }
 
-// flag adds a flag with its value, if it has one. The caller has checked that the command takes
-// it; see closed.
+// flag adds a flag with its value, if it has one. The caller has checked that the command takes it; see closed.
 func (b *builder) flag(words ...string) { b.plan.Flags = append(b.plan.Flags, words...) }
 
-// closed reports that the command takes no more options, because it has a -- of its own. It
-// notes that.
+// closed reports that the command takes no more options, because it has a -- of its own. It notes that.
 func (b *builder) closed(what string) bool {
 	if !slices.Contains(b.program.args, "--") {
 		return false
@@ -264,8 +258,7 @@ func (b *builder) closed(what string) bool {
 	return true
 }
 
-// variable sets an environment variable, unless the environment or the command has it, even
-// empty.
+// variable sets an environment variable, unless the environment or the command has it, even empty.
 func (b *builder) variable(name, value, why string) {
 	if b.has(name) {
 		b.skip(name, "the environment has it")
@@ -280,15 +273,13 @@ func (b *builder) has(name string) bool {
 	return set || slices.Contains(b.program.unset, name)
 }
 
-// seed makes the hashes that name blocks the same in every process. Without it
-// LMCache, and vLLM up to v0.25, start their chains of hashes from a random
-// number, so that no block of an earlier process or of another node is found.
+// seed makes the hashes that name blocks the same in every process. Without it LMCache, and vLLM up to v0.25, start their
+// chains of hashes from a random number, so that no block of an earlier process or of another node is found.
 func (b *builder) seed() {
 	b.variable("PYTHONHASHSEED", "0", "equal names for equal blocks in all processes")
 }
 
-// configured reports that a configuration file of the command sets one of the options, or
-// cannot be read. It notes that.
+// configured reports that a configuration file of the command sets one of the options, or cannot be read. It notes that.
 func (b *builder) configured(what string, names ...string) bool {
 	why := b.fileSets(names...)
 	if why != "" {
@@ -304,9 +295,6 @@ func (b *builder) fileSets(names ...string) string {
 		if o.name != "config" || o.value == "" {
 			continue
 		}
-		if b.in.ReadFile == nil {
-			return o.value + " may set it"
-		}
 		text, err := b.in.ReadFile(o.value)
 		if err != nil {
 			return fmt.Sprintf("%s may set it, and cannot be read: %v", o.value, err)
@@ -318,4 +306,313 @@ func (b *builder) fileSets(names ...string) string {
 		}
 	}
 	return ""
+}
+
+// transferConfig is vLLM's --kv-transfer-config for blocks on a file system.
+type transferConfig struct {
+	Connector string         `json:"kv_connector"`
+	Role      string         `json:"kv_role"`
+	OnFailure string         `json:"kv_load_failure_policy,omitempty"`
+	Extra     *transferExtra `json:"kv_connector_extra_config,omitempty"`
+}
+
+type transferExtra struct {
+	Spec        string         `json:"spec_name"`
+	CPUBytes    int64          `json:"cpu_bytes_to_use"` // of all workers together; required
+	Secondaries []transferTier `json:"secondary_tiers"`
+}
+
+type transferTier struct {
+	Type string `json:"type"`
+	Root string `json:"root_dir"`
+}
+
+// recompute makes vLLM compute a block that it cannot load. Its default fails the request.
+// Versions without an fs tier do not know it.
+const recompute = "recompute"
+
+const transferFlag = "--kv-transfer-config"
+
+// vllm makes vLLM keep its blocks in the fs tier of its offloading connector.
+func (b *builder) vllm() {
+	if given := b.given("kv-transfer-config"); len(given) > 0 {
+		b.skip(transferFlag, "the command has it")
+		b.connectors(given)
+		return
+	}
+	for _, name := range []string{"kv-offloading-size", "kv-offloading-backend"} {
+		if len(b.given(name)) > 0 {
+			b.skip(transferFlag, "vLLM makes one of its own from --%s", name)
+			if backend, _ := b.last("kv-offloading-backend"); backend == "lmcache" {
+				b.lmcacheStorage()
+			}
+			return
+		}
+	}
+	if !b.vllmCanOffload() {
+		return
+	}
+	b.flag(transferFlag, toJSON(transferConfig{
+		Connector: "OffloadingConnector", Role: "kv_both", OnFailure: recompute,
+		Extra: &transferExtra{
+			Spec: "TieringOffloadingSpec", CPUBytes: b.in.EngineMemoryBytes,
+			Secondaries: []transferTier{{Type: "fs", Root: b.groupDir(VLLM)}},
+		},
+	}))
+	b.seed()
+	b.model()
+}
+
+// vllmCanOffload reports whether --kv-transfer-config may be added to a command without one. It notes the reason if not.
+func (b *builder) vllmCanOffload() bool {
+	if len(b.given("no-enable-prefix-caching")) > 0 {
+		b.skip(transferFlag, "--no-enable-prefix-caching: there is nothing to offload")
+		return false
+	}
+	return !b.configured(transferFlag, "kv-transfer-config", "kv-offloading-size", "kv-offloading-backend") &&
+		!b.closed(transferFlag)
+}
+
+// connectors sets the variables of connectors that the command has chosen.
+func (b *builder) connectors(given []option) {
+	var text strings.Builder
+	for _, o := range given {
+		text.WriteString(o.value + "\n")
+	}
+	all := text.String()
+	switch {
+	case strings.Contains(all, "LMCacheMPConnector"):
+		b.note("the LMCache server that vLLM connects to has a command line of its own; give it --l2-adapter %s",
+			Quote(toJSON(map[string]string{"type": "fs_native", "base_path": filepath.Join(b.in.Mount.Dir, string(LMCache))})))
+	case strings.Contains(all, "LMCacheConnector"):
+		b.plan.Engine = LMCache
+		for _, key := range lmcacheStorageKeys {
+			if strings.Contains(all, `"lmcache.`+key+`"`) {
+				b.skip(lmcacheURL, "%s sets lmcache.%s", transferFlag, key)
+				return
+			}
+		}
+		b.lmcacheStorage()
+	}
+}
+
+// lmcache makes vLLM or SGLang use LMCache, as requested.
+func (b *builder) lmcache() {
+	if b.program.engine == SGLang {
+		if len(b.given("enable-lmcache")) > 0 {
+			b.skip("--enable-lmcache", "the command has it")
+		} else if !b.configured("--enable-lmcache", "enable-lmcache") && !b.closed("--enable-lmcache") {
+			b.flag("--enable-lmcache")
+		}
+		b.lmcacheStorage()
+		return
+	}
+	if len(b.given("kv-transfer-config"))+len(b.given("kv-offloading-size"))+len(b.given("kv-offloading-backend")) > 0 {
+		b.vllm()
+		return
+	}
+	if b.vllmCanOffload() {
+		b.flag(transferFlag, toJSON(transferConfig{Connector: "LMCacheConnectorV1", Role: "kv_both"}))
+		b.lmcacheStorage()
+	}
+}
+
+// lmcacheURL names the directory of LMCache's file-system connector, as fs://host:port/path; host and port are required and
+// mean nothing. Newer versions prefer remote_storage_plugins, and still take it.
+const lmcacheURL = "LMCACHE_REMOTE_URL"
+
+// lmcacheStorageKeys are the settings with which LMCache stores blocks. As variables they are in capitals, after LMCACHE_.
+var lmcacheStorageKeys = []string{
+	"config_file", "remote_url", "remote_storage_plugins", "storage_plugins", "local_disk", "gds_path", "maru_path", "nixl_backends",
+}
+
+// lmcacheStorage makes LMCache store blocks as files in the mount. It uses the file-system
+// connector, not local_disk. The latter keeps its index in memory: it finds nothing of an
+// earlier process or another node, and fails if a block was evicted.
+func (b *builder) lmcacheStorage() {
+	for _, key := range lmcacheStorageKeys {
+		if name := "LMCACHE_" + strings.ToUpper(key); b.has(name) {
+			b.skip(lmcacheURL, "the environment has %s", name)
+			return
+		}
+	}
+	if strings.ContainsAny(b.in.Mount.Dir, ",?#;%") {
+		b.skip(lmcacheURL, "LMCache has no way to write the mount point in a URL")
+		return
+	}
+	b.variable(lmcacheURL, "fs://localhost:0"+b.groupDir(LMCache), "blocks of LMCache as files")
+	b.seed()
+}
+
+const (
+	sglangCache   = "--enable-hierarchical-cache"
+	sglangBackend = "--hicache-storage-backend"
+	sglangDir     = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
+)
+
+// sglang makes SGLang's HiCache keep its third level in files.
+func (b *builder) sglang() {
+	if len(b.given("enable-lmcache")) > 0 {
+		b.skip(sglangCache, "the command has --enable-lmcache")
+		b.plan.Engine = LMCache
+		b.lmcacheStorage()
+		return
+	}
+	backend, chosen := b.last("hicache-storage-backend")
+	if chosen && backend != "file" {
+		b.skip(sglangBackend, "the command has it, as %s", backend)
+		return
+	}
+	if dir, set := b.env[sglangDir]; set && !within(dir, b.in.Mount.Dir) {
+		b.skip(sglangBackend, "%s is not in the mount", sglangDir)
+		return
+	}
+	if len(b.given("disable-radix-cache")) > 0 {
+		b.skip(sglangCache, "--disable-radix-cache excludes it")
+		return
+	}
+	if mode, _ := b.last("disaggregation-mode"); mode == "decode" {
+		b.skip(sglangCache, "a decode server of SGLang has no radix cache")
+		return
+	}
+	if b.configured(sglangBackend, "hicache-storage-backend", "enable-lmcache", "disable-radix-cache", "disaggregation-mode") ||
+		b.closed(sglangBackend) {
+		return
+	}
+	switch {
+	case len(b.given("enable-hierarchical-cache")) > 0:
+		b.skip(sglangCache, "the command has it")
+	case !b.configured(sglangCache, "enable-hierarchical-cache"):
+		b.flag(sglangCache)
+	}
+	if chosen {
+		b.skip(sglangBackend, "the command has it")
+	} else {
+		b.flag(sglangBackend, "file")
+	}
+	b.variable(sglangDir, b.groupDir(SGLang), "pages of HiCache as files")
+	if _, set := b.last("page-size"); !set {
+		b.note("without --page-size, SGLang may make one file a token; --page-size 64 is usual")
+	}
+}
+
+const slotFlag = "--slot-save-path"
+
+// llama makes llama-server save slots in the mount. There is no variable for it.
+func (b *builder) llama() {
+	if len(b.given("slot-save-path")) > 0 {
+		b.skip(slotFlag, "the command has it")
+		return
+	}
+	if len(b.given("models-preset")) > 0 || b.has("LLAMA_ARG_MODELS_PRESET") {
+		b.skip(slotFlag, "it would override the paths in the presets of models")
+		return
+	}
+	if b.closed(slotFlag) {
+		return
+	}
+	b.flag(slotFlag, b.groupDir(LlamaCpp))
+}
+
+func within(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// toJSON encodes a value that always has a JSON form. It does not escape for HTML.
+func toJSON(v any) string {
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic("launch: " + err.Error()) // structs of strings and numbers
+	}
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+// Model is what a command of vLLM says of its model. A value that is not a number is -1.
+type Model struct {
+	Path        string // a directory, or the name of a model elsewhere
+	Name        string // that clients ask for; never empty
+	BlockTokens int    // 0: as vLLM has them
+	TP, PP      int    // ranks, 1 unless the command says it
+	KVDtype     string // empty: vLLM chooses
+	StateDtype  string // likewise
+}
+
+// groupOptions are the options that change the groups of layers from those of the model's config.json, or may change them.
+var groupOptions = []string{
+	"disable-hybrid-kv-cache-manager", "disable-sliding-window", "hf-overrides", "speculative-config", "mamba-cache-mode", "mamba-block-size",
+}
+
+// modelOptions are the options that Model is made of.
+var modelOptions = []string{
+	"model", "served-model-name", "block-size", "tensor-parallel-size", "pipeline-parallel-size", "kv-cache-dtype", "dtype",
+	"mamba-ssm-cache-dtype", "mamba-cache-dtype",
+}
+
+// model finds the model of the files, or the reason why it is unknown. The files are those of
+// the added configuration: one block each.
+func (b *builder) model() {
+	for _, name := range groupOptions {
+		if len(b.given(name)) > 0 {
+			b.plan.NoModel = "the command has --" + name
+			return
+		}
+	}
+	if b.plan.NoModel = b.fileSets(slices.Concat(groupOptions, modelOptions)...); b.plan.NoModel != "" {
+		return
+	}
+	m := &Model{
+		Path: b.said("model"), Name: b.said("served-model-name"), BlockTokens: number(b.said("block-size"), 0),
+		TP: number(b.said("tensor-parallel-size", "-tp"), 1), PP: number(b.said("pipeline-parallel-size", "-pp"), 1),
+		KVDtype:    cmp.Or(chosen(b.said("kv-cache-dtype")), chosen(b.said("dtype"))),
+		StateDtype: cmp.Or(chosen(b.said("mamba-ssm-cache-dtype")), chosen(b.said("mamba-cache-dtype"))),
+	}
+	if args := b.program.args; m.Path == "" && len(args) > 1 && !strings.HasPrefix(args[0], "-") && !strings.HasPrefix(args[1], "-") {
+		m.Path = args[1] // vllm serve MODEL
+	}
+	if m.Path == "" {
+		b.plan.NoModel = "the command does not name the model, after vllm serve or as --model"
+		return
+	}
+	m.Name = cmp.Or(m.Name, m.Path)
+	b.plan.Model = m
+}
+
+// chosen returns the requested type, or "" if vLLM chooses.
+func chosen(dtype string) string {
+	if dtype == "auto" {
+		return ""
+	}
+	return dtype
+}
+
+// number returns the number in an option, or otherwise if the option is empty.
+func number(text string, otherwise int) int {
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// said returns the value of an option that counts, by its name or its short forms, or "". It
+// does not check which of two forms comes last.
+func (b *builder) said(name string, short ...string) string {
+	value, _ := b.last(name)
+	for i, arg := range b.program.args {
+		word, rest, inline := strings.Cut(arg, "=")
+		switch {
+		case !slices.Contains(short, word):
+		case inline:
+			value = rest
+		case i+1 < len(b.program.args):
+			value = b.program.args[i+1]
+		}
+	}
+	return value
 }

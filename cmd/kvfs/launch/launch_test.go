@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -53,7 +54,7 @@ type row struct {
 
 func (c row) input() Input {
 	return Input{
-		Command: strings.Fields(c.command), Environ: c.env, Engine: c.engine, Mount: Mount{Dir: testMount}, EngineMemoryBytes: 1 << 30, ReadFile: files,
+		Command: strings.Fields(c.command), Environ: c.env, Engine: cmp.Or(c.engine, Auto), Mount: Mount{Dir: testMount}, EngineMemoryBytes: 1 << 30, ReadFile: files,
 	}
 }
 
@@ -223,62 +224,16 @@ func TestWrappers(t *testing.T) {
 		{command: "env PYTHONHASHSEED=5 vllm serve m", want: VLLM, flags: vllmFlags, skipped: "PYTHONHASHSEED: the environment has it"},
 		{command: "env -u PYTHONHASHSEED vllm serve m", want: VLLM, flags: vllmFlags, skipped: "PYTHONHASHSEED: the environment has it"},
 
-		opaque("env -i llama-server", "env -i is not looked through"), opaque("env A=b", "has no program"),
-		opaque("nice --frobnicate llama-server", "is not looked through"), opaque("timeout 5", "has no program"),
+		opaque("env -i llama-server", "env -i is not looked through"), opaque("env A=b", "env is none that kvfs knows"),
+		llama("nice --frobnicate llama-server"), llama("timeout -s KILL 5 llama-server"), opaque("timeout 5", "timeout is none that kvfs knows"),
 		opaque("sudo llama-server", "sudo changes the user"), opaque("docker run x llama-server", "container"), opaque("nice sudo vllm serve m", "sudo"),
-		opaque("torchrun --frobnicate x.py", "is not looked through"), opaque("torchrun train.py", "train.py is none"),
+		opaque("torchrun --frobnicate x.py", "x.py is none"), opaque("torchrun train.py", "train.py is none"),
 		opaque("bash start.sh", "bash is none that kvfs knows"), opaque("./start.sh", "start.sh is none"), opaque("python3 serve.py", "serve.py is none"),
 		opaque("python3 -c 1", "python is none"), opaque("python3", "python is none"), opaque("python3 -m http.server", "http.server is none"),
-		opaque(strings.Repeat("nice ", 20)+"llama-server", "too many wrappers"),
-		opaque("bash --login -c llama-server", "bash --login is not looked through"), opaque("bash -c", "not looked through"),
+		opaque("sh -c llama-server", "what sh -c runs is not looked at"), opaque("env A=b /bin/bash -lc llama-server", "what bash -c runs"),
 		opaque("bash", "bash is none that kvfs knows"),
 	} {
 		check(t, c)
-	}
-}
-
-// TestShell shows that one plain command of a shell gets its flags in the text,
-// quoted, and that others are left alone.
-func TestShell(t *testing.T) {
-	for script, want := range map[string]string{
-		"llama-server -m x":                 "llama-server -m x --slot-save-path /mnt/kv/llama.cpp",
-		"exec llama-server -m 'a b'  ":      "exec llama-server -m 'a b' --slot-save-path /mnt/kv/llama.cpp",
-		`A=1 exec nice -n 3 "llama-server"`: `A=1 exec nice -n 3 "llama-server" --slot-save-path /mnt/kv/llama.cpp`,
-		"llama-server; true":                "",
-		"llama-server | tee log":            "",
-		"llama-server $ARGS":                "",
-		"llama-server \"$ARGS\"":            "",
-		"llama-server 'x":                   "",
-		"cd /x && llama-server":             "",
-		"llama-server\nx":                   "",
-		"llama-server &":                    "",
-		"llama-server > log":                "",
-		"llama-server # x":                  "",
-		"exec -a x llama-server":            "",
-		"sh -c llama-server":                "",
-		"A=1":                               "",
-		"":                                  "",
-	} {
-		for _, shell := range [][]string{{"sh", "-c"}, {"env", "X=y", "/bin/bash", "-lc"}, {"bash", "-e", "-c"}} {
-			command := append(slices.Clone(shell), script, "name")
-			p, err := Make(Input{Command: command, Mount: Mount{Dir: testMount}})
-			if err != nil {
-				t.Fatalf("%q: %v", command, err)
-			}
-			expect := slices.Clone(command)
-			if want != "" {
-				expect[len(expect)-2] = want
-			} else if len(p.Skipped) != 1 {
-				t.Errorf("%q: skipped %v, want one reason", command, p.Skipped)
-			}
-			if !slices.Equal(p.Command, expect) {
-				t.Errorf("got %q, want %q", p.Command, expect)
-			}
-		}
-	}
-	p, err := Make(Input{Command: []string{"sh", "-c", "vllm serve m"}, Mount: Mount{Dir: testMount}, EngineMemoryBytes: 1 << 30})
-	if want := "vllm serve m --kv-transfer-config '" + vllmJSON + "'"; err != nil || p.Command[2] != want {
-		t.Errorf("got %q, %v, want %q", p.Command, err, want)
 	}
 }
 
@@ -301,7 +256,7 @@ func TestAsked(t *testing.T) {
 func TestExport(t *testing.T) {
 	p, err := Make(Input{
 		Command: []string{"llama-server"}, Environ: []string{"KVFS_MOUNT=/old", "PATH=/bin", "KVFS_MOUNT=/older"},
-		Mount: Mount{Dir: testMount, Socket: "/run/kvfs/0/sock", NodeName: "gpu-7"},
+		Engine: Auto, Mount: Mount{Dir: testMount, Socket: "/run/kvfs/0/sock", NodeName: "gpu-7"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -325,9 +280,7 @@ func TestExport(t *testing.T) {
 // TestErrors shows the inputs that make no sense.
 func TestErrors(t *testing.T) {
 	for want, in := range map[string]Input{
-		"no command":                          {Mount: Mount{Dir: testMount}},
 		`unknown engine "tgi"`:                {Command: []string{"x"}, Engine: "tgi", Mount: Mount{Dir: testMount}},
-		"not absolute":                        {Command: []string{"x"}, Mount: Mount{Dir: "kv"}},
 		"the command is vllm, not sglang":     {Command: []string{"vllm", "serve"}, Engine: SGLang, Mount: Mount{Dir: testMount}},
 		"the command is llama.cpp, not lmcac": {Command: []string{"llama-server"}, Engine: LMCache, Mount: Mount{Dir: testMount}},
 	} {
@@ -337,19 +290,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestUnreadable shows that nothing is added to a command whose configuration
-// nobody can read.
-func TestUnreadable(t *testing.T) {
-	in := row{command: "vllm serve m --config empty.yaml"}.input()
-	in.ReadFile = nil
-	if p, err := Make(in); err != nil || len(p.Flags) != 0 || len(p.Skipped) != 1 {
-		t.Errorf("got %+v, %v", p, err)
-	}
-}
-
-// TestDefaultMemory shows that what is added is JSON, with the default memory.
-func TestDefaultMemory(t *testing.T) {
-	p, err := Make(Input{Command: []string{"vllm", "serve", "m"}, Mount: Mount{Dir: "/mnt/<k v>\"&"}})
+// TestJSON shows that what is added is JSON, whatever the name of the mount.
+func TestJSON(t *testing.T) {
+	p, err := Make(Input{Command: []string{"vllm", "serve", "m"}, Engine: Auto, Mount: Mount{Dir: "/mnt/<k v>\"&"}, EngineMemoryBytes: 4 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,24 +23,3 @@ func TestQuote(t *testing.T) {
 		t.Errorf("a program whose name looks like an assignment: %s", got)
 	}
 }
-
-// FuzzSplitScript shows that what counts as plain words is what a shell makes of
-// the text: quoted again, it splits the same.
-func FuzzSplitScript(f *testing.F) {
-	for _, seed := range []string{"a b", "a 'b c' \"d e\"f", "''", "a'b", "a\\ b", "$x", "  x  ", "a''b"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		words, simple := splitScript(text)
-		if !simple {
-			return
-		}
-		again, simple := splitScript(Quote(words...))
-		if hasQuote := strings.Contains(text, `"`) && strings.Contains(text, "'"); !simple && hasQuote {
-			return // a word with a single quote in it is written with a backslash
-		}
-		if !simple || !slices.Equal(again, words) {
-			t.Errorf("%q: got %q, and then %q, %v", text, words, again, simple)
-		}
-	})
-}

@@ -23,6 +23,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/memory"
 	"github.com/kvfs/kvfs/tiers/publish"
 	"github.com/kvfs/kvfs/tiers/reuse"
 )
@@ -31,7 +33,7 @@ var update = flag.Bool("update", false, "write the metrics of docs/metrics.md an
 
 // full returns a snapshot of which every metric has a value.
 func full() *Snapshot {
-	ssd := tiers.SecondaryStats{Name: "disk", Promoted: 7, PromoteCorrupt: 2}
+	ssd := lane.Stats{Name: "disk", Promoted: 7, PromoteCorrupt: 2}
 	ssd.State = "degraded"
 	ssd.Detail = &disk.Detail{BudgetBytes: 100, WrittenTodayBytes: 130, Devices: []disk.DeviceDetail{
 		{Dir: "/mnt/a", State: "online", Engine: "pread", DirectIO: true}, {Dir: "/mnt/b", State: "offline", Engine: "io_uring", DirectIO: true},
@@ -42,10 +44,10 @@ func full() *Snapshot {
 	used.Idle.Observe(30 * 24 * time.Hour)
 	s := &Snapshot{
 		Time: time.Unix(1700000000, 500e6), Version: "v1", Unready: []string{"x"},
-		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []tiers.SecondaryStats{ssd, {Name: "peer"}}, Reuse: used}, Loading: map[string]int{"disk": 3},
+		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []lane.Stats{ssd, {Name: "peer"}}, Reuse: used}, Loading: map[string]int{"disk": 3},
 		Evictions: map[event.Eviction]uint64{{Tier: "memory", Rule: fate.ReasonQuota}: 4},
 		Mounts:    []status.Mount{{State: "serving", ReadPath: "passthrough", BackingFiles: 2}, {State: "attaching"}}, Requests: &device.Latencies{},
-		Quotas: []tiers.QuotaStats{{Quota: tiers.Quota{Kind: tiers.QuotaUser, Name: "7", Bytes: 9}, UsedBytes: 8}},
+		Quotas: []memory.QuotaStats{{Quota: memory.Quota{Kind: memory.QuotaUser, Name: "7", Bytes: 9}, UsedBytes: 8}},
 		Events: 11, ZMQ: &publish.Stats{Dropped: 5},
 		Cluster: &Cluster{RDMA: &rails.State{}, Members: []cluster.Member{
 			{Self: true, State: "alive"}, {State: "alive", Breaker: "open", Feed: "snapshot"}, {State: "alive", Breaker: "closed", Feed: "following", PathReason: "no rail"},
@@ -53,7 +55,7 @@ func full() *Snapshot {
 		}},
 	}
 	for i := range 30 {
-		s.Groups = append(s.Groups, tiers.GroupStats{Name: block.GroupID(fmt.Sprintf("g%d\xff\n\"", i)), UsedBytes: int64(i), QuotaBytes: 1})
+		s.Groups = append(s.Groups, memory.GroupStats{Name: block.GroupID(fmt.Sprintf("g%d\xff\n\"", i)), UsedBytes: int64(i), QuotaBytes: 1})
 	}
 	s.Requests.Observe(device.OpOpen, time.Microsecond)
 	s.Requests.Observe(device.OpOpen, time.Hour)
@@ -117,7 +119,7 @@ func TestValues(t *testing.T) {
 // TestOtherGroup shows that a group of the name of the sum does not make two metrics of one name.
 func TestOtherGroup(t *testing.T) {
 	s := full()
-	s.Groups = append(s.Groups, tiers.GroupStats{Name: others, UsedBytes: 1000})
+	s.Groups = append(s.Groups, memory.GroupStats{Name: others, UsedBytes: 1000})
 	if want := "\nkvfs_group_used_bytes{group=\"other\"} 1045\n"; !strings.Contains(text(t, s), want) {
 		t.Errorf("no line %s", want)
 	}

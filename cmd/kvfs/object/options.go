@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -156,7 +155,6 @@ type counted struct{ *bucket.Bucket }
 // Stats implements object.Bucket.
 func (c counted) Stats() any { return c.Bucket.Stats() }
 
-// place returns the bucket and the prefix of URL.
 func (o *Options) place() (name, prefix string, err error) {
 	u, err := url.Parse(o.URL)
 	if err == nil && u.User != nil {
@@ -165,39 +163,10 @@ func (o *Options) place() (name, prefix string, err error) {
 	if err != nil || u.Scheme != "s3" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return "", "", fmt.Errorf("url %q: want s3://BUCKET or s3://BUCKET/PREFIX", o.URL)
 	}
-	if why := misnamed(u.Host); why != "" {
-		return "", "", fmt.Errorf("url %q: S3 has no bucket %q: %s", o.URL, u.Host, why)
+	if err := bucket.CheckName(u.Host); err != nil {
+		return "", "", fmt.Errorf("url %q: S3 has no bucket %q: %w", o.URL, u.Host, err)
 	}
 	return u.Host, strings.Trim(u.Path, "/"), nil
-}
-
-// misnamed returns why a bucket cannot have a name, "" if it can. Source: the rules for general purpose buckets in the S3 User Guide.
-func misnamed(name string) string {
-	const letters, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
-	_, ip := netip.ParseAddr(name)
-	switch {
-	case len(name) < 3 || len(name) > 63:
-		return fmt.Sprintf("it has %d characters, want 3 to 63", len(name))
-	case strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(letters+digits+".-", r) }):
-		return "want only lower-case letters, digits, dots and hyphens"
-	case strings.Trim(name, ".-") != name:
-		return "want a letter or a digit first and last"
-	case strings.Contains(name, ".."):
-		return "two dots follow each other"
-	case ip == nil:
-		return "it has the form of an IP address"
-	}
-	for _, prefix := range []string{"xn--", "sthree-", "amzn-s3-demo-"} {
-		if strings.HasPrefix(name, prefix) {
-			return "names that begin with " + prefix + " are reserved"
-		}
-	}
-	for _, suffix := range []string{"-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"} {
-		if strings.HasSuffix(name, suffix) {
-			return "names that end with " + suffix + " are reserved"
-		}
-	}
-	return ""
 }
 
 // writer returns a number for this process. The upper half is the same for all processes of the machine.

@@ -22,9 +22,10 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/kvfs/kvfs/fs/query"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // farewell bounds the wait of Close for the collector.
@@ -54,7 +55,10 @@ func Open(ctx context.Context, o Options) (*Exporter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("otlp: %w", err)
 	}
-	otel.SetErrorHandler(&failures{log: o.Log.Named("otlp")})
+	log := o.Log.Named("otlp").WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, quiet, 1, 0) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("the collector does not take spans; they are dropped", zap.Error(err))
+	}))
 	about := resource.NewSchemaless(
 		attribute.String("service.name", "kvfs"), attribute.String("service.version", o.Version), attribute.String("service.instance.id", o.Node),
 	)
@@ -68,7 +72,7 @@ func (e *Exporter) Query(r query.Traced) {
 }
 
 // Load takes a load job that has ended.
-func (e *Exporter) Load(b *tiers.Batch) {
+func (e *Exporter) Load(b *lane.Batch) {
 	if e == nil || !query.IsTraceparent(b.Request) {
 		return
 	}

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvfs/kvfs/fs/query"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 const (
@@ -76,11 +76,11 @@ func TestSpans(t *testing.T) {
 	at := time.Unix(1800000000, 0)
 	for _, name := range []string{parent, strings.TrimSuffix(parent, "1") + "0", "00-" + strings.Repeat("z", 52)} {
 		e.Query(query.Traced{Context: name, Operation: "exists", Blocks: 3, Start: at, End: at.Add(5 * time.Millisecond)})
-		e.Load(&tiers.Batch{Tier: "disk", Request: name, Keys: 4, Success: 3, Bytes: 300, Took: time.Second})
+		e.Load(&lane.Batch{Tier: "disk", Request: name, Keys: 4, Success: 3, Bytes: 300, Took: time.Second})
 	}
 	e.Query(query.Traced{Context: parent, Operation: "longest_hit", Start: at, End: at, Err: errors.New("/spec: is missing")})
-	e.Load(&tiers.Batch{Tier: "disk", Request: "req-1", Keys: 4})
-	e.Load(&tiers.Batch{Tier: "disk", Keys: 4})
+	e.Load(&lane.Batch{Tier: "disk", Request: "req-1", Keys: 4})
+	e.Load(&lane.Batch{Tier: "disk", Keys: 4})
 	e.Close()
 	below := " " + traceID + "/b7ad6b7169203331 "
 	want := []string{
@@ -116,6 +116,6 @@ func TestSilentCollector(t *testing.T) {
 func TestOff(t *testing.T) {
 	var e *Exporter
 	e.Query(query.Traced{Context: parent})
-	e.Load(&tiers.Batch{Request: parent})
+	e.Load(&lane.Batch{Request: parent})
 	e.Close()
 }

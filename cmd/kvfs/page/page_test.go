@@ -225,7 +225,7 @@ func TestSettings(t *testing.T) {
 	for _, want := range []setting{
 		{"mode", "embedded", "default"},
 		{"memory.size", "1GiB", "config-json 1:21"},
-		{"disk.dirs.path", `"/a b"`, "config-json 1:105"},
+		{"disk.dirs[0].path", `"/a b"`, "config-json 1:105"},
 		{"disk.slab_size", "256MiB", "default"},
 		{"log.level", "warn", "env KVFS_LOG_LEVEL"},
 	} {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
@@ -34,7 +33,6 @@ type Source struct {
 	recent []removal // newest last
 }
 
-// numbers are what the page shows.
 type numbers struct {
 	Time      time.Time       `json:"time"`
 	Node      string          `json:"node"`
@@ -111,7 +109,6 @@ func estimateOf(e *reuse.Estimate) *estimate {
 	return known
 }
 
-// follow reads the evictions since the last call.
 func (s *Source) follow(log *event.Log) {
 	end := log.Next()
 	s.next = max(s.next, 1)
@@ -131,35 +128,15 @@ func (s *Source) follow(log *event.Log) {
 	}
 }
 
-// setting is one value of the configuration.
 type setting struct {
 	Path   string `json:"path"`
 	Value  string `json:"value"`
 	Origin string `json:"origin"`
 }
 
-// settings reads what config.PrintPublic writes: YAML by lines, each value with its origin in a comment.
 func settings(c *config.Config) (list []setting) {
-	var b strings.Builder
-	if err := config.PrintPublic(&b, c); err != nil {
-		return nil // impossible: to memory
-	}
-	var sections []string
-	for line := range strings.Lines(b.String()) {
-		bare := strings.TrimLeft(line, " -")
-		depth := (len(line) - len(bare)) / 2
-		sections = append(sections, make([]string, max(0, depth-len(sections)))...)[:depth]
-		body, origin := strings.TrimSuffix(bare, "\n"), ""
-		if i := strings.LastIndex(body, "  # "); i >= 0 && !strings.HasSuffix(body, ":") { // a name may have anything in it
-			body, origin = strings.TrimRight(body[:i], " "), body[i+len("  # "):]
-		}
-		key, value, ok := strings.Cut(body, ": ")
-		if !ok || origin == "" {
-			sections = append(sections, strings.TrimSuffix(body, ":"))
-			continue
-		}
-		path := strings.Join(slices.DeleteFunc(append(slices.Clone(sections), key), func(s string) bool { return s == "" }), ".")
-		list = append(list, setting{show.Lines(path), show.Lines(value), show.Lines(origin)})
+	for _, v := range config.Public(c) {
+		list = append(list, setting{show.Lines(v.Path), show.Lines(v.Text), show.Lines(v.Origin)})
 	}
 	return list
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // TestAdvisable shows that there is no advice before a day, or a turnover of the memory with returns.
@@ -21,7 +22,7 @@ func TestAdvisable(t *testing.T) {
 		{time.Hour, 100, true, true},
 		{24 * time.Hour, 0, false, true},
 	} {
-		st := &tiers.Stats{CapacityBytes: 100, Counters: tiers.Counters{EvictedBytes: c.evicted}}
+		st := &tiers.Stats{CapacityBytes: 100, Counters: state.Counters{EvictedBytes: c.evicted}}
 		if c.returned {
 			st.Reuse.Back.Observe(time.Second)
 		}

@@ -15,7 +15,10 @@ func TestParseErrors(t *testing.T) {
 		want   []string
 	}{
 		{"llama-3.1-8b", map[string]any{"model_type": nil}, []string{"model_type: is missing"}},
-		{"llama-3.1-8b", map[string]any{"model_type": "deepseek_v4"}, []string{`model_type: "deepseek_v4" is not known, and what its layers keep is not guessed; known are deepseek_v2`}},
+		{"llama-3.1-8b", map[string]any{"model_type": "new"}, []string{"head_dim: is missing, and model_type new needs it"}},
+		{"llama-3.1-8b", map[string]any{"model_type": "new", "head_dim": 128, "sliding_window": 4096}, []string{"sliding_window: is given, and neither layer_types nor"}},
+		{"deepseek-v3", map[string]any{"model_type": "new", "linear_attn_config": map[string]any{}}, []string{"linear_attn_config: this kind of linear attention is not supported"}},
+		{"falcon-h1-7b", map[string]any{"model_type": "new", "head_dim": 128, "layer_types": []string{"mamba"}}, []string{"layer_types: attention in some of the layers is not supported"}},
 		{"llama-3.1-8b", map[string]any{"model_type": 3}, []string{"model_type: got 3, want a string"}},
 		{"llama-3.1-8b", map[string]any{"num_hidden_layers": nil}, []string{"num_hidden_layers: is missing, and model_type llama needs it"}},
 		{"llama-3.1-8b", map[string]any{"num_hidden_layers": "32"}, []string{`num_hidden_layers: got "32", want a whole number from 1 to 1024`}},
@@ -69,7 +72,7 @@ func TestParseErrors(t *testing.T) {
 		"": "byte 0", "{": "byte 1", "[]": "not a JSON object", "null": "not a JSON object",
 		`{"text_config": 1}`:              "text_config: got 1, want an object",
 		`{"text_config": {"x": 1}}`:       "text_config.model_type: is missing",
-		`{"model_type": "t5", "x": NaN}`:  `"t5" is not known`,
+		`{"model_type": "t5", "x": NaN}`:  "num_hidden_layers: is missing",
 		`{"is_encoder_decoder": true}`:    "cross attention is not supported",
 		`{"model_type": "llama", "x": -}`: "byte 31",
 	} {
@@ -93,6 +96,8 @@ func TestParseForms(t *testing.T) {
 		{"llama-3.1-8b", map[string]any{"num_key_value_heads": nil}, 4 * 131072, 4 * 131072, "num_key_value_heads is not there: 32"},
 		{"llama-3.1-8b", map[string]any{"num_key_value_heads": 1}, 131072 / 8, 131072 / 8, ""},
 		{"llama-3.1-8b", map[string]any{"cross_attention_layers": []int{}, "num_nextn_predict_layers": 2}, 131072, 131072, "2 draft layers"},
+		{"llama-3.1-8b", map[string]any{"model_type": "new", "head_dim": 128}, 131072, 131072, "model_type new is read by its fields alone"},
+		{"gpt-oss-20b", map[string]any{"model_type": "new", "dtype": "bfloat16"}, 49152, 24576, "model_type new is read by its fields alone"},
 		{"qwen2.5-72b", map[string]any{"use_sliding_window": true, "max_window_layers": 60}, 327680, 60 * 4096, ""},
 		{"qwen3-8b", map[string]any{"use_sliding_window": true, "max_window_layers": 0}, 147456, 147456, ""},
 		{"gemma-3-27b", map[string]any{"sliding_window_pattern": 2}, 507904, 31 * 8192, ""},

@@ -74,7 +74,6 @@ func (m *Machine) Look(r *Report) {
 	r.see(m, inventory)
 }
 
-// see adds the cards and GPUs of the machine.
 func (r *Report) see(m *Machine, inventory *nic.Inventory) {
 	limit, all := m.memlock()
 	if r.Memlock = limit; all {
@@ -85,7 +84,6 @@ func (r *Report) see(m *Machine, inventory *nic.Inventory) {
 	}
 }
 
-// examine plans, and reads over each card of the plan.
 func (m *Machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logger) *Report {
 	r := &Report{Transport: cfg.Peer.Transport}
 	found, err := m.findRails(cfg)
@@ -119,7 +117,6 @@ func (m *Machine) examine(ctx context.Context, cfg *config.Config, log *zap.Logg
 	return r
 }
 
-// describeLibrary returns the version and file of libfabric.
 func (m *Machine) describeLibrary() string {
 	l, err := m.library()
 	if err != nil {
@@ -128,7 +125,6 @@ func (m *Machine) describeLibrary() string {
 	return fmt.Sprintf("libfabric %s (%s)", l.Version, l.Path)
 }
 
-// tryRails reads over each card alone.
 func (r *Report) tryRails(ctx context.Context, m *Machine, o fabric.Options) {
 	devices := o.Devices
 	if len(devices) == 0 {
@@ -210,8 +206,7 @@ func memoryFile(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// readTrial reads a region twice, the first time to connect. It returns the time of the second
-// read.
+// readTrial reads a region twice, the first time to connect. It returns the time of the second read.
 func readTrial(ctx context.Context, reader rdma.Transport, addr string, remote rdma.RemoteRegion, want uint64) (seconds float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
@@ -275,7 +270,6 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// printInventory writes the cards and the GPUs.
 func (r *Report) printInventory(w io.Writer) {
 	if len(r.Devices) > 0 {
 		fmt.Fprintf(w, "\nDEVICE\tPORT\tDRIVER\tSTATE\tLINK\tRATE\tPCI\tNUMA\tNETDEV\tGID\n")

@@ -10,18 +10,26 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"os"
+	"runtime"
+	"runtime/metrics"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
+	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/rdma/tcp"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/publish"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // Schema numbers the form of the document. A document without a number is from a kvfs before this form.
@@ -38,17 +46,17 @@ type Document struct {
 	Tiers         []Tier          `json:"tiers"`
 	Groups        []Group         `json:"groups"`
 	Quotas        []control.Quota `json:"quotas"` // of groups, users and control groups
-	Counters      tiers.Counters  `json:"counters"`
-	Reads         tiers.Summary   `json:"reads"` // by the tier in which readers found blocks
+	Counters      state.Counters  `json:"counters"`
+	Reads         state.Summary   `json:"reads"` // by the tier in which readers found blocks
 
 	// VersionsAhead is by how much the numbers of versions are ahead of the clock. VersionsFrom is the node whose version has
 	// brought that, empty if it was one of this node. Both are absent below ClockLimit.
 	VersionsAhead float64 `json:"versions_ahead_seconds,omitempty" help:"by how much the numbers of versions are ahead of the clock, from 1 s on: a [clock](cluster.md#clocks) is wrong, or was"`
 	VersionsFrom  string  `json:"versions_ahead_from,omitempty" help:"the node whose version has brought that, as far as it is known; absent: this node"`
 
-	Secondaries []tiers.SecondaryStats `json:"secondaries"`       // the tiers below memory
-	Cluster     *Cluster               `json:"cluster,omitempty"` // absent without bind
-	Events      *Events                `json:"events,omitempty"`
+	Secondaries []lane.Stats `json:"secondaries"`       // the tiers below memory
+	Cluster     *Cluster     `json:"cluster,omitempty"` // absent without bind
+	Events      *Events      `json:"events,omitempty"`
 
 	Memory  MemoryDir `json:"memory"`
 	Process Process   `json:"process"`
@@ -176,7 +184,7 @@ type Cluster struct {
 
 // LocalReadRatio is the share of the blocks read that no peer had to send. A block from a peer
 // counts as remote at its fetch, and as local at every further read.
-func LocalReadRatio(s *tiers.Summary) float64 {
+func LocalReadRatio(s *state.Summary) float64 {
 	local, far := s.MemoryKeys+s.DiskKeys, s.PeerKeys
 	if local+far == 0 {
 		return 1
@@ -217,3 +225,72 @@ const ClockLimit = time.Second
 
 // PathRDMA is Member.Path of a peer whose memory is read by RDMA.
 const PathRDMA = "rdma"
+
+// fullShown is how long the status reports that memory was full of open files.
+const fullShown = 10 * time.Minute
+
+// Source is what a status document is collected from.
+type Source struct {
+	Version string // of the program
+	Started time.Time
+	Config  *config.Config // in effect
+	Memory  *mem.Store
+	Engine  *tiers.Engine
+}
+
+// Collect makes the document of a daemon, without mounts, cluster and events.
+func (s *Source) Collect() *Document {
+	st := s.Engine.Stats()
+	ms := s.Memory.Status()
+	doc := &Document{
+		Schema: Schema, Version: s.Version, PID: os.Getpid(), UptimeSeconds: time.Since(s.Started).Seconds(),
+		Tiers: []Tier{{
+			Name: "memory", Type: "memory", State: "online", CapacityBytes: st.CapacityBytes, UsedBytes: st.UsedBytes,
+			PinnedBytes: st.PinnedBytes, Blocks: st.Blocks, Policy: s.Config.Memory.Policy,
+		}},
+		Counters: st.Counters, Reads: st.Summary, Secondaries: st.Secondaries,
+		Memory: MemoryDir{Dir: ms.Dir, Adoptable: ms.Adoptable, Discarded: ms.Discarded},
+		Process: Process{
+			HeapBytes: Sample("/gc/heap/live:bytes"), IndexBytes: st.IndexBytes, Goroutines: runtime.NumGoroutine(),
+			Names: st.Names, Writing: st.Writing,
+		},
+	}
+	if st.VersionsAhead >= ClockLimit {
+		doc.VersionsAhead, doc.VersionsFrom = st.VersionsAhead.Seconds(), st.VersionsFrom
+	}
+	if ago := time.Since(st.FullAt); !st.FullAt.IsZero() && ago < fullShown {
+		doc.Tiers[0].Reason = fmt.Sprintf("full of %s %v ago", st.FullOf, ago.Round(time.Second))
+	}
+	for _, t := range st.Secondaries {
+		kind, policy := s.Config.TypeOf(t.Name), ""
+		if kind == config.TierDisk {
+			policy = s.Config.Disk.Policy
+		}
+		doc.Tiers = append(doc.Tiers, Tier{
+			Name: t.Name, Type: kind, State: t.State, Reason: t.Reason, CapacityBytes: t.CapacityBytes,
+			UsedBytes: t.UsedBytes, PinnedBytes: t.PinnedBytes, Blocks: t.Blocks, Policy: policy,
+		})
+	}
+	for _, g := range s.Engine.Accounts().Groups() {
+		doc.Groups = append(doc.Groups, Group{show.Text(string(g.Name)), g.Pinned, g.QuotaBytes, g.UsedBytes, g.BlockBytes, g.Stored, g.Found})
+	}
+	doc.Quotas = control.Quotas(s.Engine.Accounts())
+	return doc
+}
+
+// Mounted returns the part about a mount.
+func Mounted(s *fs.Server) Mount {
+	return Mount{
+		State: "serving", OwnerPID: os.Getpid(), ReadPath: s.ReadPath(), WritePath: s.WritePath(), PathReason: s.PathReason(), Tested: s.Tested(),
+		Ops: s.Ops(), BackingFiles: s.Backings(),
+	}
+}
+
+// Sample returns a metric of the Go runtime, 0 if there is none of that name.
+func Sample(name string) uint64 {
+	s := []metrics.Sample{{Name: name}}
+	if metrics.Read(s); s[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return s[0].Value.Uint64()
+}

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // Print writes the status for people. Of a document of another Schema it writes what no Schema changes.
@@ -22,7 +23,8 @@ func Print(w io.Writer, text []byte) error {
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var out bytes.Buffer
+	t := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0) // to memory: no call fails
 	uptime := time.Duration(s.UptimeSeconds * float64(time.Second)).Round(time.Second)
 	fmt.Fprintf(t, "version\t%s\n", show.OrDash(s.Version))
 	if s.Store == nil {
@@ -32,14 +34,10 @@ func Print(w io.Writer, text []byte) error {
 	}
 	fmt.Fprintf(t, "pid\t%d\n", s.PID)
 	fmt.Fprintf(t, "uptime\t%v\n", uptime)
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if s.Store != nil {
 		s.Store.print(t)
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		t.Flush()
 	}
 	fmt.Fprintf(t, "\nTIER\tTYPE\tSTATE\tUSED\tCAPACITY\tPINNED\tBLOCKS\n")
 	for _, tier := range s.Tiers {
@@ -47,13 +45,19 @@ func Print(w io.Writer, text []byte) error {
 			show.Bytes(tier.UsedBytes), tier.capacity(), show.Bytes(tier.PinnedBytes), tier.Blocks)
 	}
 	if s.Schema != Schema {
-		fmt.Fprintf(t, "\nThe daemon is of another version. To see all that it tells, add --json.\n")
-		return t.Flush()
+		fmt.Fprintf(t, "\nThe daemon has another version. --json shows all that it tells.\n")
+	} else {
+		s.printRest(t)
 	}
+	t.Flush()
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// printRest writes what only this Schema has.
+func (s *Document) printRest(t *tabwriter.Writer) {
 	if len(s.Quotas) > 0 {
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		t.Flush()
 		fmt.Fprintf(t, "\nQUOTA OF\tNAME\tUSED\tQUOTA\tPINNED\tPIN QUOTA\n")
 		for _, q := range s.Quotas {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", q.Kind, show.OrDash(q.Name), show.Bytes(q.UsedBytes), show.BytesOrDash(q.Bytes),
@@ -61,18 +65,13 @@ func Print(w io.Writer, text []byte) error {
 		}
 	}
 	for i := range s.Secondaries {
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		t.Flush()
 		printSecondary(t, &s.Secondaries[i])
 	}
 	if s.Cluster != nil {
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		t.Flush()
 		s.Cluster.print(t, s.Ahead())
 	}
-	return t.Flush()
 }
 
 // capacity returns the capacity, "-" for an object store without a limit.
@@ -83,7 +82,6 @@ func (t *Tier) capacity() string {
 	return show.Bytes(t.CapacityBytes)
 }
 
-// print writes the lines of the mount.
 func (m *Mount) print(w io.Writer) {
 	fmt.Fprintf(w, "mount\t%s\n", show.OrDash(m.Dir))
 	if m.Mode == config.ModeStandaloneStore { // else one process serves it
@@ -95,7 +93,6 @@ func (m *Mount) print(w io.Writer) {
 	fmt.Fprintf(w, "write path\t%s\n", show.OrDash(m.WritePath))
 }
 
-// print writes one line for each mount of an owner.
 func (s *Store) print(w io.Writer) {
 	fmt.Fprintf(w, "\nMOUNT\tPID\tSTATE\tREAD PATH\tWRITE PATH\n")
 	for _, m := range s.Mounts {
@@ -103,9 +100,8 @@ func (s *Store) print(w io.Writer) {
 	}
 }
 
-// printSecondary writes the lines of one tier below memory: its traffic down and up, then the
-// details of the tier "disk".
-func printSecondary(w io.Writer, s *tiers.SecondaryStats) {
+// printSecondary writes the lines of one tier below memory: its traffic down and up, then the details of the tier "disk".
+func printSecondary(w io.Writer, s *lane.Stats) {
 	fmt.Fprintf(w, "\n%s\n", show.OrDash(s.Name))
 	fmt.Fprintf(w, "  cascade queue\t%s, %s of %s\n", show.Blocks(s.QueuedBlocks), show.Bytes(s.QueuedBytes), show.Bytes(s.QueueLimitBytes))
 	fmt.Fprintf(w, "  cascaded\t%s%s\n", show.Moved(s.Cascaded, s.CascadedBytes), show.Counts(
@@ -187,7 +183,9 @@ func printRDMA(w io.Writer, s *rails.State, members []cluster.Member) {
 	for i := range members {
 		if m := &members[i]; !m.Self && m.State == "alive" {
 			alive++
-			reached += one(m.Path == PathRDMA)
+			if m.Path == PathRDMA {
+				reached++
+			}
 		}
 	}
 	fmt.Fprintf(w, "  rdma\t%s, %d of %d peers, %s read%s\n", show.OrDash(s.Provider), reached, alive, show.Bytes(s.Stats.ReadBytes), show.Counts(
@@ -204,12 +202,4 @@ func printRDMA(w io.Writer, s *rails.State, members []cluster.Member) {
 			fmt.Fprintf(w, "  not rdma\tpeer %s: %s\n", show.Text(m.Name), show.Text(m.PathReason))
 		}
 	}
-}
-
-// one returns 1 for true, else 0.
-func one(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

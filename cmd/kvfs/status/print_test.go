@@ -12,14 +12,14 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/rails"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/rdma/nic"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/disk"
+	"github.com/kvfs/kvfs/tiers/lane"
 )
 
 // TestStatusOfSecondaries pins the lines of the tiers below memory, and shows that
-// the keys are those of tiers.SecondaryStats, and that absent ones do no harm.
+// the keys are those of lane.Stats, and that absent ones do no harm.
 func TestStatusOfSecondaries(t *testing.T) {
-	ssd := tiers.SecondaryStats{
+	ssd := lane.Stats{
 		Name: "disk", QueuedBlocks: 1, QueuedBytes: 4 << 20, QueueLimitBytes: 1 << 30,
 		Cascaded: 12, CascadedBytes: 48 << 20, CascadeDropped: 2, AdmissionRejected: 5,
 		Promoted: 1, PromotedBytes: 4 << 20, PromoteCorrupt: 1, PromoteTimeouts: 3,

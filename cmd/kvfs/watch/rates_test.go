@@ -13,7 +13,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
-	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // document returns a status in which each counter is n times a number of its own.
@@ -25,11 +26,11 @@ func document(pid int, uptime float64, n uint64) *status.Document {
 			{Name: "disk", Type: config.TierDisk, UsedBytes: 5 << 30, CapacityBytes: 8 << 30},
 			{Name: "peer", Type: config.TierPeer, UsedBytes: 1, CapacityBytes: 2},
 		},
-		Counters: tiers.Counters{Stored: 4 * n, StoredBytes: 4096 * n, Evicted: 2 * n},
-		Reads: tiers.Summary{SuccessKeys: 6 * n, FailedKeys: n, UnknownKeys: n, BytesByTier: map[string]uint64{
+		Counters: state.Counters{Stored: 4 * n, StoredBytes: 4096 * n, Evicted: 2 * n},
+		Reads: state.Summary{SuccessKeys: 6 * n, FailedKeys: n, UnknownKeys: n, BytesByTier: map[string]uint64{
 			"memory": 1024 * n, "disk": 1024 * n,
 		}},
-		Secondaries: []tiers.SecondaryStats{{}, {}},
+		Secondaries: []lane.Stats{{}, {}},
 	}
 }
 

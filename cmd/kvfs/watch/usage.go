@@ -17,11 +17,7 @@ import (
 
 // LowerOf asks the daemon of the mount at dir.
 func LowerOf(ctx context.Context, c *client.Controls, dir string) (*status.Lower, error) {
-	mount, err := c.Root(dir)
-	if err != nil {
-		return nil, err
-	}
-	d, err := c.Dial(mount, "usage")
+	d, err := c.Control(dir, "usage")
 	if err != nil {
 		return nil, err
 	}
@@ -32,9 +28,9 @@ func LowerOf(ctx context.Context, c *client.Controls, dir string) (*status.Lower
 
 // Usage is who uses how much of which tier.
 type Usage struct {
-	Groups []GroupUsage `json:"groups"` // largest first
-	Tiers  []TierUsage  `json:"tiers"`  // memory first
-	Total  Total        `json:"total"`  // of this node's tiers; a block that is in two of them counts twice
+	Groups []GroupUsage  `json:"groups"` // largest first
+	Tiers  []status.Tier `json:"tiers"`  // memory first
+	Total  Total         `json:"total"`  // of this node's tiers; a block that is in two of them counts twice
 }
 
 // GroupUsage is what a group uses.
@@ -48,15 +44,6 @@ type GroupUsage struct {
 	Lower map[string]status.Share `json:"lower,omitempty"` // in tiers below memory; absent if it is not known
 }
 
-// TierUsage is what is in a tier.
-type TierUsage struct {
-	Name          string `json:"name"`
-	UsedBytes     int64  `json:"used_bytes"`
-	CapacityBytes int64  `json:"capacity_bytes"`
-	PinnedBytes   int64  `json:"pinned_bytes"`
-	Blocks        int64  `json:"blocks"`
-}
-
 // Total is the sum of some tiers.
 type Total struct {
 	UsedBytes int64 `json:"used_bytes"`
@@ -68,7 +55,7 @@ func UsageOf(d *status.Document, low *status.Lower) *Usage {
 	if low == nil {
 		low = &status.Lower{}
 	}
-	u := &Usage{Groups: make([]GroupUsage, 0, len(d.Groups)), Tiers: make([]TierUsage, 0, len(d.Tiers))}
+	u := &Usage{Groups: make([]GroupUsage, 0, len(d.Groups)), Tiers: d.Tiers}
 	for _, g := range d.Groups {
 		u.Groups = append(u.Groups, GroupUsage{g.Name, g.UsedBytes, g.QuotaBytes, g.BlockBytes, g.Pinned, low.Groups[g.Name]})
 	}
@@ -76,7 +63,6 @@ func UsageOf(d *status.Document, low *status.Lower) *Usage {
 		return cmp.Or(cmp.Compare(b.MemoryBytes, a.MemoryBytes), cmp.Compare(a.Name, b.Name))
 	})
 	for _, t := range d.Tiers {
-		u.Tiers = append(u.Tiers, TierUsage{t.Name, t.UsedBytes, t.CapacityBytes, t.PinnedBytes, t.Blocks})
 		if t.Type != config.TierPeer {
 			u.Total.UsedBytes += t.UsedBytes
 			u.Total.Blocks += t.Blocks
@@ -143,7 +129,6 @@ func (g *GroupUsage) Title() string {
 	return strings.ReplaceAll(show.Lines(g.Name), "\n", `\n`)
 }
 
-// note returns the remarks on the group.
 func (g *GroupUsage) note() string {
 	if g.Pinned {
 		return "pinned"

@@ -1,7 +1,6 @@
 package llama
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -98,68 +97,6 @@ func TestRun(t *testing.T) {
 			want := filepath.Join(dir, way.group, "slot.bin")
 			if saved.Path != want || restored.Path != want {
 				t.Errorf("saved to %s and restored from %s, want %s", saved.Path, restored.Path, want)
-			}
-		})
-	}
-}
-
-// TestRunAttached shows that kvfs run uses a mount that is there, and leaves it.
-func TestRunAttached(t *testing.T) {
-	harness.KvfsOnly(t, "kvfs run")
-	e := prepare(t)
-	d := harness.Mount(t, harness.Options{})
-	saved, err := beside(t, e, d.Dir, nil, []string{server(t, e)}, "save", "slot.bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := Diff(e.Restore(t, d.Path("llama.cpp"), "slot.bin"), saved); d != "" {
-		t.Errorf("restored process differs: %s", d)
-	}
-	if !d.Running() || len(harness.MountPoints(d.Dir)) != 1 {
-		t.Error("the mount is gone")
-	}
-}
-
-// TestRunExitCode shows that kvfs run ends with the engine's exit code, and unmounts: a
-// state that is not there, in an engine that lives on; a directory of slots that is not
-// there, which ends the engine; and the abort of the engine on a file, of a plain directory, that
-// is shorter than it says.
-func TestRunExitCode(t *testing.T) {
-	harness.KvfsOnly(t, "kvfs run")
-	harness.NeedFuse(t)
-	e := prepare(t)
-	plain := t.TempDir()
-	short := filepath.Join(plain, "short.bin")
-	saved := e.Save(t, plain, "short.bin")
-	if err := os.Truncate(short, saved.Bytes/2); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name, file string
-		flags      []string // after the request
-		want       int
-	}{
-		{"missing state", "absent.bin", nil, 0},
-		{"no directory", "slot.bin", []string{"--slot-save-path", filepath.Join(plain, "absent")}, 1},
-		{"short state", short, nil, 128 + 6}, // SIGABRT
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			command, err := e.Command("restore", c.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			dir := filepath.Join(t.TempDir(), "mnt")
-			args := append([]string{"run", "--mount", dir, "--memory-size", "64MiB", "--", server(t, e), command[2]}, c.flags...)
-			stdout, stderr, code := harness.Kvfs(t, args...)
-			if code != c.want {
-				t.Errorf("exit code %d, want %d\n%s", code, c.want, stderr)
-			}
-			unmounted(t, dir)
-			if c.want == 0 {
-				_, err := Result("restore", c.file, []byte(stdout))
-				if _, ok := errors.AsType[*RefusedError](err); !ok {
-					t.Errorf("restore of a missing file: got %v, want a *RefusedError", err)
-				}
 			}
 		})
 	}

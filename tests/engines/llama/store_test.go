@@ -1,7 +1,6 @@
 package llama
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/kvfs/kvfs/tests/harness"
@@ -85,31 +84,6 @@ func TestStoreOwnerAway(t *testing.T) {
 		t.Errorf("restored process differs: %s", diff)
 	}
 	if diff := Diff(e.Restore(t, d.Path("llama.cpp"), "other.bin"), otherSaved); diff != "" {
-		t.Errorf("restored process differs: %s", diff)
-	}
-}
-
-// TestStoreRun shows kvfs run with mounts of an owner: nothing of its own is given up
-// with the run, so that the next one restores from the owner's memory.
-func TestStoreRun(t *testing.T) {
-	e := prepare(t)
-	o := harness.Serve(t, harness.Options{})
-	dir := filepath.Join(t.TempDir(), "mnt")
-	program := []string{server(t, e)}
-	saved, err := beside(t, e, dir, o.AttachFlags(), program, "save", slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unmounted(t, dir)
-	restored, err := beside(t, e, dir, o.AttachFlags(), program, "restore", slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unmounted(t, dir)
-	if diff := Diff(restored, saved); diff != "" {
-		t.Errorf("restored process differs: %s", diff)
-	}
-	if diff := Diff(e.Restore(t, o.Attach().Path("llama.cpp"), slot), saved); diff != "" {
 		t.Errorf("restored process differs: %s", diff)
 	}
 }

@@ -67,34 +67,6 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestNoSpace stores beyond a quota. The engine leaves the temporary file behind;
-// the block's name is not there.
-func TestNoSpace(t *testing.T) {
-	harness.KvfsOnly(t, "quotas")
-	_, e, blocks, p := one(t, harness.Options{Config: "groups: {llm-d: {pinned: true, quota: 4MiB}}"}, 6)
-	stored := 0
-	for _, b := range blocks {
-		replay.Fill(p, b.Name())
-		err := e.Store(b, p)
-		if err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("store: %v, want ENOSPC", err)
-		}
-		if (err == nil) != e.Lookup(b) {
-			t.Errorf("stored: %v; there: %v", err, e.Lookup(b))
-		}
-		if err == nil {
-			stored++
-		}
-	}
-	if stored == 0 || stored == len(blocks) {
-		t.Errorf("stored %d of %d blocks", stored, len(blocks))
-	}
-	for _, b := range blocks[:stored] {
-		must(t, e.Load(b, p))
-		must(t, replay.Check(p, b.Name()))
-	}
-}
-
 // TestEvictor runs the evictor of llm-d beside a full cache. The evictor has nothing to do, because blocks that kvfs
 // would evict count as free. If it is made to crawl, it removes idle files, but none that was read or that a store
 // touched.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -149,7 +148,7 @@ func total(t *testing.T, dir string) (bytes int64) {
 func TestOutsideEviction(t *testing.T) {
 	harness.KvfsOnly(t, "eviction")
 	d := harness.Mount(t, harness.Options{MemorySize: "16MiB", Flags: []string{
-		"--mount-lookup-lease", "0", "--mount-entry-timeout", "0", "--mount-attr-timeout", "0",
+		"--mount-lookup-lease", "0", "--mount-entry-timeout", "0", "--mount-attr-timeout", "0", "--memory-burst-gap", "0s",
 	}})
 	workers, err := startDisk(diskMax, false)(d.Path("plain"))
 	must(t, err)
@@ -166,44 +165,6 @@ func TestOutsideEviction(t *testing.T) {
 	}
 	if err := e.Load(blocks[0], p); !errors.Is(err, unix.ENOENT) || errors.Is(err, replay.ErrMiss) {
 		t.Errorf("load of an evicted block: %v, want ENOENT, which is no miss", err)
-	}
-}
-
-// TestNoSpace stores beyond a quota: the chunk that does not fit fails, and the
-// name is not there, or has its previous version.
-func TestNoSpace(t *testing.T) {
-	harness.KvfsOnly(t, "quotas")
-	d := harness.Mount(t, harness.Options{Config: "groups: {lmcache: {pinned: true, quota: 2MiB}}"})
-	workers, err := startFS("")(d.Path(remote))
-	must(t, err)
-	e := workers(0)
-	c := replay.Chat{Seed: replay.Seed(t), Turns: 1, TurnBlocks: 10, BlockBytes: 256 << 10}
-	p := replay.Buffer(c.BlockBytes)
-	stored := 0
-	for _, b := range c.Prompt(0, 0) {
-		replay.Fill(p, b.Name())
-		err := e.Store(b, p)
-		if err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("store: %v, want ENOSPC", err)
-		}
-		if (err == nil) != e.Lookup(b) {
-			t.Errorf("stored: %v; there: %v", err, e.Lookup(b))
-		}
-		if err == nil {
-			stored++
-			must(t, e.Load(b, p))
-			must(t, replay.Check(p, b.Name()))
-		}
-	}
-	if stored == 0 || stored == 10 {
-		t.Errorf("stored %d of 10 chunks", stored)
-	}
-	names, err := replay.Scan(d.Path(remote))
-	must(t, err)
-	for _, n := range names {
-		if !strings.HasSuffix(n, ".data") {
-			t.Errorf("left: %s", n)
-		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // recipes are the pages that must be there. (B34, E19)
-var recipes = []string{"vllm.md", "sglang.md", "lmcache.md", "llm-d.md", "llama.cpp.md", "nixl.md", "dynamo.md", "mooncake.md"}
+var recipes = []string{"vllm.md", "sglang.md", "lmcache.md", "llm-d.md", "llama.cpp.md", "nixl.md", "dynamo.md", "mooncake.md", "other.md"}
 
 // fence is a block of code of a page.
 type fence struct {

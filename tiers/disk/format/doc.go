@@ -62,8 +62,8 @@
 //
 // Slot header. A page that is not valid is a free slot; all zeros is how a slot is freed. A slab
 // that changed its slot bytes has only free slots. Their pages may still hold old data. Epoch, seq
-// and the number of slots are never 0. Key and directories take at most 4000 bytes. A longer key is
-// refused. Directories that do not fit are left out, from the end.
+// and the number of slots are never 0. Key, directories and attributes take at most 4000 bytes. A longer key is
+// refused, and a key with too many attributes. Directories that do not fit are left out, from the end.
 //
 //	   0   8  magic "KVFSSLOT"
 //	   8   4  version
@@ -80,8 +80,10 @@
 //	  76   4  slot, as by its place in the table
 //	  80   2  key bytes
 //	  82   2  directories
-//	  84   4  reserved
-//	  88      key (the path below the mount), then 12 bytes a directory: mode, uid, gid
+//	  84   2  bytes of attributes of processes
+//	  86   2  reserved
+//	  88      key (the path below the mount), then 12 bytes a directory: mode, uid, gid,
+//	          then the attributes, as block.UserAttrs
 //	4088   8  checksum of bytes 0 to 4087
 //
 // The data of a slot is the block, then zeros up to a multiple of 4096. The rest of the slot is
@@ -124,7 +126,8 @@
 // An entry has no padding. Its fields mean the same as in the slot header.
 //
 //	 0   4  slot
-//	 4   4  flags: 1 pinned
+//	 4   2  flags: 1 pinned
+//	 6   2  bytes of attributes of processes
 //	 8   2  key bytes
 //	10   2  directories
 //	12   4  mode
@@ -135,5 +138,5 @@
 //	40   8  checksum of the block's bytes
 //	48   8  mtime
 //	56   8  expires
-//	64      key, then 12 bytes a directory
+//	64      key, then 12 bytes a directory, then the attributes
 package format

@@ -260,24 +260,27 @@ type SlotHeader struct {
 	Key []byte
 }
 
-// CheckPath returns an error for a path that no block of this tier can have. It is ErrNameTooLong
-// beyond MaxKeyBytes, else an error of block.CheckPath.
-func CheckPath(path string) error {
-	if len(path) > MaxKeyBytes {
+// Check returns an error for a path that no block of this tier can have, or not with those attributes of processes. It is
+// ErrNameTooLong for a path beyond MaxKeyBytes, ErrTooLarge if both together are, else an error of block.CheckPath.
+func Check(path string, user block.UserAttrs) error {
+	switch {
+	case len(path) > MaxKeyBytes:
 		return block.ErrNameTooLong
+	case len(path)+len(user) > MaxKeyBytes:
+		return fmt.Errorf("attributes of %d bytes: %w", len(user), block.ErrTooLarge)
 	}
 	return block.CheckPath(path)
 }
 
-// KeepDirs cuts directories from the end until the rest fits behind the key.
-func KeepDirs(dirs []driver.DirAttrs, keyBytes int) []driver.DirAttrs {
-	return dirs[:min(len(dirs), (MaxKeyBytes-keyBytes)/dirBytes)]
+// KeepDirs cuts directories from the end until the rest fits behind the key and the attributes of processes.
+func KeepDirs(a *driver.Attrs, keyBytes int) []driver.DirAttrs {
+	return a.Dirs[:min(len(a.Dirs), (MaxKeyBytes-keyBytes-len(a.User))/dirBytes)]
 }
 
 // Encode fills a page. It leaves out directories that do not fit, from the end. It fails with
-// ErrNameTooLong if the key does not fit. The page is then unchanged.
+// ErrNameTooLong if the key and the attributes of processes do not fit. The page is then unchanged.
 func (h *SlotHeader) Encode(page []byte) error {
-	if len(h.Key) > MaxKeyBytes {
+	if len(h.Key)+len(h.Attrs.User) > MaxKeyBytes {
 		return block.ErrNameTooLong
 	}
 	page = page[:PageBytes]
@@ -295,14 +298,16 @@ func (h *SlotHeader) Encode(page []byte) error {
 	le.PutUint32(page[68:], h.Attrs.UID)
 	le.PutUint32(page[72:], h.Attrs.GID)
 	le.PutUint32(page[76:], h.Slot)
-	dirs := KeepDirs(h.Attrs.Dirs, len(h.Key))
+	dirs := KeepDirs(&h.Attrs, len(h.Key))
 	le.PutUint16(page[80:], uint16(len(h.Key)))
 	le.PutUint16(page[82:], uint16(len(dirs)))
+	le.PutUint16(page[84:], uint16(len(h.Attrs.User)))
 	n := slotFixedBytes + copy(page[slotFixedBytes:], h.Key)
 	for _, d := range dirs {
 		putDir(page[n:], d)
 		n += dirBytes
 	}
+	copy(page[n:], h.Attrs.User)
 	SealPage(page)
 	return nil
 }
@@ -318,10 +323,11 @@ func (h *SlotHeader) flags() uint32 {
 // ErrCorrupt. h is then undefined.
 func (h *SlotHeader) DecodeChecked(page []byte) error {
 	const what = "slot header"
-	keyBytes, dirs := int(le.Uint16(page[80:])), int(le.Uint16(page[82:]))
-	if keyBytes > MaxKeyBytes || dirs > (MaxKeyBytes-keyBytes)/dirBytes {
-		return Corrupt(what, "%d bytes of key and %d directories", keyBytes, dirs)
+	keyBytes, dirs, user := int(le.Uint16(page[80:])), int(le.Uint16(page[82:])), int(le.Uint16(page[84:]))
+	if keyBytes+dirs*dirBytes+user > MaxKeyBytes {
+		return Corrupt(what, "%d bytes of key, %d directories and %d bytes of attributes", keyBytes, dirs, user)
 	}
+	n := slotFixedBytes + keyBytes
 	h.Epoch = le.Uint64(page[16:])
 	h.Size = int64(le.Uint64(page[32:]))
 	h.Sum = le.Uint64(page[40:])
@@ -335,7 +341,8 @@ func (h *SlotHeader) DecodeChecked(page []byte) error {
 		Mtime:   int64(le.Uint64(page[48:])),
 		Expires: int64(le.Uint64(page[56:])),
 		Pinned:  le.Uint32(page[12:])&slotPinned != 0,
-		Dirs:    readDirs(h.Attrs.Dirs[:0], page[slotFixedBytes+keyBytes:], dirs),
+		Dirs:    readDirs(h.Attrs.Dirs[:0], page[n:], dirs),
+		User:    block.UserAttrs(page[n+dirs*dirBytes:][:user]),
 	}
 	return h.Check(what)
 }
@@ -355,6 +362,8 @@ func (h *SlotHeader) Check(what string) error {
 		return Corrupt(what, "block of %d bytes", h.Size)
 	case h.Attrs.Seq == 0:
 		return Corrupt(what, "seq 0")
+	case h.Attrs.User.Check() != nil:
+		return Corrupt(what, "attributes of %d bytes", len(h.Attrs.User))
 	}
 	// block.CheckPath only looks at the string. Its error would hold the string, so the error is not
 	// kept.

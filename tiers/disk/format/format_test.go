@@ -142,6 +142,50 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestUserAttrs: attributes of processes follow the directories, in a header and in an entry, and are never left out (H2).
+func TestUserAttrs(t *testing.T) {
+	const user = "\x06\x01\x00user.a1"
+	var page [PageBytes]byte
+	h := sampleSlot()
+	h.Attrs.User = user
+	if err := h.Encode(page[:]); err != nil {
+		t.Fatal(err)
+	}
+	const want = "group/ab\xff\xed\x01\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00" + user
+	if s := string(page[80 : 88+len(want)]); s != "\x09\x00\x01\x00\x0a\x00\x00\x00"+want {
+		t.Errorf("a header has %q", s)
+	}
+	var got SlotHeader
+	if err := got.Decode(page[:]); err != nil || got.Attrs.User != user || !sameSlot(&got, &h) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	entry := make([]byte, EntryBytes(&h, h.Attrs.Dirs)+1)
+	h.EncodeEntry(entry, h.Attrs.Dirs)
+	if s := string(entry[4:12]); s != "\x01\x00\x0a\x00\x09\x00\x01\x00" || string(entry[64:64+len(want)]) != want {
+		t.Errorf("an entry has %q and %q", s, entry[64:])
+	}
+	rest, err := got.DecodeEntry(entry)
+	if got.Epoch = h.Epoch; err != nil || len(rest) != 1 || got.Attrs.User != user || !sameSlot(&got, &h) {
+		t.Errorf("got %+v, %d left, %v", got, len(rest), err)
+	}
+	h.Attrs.Dirs = make([]driver.DirAttrs, 400)
+	h.Attrs.User = block.UserAttrs("\x06" + "\xd0\x07" + "user.b" + strings.Repeat("v", 2000))
+	if err := errors.Join(h.Encode(page[:]), got.Decode(page[:])); err != nil || got.Attrs.User != h.Attrs.User || len(got.Attrs.Dirs) != (4000-9-2009)/12 {
+		t.Errorf("got %d bytes, %d directories, %v", len(got.Attrs.User), len(got.Attrs.Dirs), err)
+	}
+	h.Key = []byte(strings.Repeat("n/", 1000))
+	if err := h.Encode(page[:]); !errors.Is(err, block.ErrNameTooLong) {
+		t.Errorf("more than a header holds: %v", err)
+	}
+	if err := Check(string(h.Key), h.Attrs.User); !errors.Is(err, block.ErrTooLarge) {
+		t.Errorf("more than a header holds: %v", err)
+	}
+	h.Key, h.Attrs.User = []byte("a"), "x"
+	if err := errors.Join(h.Encode(page[:]), got.Decode(page[:])); !errors.Is(err, block.ErrCorrupt) {
+		t.Errorf("attributes that are none: %v", err)
+	}
+}
+
 func sameSlot(a, b *SlotHeader) bool {
 	var p, q [PageBytes]byte
 	return a.Encode(p[:]) == nil && b.Encode(q[:]) == nil && p == q
@@ -164,7 +208,7 @@ func TestSlotLimits(t *testing.T) {
 		}
 		h.Key, h.Attrs.Dirs = []byte(key), dirs
 		err := h.Encode(page[:])
-		if err2 := CheckPath(key); (err == nil) != (err2 == nil) {
+		if err2 := Check(key, ""); (err == nil) != (err2 == nil) {
 			t.Errorf("%d bytes: encode says %v, checkKey %v", tc.keyBytes, err, err2)
 		}
 		if tc.dirs < 0 {

@@ -127,13 +127,14 @@ func DecodeRun(b []byte) (r Run, rest []byte, err error) {
 
 // EntryBytes returns the size of h's entry. dirs are the directories that are kept.
 func EntryBytes(h *SlotHeader, dirs []driver.DirAttrs) int {
-	return entryFixedBytes + len(h.Key) + dirBytes*len(dirs)
+	return entryFixedBytes + len(h.Key) + dirBytes*len(dirs) + len(h.Attrs.User)
 }
 
 // EncodeEntry writes an entry to b, which has EntryBytes bytes.
 func (h *SlotHeader) EncodeEntry(b []byte, dirs []driver.DirAttrs) {
 	le.PutUint32(b, h.Slot)
-	le.PutUint32(b[4:], h.flags())
+	le.PutUint16(b[4:], uint16(h.flags()))
+	le.PutUint16(b[6:], uint16(len(h.Attrs.User)))
 	le.PutUint16(b[8:], uint16(len(h.Key)))
 	le.PutUint16(b[10:], uint16(len(dirs)))
 	le.PutUint32(b[12:], h.Attrs.Mode)
@@ -149,6 +150,7 @@ func (h *SlotHeader) EncodeEntry(b []byte, dirs []driver.DirAttrs) {
 		putDir(b[n:], d)
 		n += dirBytes
 	}
+	copy(b[n:], h.Attrs.User)
 }
 
 // DecodeEntry reads an entry at the start of b and returns what follows. h shares the entry's key
@@ -158,11 +160,11 @@ func (h *SlotHeader) DecodeEntry(b []byte) (rest []byte, err error) {
 	if len(b) < entryFixedBytes {
 		return nil, Corrupt(what, "%d bytes left", len(b))
 	}
-	keyBytes, dirs := int(le.Uint16(b[8:])), int(le.Uint16(b[10:]))
+	keyBytes, dirs, user := int(le.Uint16(b[8:])), int(le.Uint16(b[10:])), int(le.Uint16(b[6:]))
 	n := entryFixedBytes + keyBytes
-	end := n + dirBytes*dirs
-	if keyBytes > MaxKeyBytes || end-n > MaxKeyBytes-keyBytes || end > len(b) {
-		return nil, Corrupt(what, "%d bytes of key and %d directories", keyBytes, dirs)
+	end := n + dirBytes*dirs + user
+	if end-entryFixedBytes > MaxKeyBytes || end > len(b) {
+		return nil, Corrupt(what, "%d bytes of key, %d directories and %d bytes of attributes", keyBytes, dirs, user)
 	}
 	h.Slot = le.Uint32(b)
 	h.Size = int64(le.Uint64(b[32:]))
@@ -175,8 +177,9 @@ func (h *SlotHeader) DecodeEntry(b []byte) (rest []byte, err error) {
 		GID:     le.Uint32(b[20:]),
 		Mtime:   int64(le.Uint64(b[48:])),
 		Expires: int64(le.Uint64(b[56:])),
-		Pinned:  le.Uint32(b[4:])&slotPinned != 0,
+		Pinned:  le.Uint16(b[4:])&slotPinned != 0,
 		Dirs:    readDirs(h.Attrs.Dirs[:0], b[n:], dirs),
+		User:    block.UserAttrs(b[end-user : end]),
 	}
 	return b[end:], h.Check(what)
 }

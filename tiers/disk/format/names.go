@@ -55,7 +55,7 @@ func AppendPath(b []byte, key block.Key) []byte {
 	return append(b, key.Hash...)
 }
 
-// ParsePath returns the key of a path that CheckPath has accepted.
+// ParsePath returns the key of a path that Check has accepted.
 func ParsePath(path []byte) block.Key {
 	group, hash, ok := bytes.Cut(path, []byte{'/'})
 	if !ok {

@@ -43,7 +43,7 @@ func FuzzChunk(f *testing.F) {
 		s := &Slab{SlabHeader: slab, Usable: slab.Slots}
 		last := int64(-1)
 		c := indexCursor{slabs: map[uint32]*Slab{slab.Number: s}, give: func(s *Slab, h *format.SlotHeader) {
-			if int64(h.Slot) <= last || h.Slot >= s.Slots || h.Size > s.SlotBytes || format.CheckPath(string(h.Key)) != nil || s.next != h.Slot+1 {
+			if int64(h.Slot) <= last || h.Slot >= s.Slots || h.Size > s.SlotBytes || format.Check(string(h.Key), h.Attrs.User) != nil || s.next != h.Slot+1 {
 				t.Errorf("gives slot %d with %d bytes, key %q", h.Slot, h.Size, h.Key)
 			}
 			last = int64(h.Slot)

@@ -57,7 +57,7 @@ func (w *IndexWriter) Slot(h *format.SlotHeader) {
 		w.err = fmt.Errorf("index: slot %d of slab %d: %w", h.Slot, w.run.Number, block.ErrInvalid)
 		return
 	}
-	dirs := format.KeepDirs(h.Attrs.Dirs, len(h.Key))
+	dirs := format.KeepDirs(&h.Attrs, len(h.Key))
 	n := format.EntryBytes(h, dirs)
 	if w.used+n > len(w.chunk) {
 		w.endRun()

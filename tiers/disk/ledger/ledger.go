@@ -9,6 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/policy"
 )
 
 // Ledger knows which block is in which slot, of all devices of a tier. A slot that is in use has an
@@ -92,7 +93,7 @@ type Record struct {
 // Record returns the record of attributes. It leaves out directories that do not fit behind the key
 // in a header.
 func (l *Ledger) Record(key block.Key, a *driver.Attrs) Record {
-	return Record{a.Seq, a.Mtime, a.Expires, a.Pinned, l.table.owners.put(a, format.KeepDirs(a.Dirs, len(key.Path())))}
+	return Record{a.Seq, a.Mtime, a.Expires, a.Pinned, l.table.owners.put(a, format.KeepDirs(a, len(key.Path())))}
 }
 
 // DropRecord gives up a record that no slot has taken. It ignores one that a slot has.
@@ -265,7 +266,14 @@ func (l *Ledger) Quarantine(id SlotID) {
 func (l *Ledger) Touch(id SlotID) {
 	e := l.table.at(id)
 	s := l.slabs[e.slab]
-	s.Space.pol.Touch(s.policyID(e.slot))
+	s.Space.pol.Touch(s.policyID(e.slot), 0)
+}
+
+// Follow gives a live block that came in a burst its place there; see policy.Policy.
+func (l *Ledger) Follow(id SlotID, burst policy.Burst) {
+	e := l.table.at(id)
+	s := l.slabs[e.slab]
+	s.Space.pol.Follow(s.policyID(e.slot), burst, true)
 }
 
 // Pin keeps a slot from being freed or evicted until Unpin.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -209,7 +210,7 @@ func (t *slotTable) setAttrs(e *slotInfo, a *driver.Attrs) {
 		e.flags |= flagPinned
 	}
 	old := e.owner
-	e.owner = t.owners.put(a, format.KeepDirs(a.Dirs, int(e.keyLen)))
+	e.owner = t.owners.put(a, format.KeepDirs(a, int(e.keyLen)))
 	t.owners.drop(old)
 }
 
@@ -226,25 +227,31 @@ func (t *slotTable) header(e *slotInfo, epoch uint64) format.SlotHeader {
 	return format.SlotHeader{Slot: e.slot, Epoch: epoch, Size: e.size, Sum: e.sum, Attrs: t.attrs(e), Key: t.path(e)}
 }
 
-// ownerTable holds each combination of mode, owner and directories once. Most of millions of blocks
+// ownerTable holds each combination of mode, owner, directories and attributes of processes once. Most of millions of blocks
 // share a few. Number 0 is none.
 type ownerTable struct {
-	byText map[string]uint32
+	byText map[ownerKey]uint32
 	rows   []ownerRow
 	free   []uint32
 	buf    []byte
 }
 
+// ownerKey finds a combination: the numbers are text.
+type ownerKey struct {
+	text string
+	user block.UserAttrs
+}
+
 // ownerRow is one combination; constant while refs is not 0.
 type ownerRow struct {
-	text           string
+	ownerKey
 	mode, uid, gid uint32
 	dirs           []driver.DirAttrs
 	refs           uint32
 }
 
 func (o *ownerTable) init() {
-	o.byText = make(map[string]uint32)
+	o.byText = make(map[ownerKey]uint32)
 	o.rows = make([]ownerRow, 1)
 }
 
@@ -258,7 +265,7 @@ func (o *ownerTable) put(a *driver.Attrs, dirs []driver.DirAttrs) uint32 {
 		b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, d.Mode), d.UID), d.GID)
 	}
 	o.buf = b
-	n, ok := o.byText[string(b)]
+	n, ok := o.byText[ownerKey{string(b), a.User}]
 	if !ok {
 		if last := len(o.free) - 1; last >= 0 {
 			n, o.free = o.free[last], o.free[:last]
@@ -266,8 +273,8 @@ func (o *ownerTable) put(a *driver.Attrs, dirs []driver.DirAttrs) uint32 {
 			n = uint32(len(o.rows))
 			o.rows = append(o.rows, ownerRow{})
 		}
-		o.rows[n] = ownerRow{text: string(b), mode: a.Mode, uid: a.UID, gid: a.GID, dirs: append([]driver.DirAttrs(nil), dirs...)}
-		o.byText[o.rows[n].text] = n
+		o.rows[n] = ownerRow{ownerKey: ownerKey{string(b), a.User}, mode: a.Mode, uid: a.UID, gid: a.GID, dirs: append([]driver.DirAttrs(nil), dirs...)}
+		o.byText[o.rows[n].ownerKey] = n
 	}
 	o.rows[n].refs++
 	return n
@@ -280,7 +287,7 @@ func (o *ownerTable) drop(n uint32) {
 	}
 	r := &o.rows[n]
 	if r.refs--; r.refs == 0 {
-		delete(o.byText, r.text)
+		delete(o.byText, r.ownerKey)
 		*r = ownerRow{}
 		o.free = append(o.free, n)
 	}
@@ -292,5 +299,5 @@ func (o *ownerTable) get(n uint32, a *driver.Attrs) {
 		return
 	}
 	r := &o.rows[n]
-	a.Mode, a.UID, a.GID, a.Dirs = r.mode, r.uid, r.gid, r.dirs
+	a.Mode, a.UID, a.GID, a.Dirs, a.User = r.mode, r.uid, r.gid, r.dirs, r.user
 }

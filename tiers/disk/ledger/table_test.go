@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -146,26 +145,4 @@ func TestTakeRun(t *testing.T) {
 	if _, _, n := c.TakeRun(1); n != 0 {
 		t.Error("a retired slab gave out a slot")
 	}
-}
-
-// BenchmarkFind finds 512 keys of a million.
-func BenchmarkFind(b *testing.B) {
-	l := New()
-	keys := make([]block.Key, 1<<20)
-	for i := range keys {
-		keys[i] = block.Key{Group: "model_r0", Hash: block.Hash(fmt.Sprintf("%064x", i))}
-		l.table.link(l.table.alloc(format.AppendPath(nil, keys[i])))
-	}
-	i := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		i = (i + 7919*512) % (len(keys) - 512)
-		for _, key := range keys[i : i+512] {
-			if l.Find(key) == 0 {
-				b.Fatal("not found")
-			}
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/key")
-	b.ReportMetric(float64(len(l.table.slots)<<slotChunkBits*72+len(l.table.buckets)*bucketChunk*4+len(l.table.keys.chunks)*keyChunk)/float64(len(keys)), "bytes/block")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
@@ -74,6 +75,9 @@ type Bucket struct {
 		hedges uint64         // second requests
 	}
 }
+
+// CheckName fails for a name that no bucket of S3 can have.
+func CheckName(name string) error { return s3utils.CheckValidBucketNameStrict(name) }
 
 // New returns a bucket, without asking the server. Close it.
 func New(opts Options) (*Bucket, error) {

@@ -2,6 +2,7 @@ package pack
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -12,6 +13,7 @@ type Builder struct {
 	buf     []byte // frames; len is a multiple of Align
 	index   []byte
 	entries uint32
+	user    bool  // some block has attributes of processes
 	last    Entry // for the next entry of the index
 	alone   bool  // the block is larger than MaxShared
 
@@ -38,7 +40,7 @@ func (b *Builder) Reserve(path string, a *driver.Attrs, size int64) (data []byte
 		return nil, err
 	}
 	start := len(b.buf)
-	end := int64(start) + paddedBytes(len(path), size)
+	end := int64(start) + PaddedBytes(len(path), size, a.User)
 	if b.entries > 0 && (b.alone || size > MaxShared || end > MaxFrames) {
 		return nil, block.ErrNoSpace
 	}
@@ -62,9 +64,11 @@ func (b *Builder) Commit(sum block.Checksum) {
 	}
 	sealHead(b.head, sum)
 	le.PutUint64(b.nextIndex[len(b.index):], sum.Sum)
-	end := len(b.buf) + int(paddedBytes(len(b.next.Path), b.next.Size))
+	user := b.next.Attrs.User
+	end := len(b.buf) + int(PaddedBytes(len(b.next.Path), b.next.Size, user))
 	data := len(b.buf) + len(b.head) + int(b.next.Size)
-	clear(b.buf[data:end])
+	clear(b.buf[len(appendUser(b.buf[:data], user)):end])
+	b.user = b.user || user != ""
 	b.buf, b.index, b.last = b.buf[:end], b.nextIndex, b.next
 	b.alone = b.next.Size > MaxShared
 	b.entries++
@@ -86,24 +90,24 @@ func (b *Builder) Add(path string, a *driver.Attrs, data []byte, sum block.Check
 // buffer, which is the caller's again. The Builder is of no use any more.
 func (b *Builder) Finish(at int64, writer uint64) (Name, []byte) {
 	n := Name{Time: at, Writer: writer, Index: int64(len(b.buf))}
-	return n, appendFooter(append(b.buf, b.index...), b.index, n, b.entries)
+	return n, appendFooter(append(b.buf, b.index...), b.index, n, b.entries, versionOf(b.user))
 }
 
 // check returns an error for a block that cannot be in a pack.
 func check(path string, a *driver.Attrs, size int64) error {
-	if size < 0 || size > MaxBlockBytes || a.Seq == 0 {
+	if size < 0 || size > MaxBlockBytes || a.Seq == 0 || a.Mode > math.MaxUint16 {
 		return fmt.Errorf("pack: seq %d, %d bytes: %w", a.Seq, size, block.ErrInvalid)
 	}
 	return block.CheckPath(path)
 }
 
 // appendFooter appends the footer of the pack n, whose index is given.
-func appendFooter(b, index []byte, n Name, entries uint32) []byte {
+func appendFooter(b, index []byte, n Name, entries, version uint32) []byte {
 	start := len(b)
 	b = append(b, make([]byte, FooterBytes)...)
 	f := b[start:]
 	copy(f, footerMagic)
-	le.PutUint32(f[16:], Version)
+	le.PutUint32(f[16:], version)
 	le.PutUint32(f[20:], entries)
 	le.PutUint64(f[24:], uint64(n.Index))
 	le.PutUint64(f[32:], uint64(len(index)))

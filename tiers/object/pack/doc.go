@@ -11,7 +11,9 @@
 // Bytes that are not as they were written are an error that wraps block.ErrCorrupt. An object of a
 // later version is a VersionError.
 //
-// # Format, version 1
+// # Format, version 2
+//
+// What has no attributes of processes is written as version 1, which does not know them.
 //
 // Integers are little endian, checksums CRC-64/NVME, sizes and offsets bytes. Magic, checksum and
 // version keep their places in all versions.
@@ -42,20 +44,22 @@
 //	 8  8  checksum of bytes 16 to 64 + path bytes
 //	16  2  version
 //	18  2  path bytes
-//	20  4  mode
+//	20  2  mode
+//	22  2  bytes of attributes of processes
 //	24  8  seq, never 0
 //	32  8  size of the data
 //	40  8  checksum of the data
 //	48  8  mtime, nanoseconds since the epoch
 //	56  4  uid
 //	60  4  gid
-//	64     path, then the data
+//	64     path, then the data, then, if there are attributes, their checksum of 8 bytes and they themselves, as
+//	       block.UserAttrs
 //
 // Index: an entry for each frame, in their order. u is an unsigned varint, s a signed one, both as
 // in encoding/binary. "Previous" is the entry before; before the first one all is zero and empty.
 //
 //	8  checksum of the data
-//	1  flags: 1 pinned, 2 expires, 4 mode, uid, gid and directories are as in the previous entry
+//	1  flags: 1 pinned, 2 expires, 4 mode, uid, gid and directories are as in the previous entry, 8 attributes
 //	u  bytes of the path that are as in the previous path
 //	u  further bytes of the path
 //	   these bytes
@@ -63,6 +67,7 @@
 //	s  seq, less the previous one
 //	s  mtime, less the previous one
 //	s  expires, less mtime; only with flag 2
+//	u  bytes of the attributes, and these bytes; only with flag 8
 //	u  mode, uid, gid, number of directories; only without flag 4
 //	u  mode, uid, gid of each directory above the block, the outermost first; likewise
 //

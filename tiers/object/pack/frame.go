@@ -11,7 +11,8 @@ import (
 
 // The sizes of the format. The package comment draws it.
 const (
-	Version     = 1  // the latest that this kvfs reads, and the one that it writes
+	Version     = 2  // the latest that this kvfs reads
+	plain       = 1  // that of what has no attributes of processes
 	Align       = 64 // frames and the index begin at multiples of it
 	HeaderBytes = 64 // of a frame, before the path
 	FooterBytes = 64
@@ -47,9 +48,44 @@ func corrupt(what, format string, args ...any) error {
 // alignUp returns n rounded up to a multiple of Align.
 func alignUp(n int64) int64 { return (n + Align - 1) &^ (Align - 1) }
 
-// paddedBytes returns what a block takes in a pack, with the zeros after it.
-func paddedBytes(pathBytes int, size int64) int64 {
-	return alignUp(HeaderBytes + int64(pathBytes) + size)
+// PaddedBytes returns what a block takes in a pack, with the zeros after it.
+func PaddedBytes(pathBytes int, size int64, user block.UserAttrs) int64 {
+	return alignUp(HeaderBytes + int64(pathBytes) + size + UserBytes(len(user)))
+}
+
+// UserBytes returns what n bytes of attributes of processes take behind the data.
+func UserBytes(n int) int64 {
+	if n == 0 {
+		return 0
+	}
+	return int64(sumBytes + n)
+}
+
+const sumBytes = 8 // of a checksum
+
+// appendUser appends the attributes of processes as they are behind the data.
+func appendUser(b []byte, user block.UserAttrs) []byte {
+	if user == "" {
+		return b
+	}
+	return append(le.AppendUint64(b, block.Sum([]byte(user)).Sum), user...)
+}
+
+// CheckUser reads what is behind the data of a frame. It fails with ErrCorrupt.
+func CheckUser(b []byte) (block.UserAttrs, error) {
+	if len(b) < sumBytes || block.Sum(b[sumBytes:]).Sum != le.Uint64(b) {
+		return "", corrupt("frame", "checksum of the attributes")
+	}
+	user := block.UserAttrs(b[sumBytes:])
+	return user, user.Check()
+}
+
+// versionOf returns the version of what has attributes of processes, or not.
+func versionOf(user bool) uint32 {
+	if user {
+		return Version
+	}
+	return plain
 }
 
 // seal sets the checksum of a header, a footer or tombstones.
@@ -77,6 +113,7 @@ type Header struct {
 	Sum            block.Checksum // of the data
 	Mtime          int64
 	Mode, UID, GID uint32
+	User           int // length of the attributes of processes: they are behind the data, see UserBytes
 }
 
 // appendHead appends the header and path of a frame, without sums.
@@ -85,9 +122,10 @@ func appendHead(b []byte, path string, a *driver.Attrs, size int64) []byte {
 	b = append(b, make([]byte, HeaderBytes)...)
 	h := b[start:]
 	copy(h, frameMagic)
-	le.PutUint16(h[16:], Version)
+	le.PutUint16(h[16:], uint16(versionOf(a.User != "")))
 	le.PutUint16(h[18:], uint16(len(path)))
-	le.PutUint32(h[20:], a.Mode)
+	le.PutUint16(h[20:], uint16(a.Mode))
+	le.PutUint16(h[22:], uint16(len(a.User)))
 	le.PutUint64(h[24:], a.Seq)
 	le.PutUint64(h[32:], uint64(size))
 	le.PutUint64(h[48:], uint64(a.Mtime))
@@ -126,11 +164,12 @@ func CheckFrame(frame []byte, path string) (Header, error) {
 		Size:  int64(le.Uint64(frame[32:])),
 		Sum:   block.Checksum{Sum: le.Uint64(frame[40:]), Valid: true},
 		Mtime: int64(le.Uint64(frame[48:])),
-		Mode:  le.Uint32(frame[20:]),
+		Mode:  uint32(le.Uint16(frame[20:])),
+		User:  int(le.Uint16(frame[22:])),
 		UID:   le.Uint32(frame[56:]),
 		GID:   le.Uint32(frame[60:]),
 	}
-	if h.Size < 0 || h.Size > MaxBlockBytes || h.Seq == 0 {
+	if h.Size < 0 || h.Size > MaxBlockBytes || h.Seq == 0 || h.User > block.MaxUserAttrs {
 		return Header{}, corrupt(what, "seq %d, %d bytes", h.Seq, h.Size)
 	}
 	return h, nil

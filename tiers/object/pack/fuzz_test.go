@@ -40,7 +40,7 @@ func FuzzReadIndex(f *testing.F) {
 			all = append(all, kept)
 			return true
 		}
-		err := ReadIndex(n, appendFooter(append([]byte(nil), index...), index, n, entries), read)
+		err := ReadIndex(n, appendFooter(append([]byte(nil), index...), index, n, entries, plain), read)
 		wantKind(t, err)
 		if err != nil {
 			if len(all) > 0 {
@@ -50,7 +50,7 @@ func FuzzReadIndex(f *testing.F) {
 		}
 		first, bytes := all, again
 		all, again, last = nil, nil, Entry{}
-		if err := ReadIndex(n, appendFooter(append([]byte(nil), bytes...), bytes, n, entries), read); err != nil || !reflect.DeepEqual(all, first) {
+		if err := ReadIndex(n, appendFooter(append([]byte(nil), bytes...), bytes, n, entries, plain), read); err != nil || !reflect.DeepEqual(all, first) {
 			t.Errorf("%+v became %+v, %v", first, all, err)
 		}
 	})

@@ -17,6 +17,7 @@ const (
 	flagPinned = 1 << iota
 	flagExpires
 	flagSame // mode, uid, gid and directories as in the entry before
+	flagUser
 	flagsEnd
 )
 
@@ -35,8 +36,8 @@ type Entry struct {
 // DataOffset returns where in the pack the data is.
 func (e *Entry) DataOffset() int64 { return e.Offset + HeaderBytes + int64(len(e.Path)) }
 
-// FrameBytes returns how much of the pack, from Offset on, is the frame of a block: header, path
-// and data.
+// FrameBytes returns how much of the pack, from Offset on, is the frame of a block without its attributes of processes:
+// header, path and data.
 func FrameBytes(path string, size int64) int64 { return HeaderBytes + int64(len(path)) + size }
 
 // keptDirs returns those of dirs that an entry can have.
@@ -53,6 +54,9 @@ func appendEntry(b []byte, last, e *Entry) []byte {
 	}
 	if a.Expires != 0 {
 		flags |= flagExpires
+	}
+	if a.User != "" {
+		flags |= flagUser
 	}
 	same := a.Mode == before.Mode && a.UID == before.UID && a.GID == before.GID && slices.Equal(a.Dirs, before.Dirs)
 	if same {
@@ -71,6 +75,9 @@ func appendEntry(b []byte, last, e *Entry) []byte {
 	b = binary.AppendVarint(b, a.Mtime-before.Mtime)
 	if a.Expires != 0 {
 		b = binary.AppendVarint(b, a.Expires-a.Mtime)
+	}
+	if a.User != "" {
+		b = append(binary.AppendUvarint(b, uint64(len(a.User))), a.User...)
 	}
 	if same {
 		return b
@@ -149,6 +156,11 @@ func (r *reader) next(e *Entry, path []byte) []byte {
 	if flags&flagExpires != 0 {
 		a.Expires = a.Mtime + r.varint()
 	}
+	a.User = ""
+	if flags&flagUser != 0 {
+		a.User = block.UserAttrs(r.take(r.uvarint(block.MaxUserAttrs)))
+		r.bad = r.bad || a.User == "" || a.User.Check() != nil
+	}
 	slashes := uint64(bytes.Count(path, []byte{'/'}))
 	if flags&flagSame == 0 {
 		o := r.owner()
@@ -213,7 +225,7 @@ func eachEntry(n Name, index []byte, entries uint32, fn func(e *Entry) bool) err
 	for i := range entries {
 		path = r.next(&e, path)
 		e.Offset = end
-		end += paddedBytes(len(path), e.Size)
+		end += PaddedBytes(len(path), e.Size, e.Attrs.User)
 		if r.bad || end > n.Index || entries > 1 && e.Size > MaxShared {
 			return corrupt("pack", "entry %d of %s", i, n)
 		}

@@ -31,7 +31,7 @@ func samples() []sample {
 		{"g/d/a1", driver.Attrs{Seq: 1_800_000_000_000_000_000, Mode: 0o644, UID: 1000, GID: 1000, Mtime: 1_700_000_000_000_000_000, Dirs: dirs}, []byte("first block")},
 		{"g/d/a2", driver.Attrs{Seq: 1_800_000_000_000_000_009, Mode: 0o644, UID: 1000, GID: 1000, Mtime: 1_700_000_000_000_000_005, Pinned: true, Dirs: dirs}, nil},
 		{"h", driver.Attrs{Seq: 1, Mtime: -1, Expires: 5}, []byte{7}},
-		{"g/" + strings.Repeat("x", 100), driver.Attrs{Seq: math.MaxUint64, Mode: math.MaxUint32, UID: math.MaxUint32, GID: math.MaxUint32, Mtime: math.MaxInt64, Expires: math.MinInt64, Dirs: dirs[1:]}, bytes.Repeat([]byte{0xee}, 28)},
+		{"g/" + strings.Repeat("x", 100), driver.Attrs{Seq: math.MaxUint64, Mode: math.MaxUint16, UID: math.MaxUint32, GID: math.MaxUint32, Mtime: math.MaxInt64, Expires: math.MinInt64, Dirs: dirs[1:]}, bytes.Repeat([]byte{0xee}, 28)},
 	}
 }
 
@@ -90,7 +90,10 @@ func TestRoundTrip(t *testing.T) {
 		}
 		frame := object[e.Offset:][:FrameBytes(e.Path, e.Size)]
 		h, err := CheckFrame(frame, s.path)
-		want := Header{s.attrs.Seq, int64(len(s.data)), e.Sum, s.attrs.Mtime, s.attrs.Mode, s.attrs.UID, s.attrs.GID}
+		want := Header{s.attrs.Seq, int64(len(s.data)), e.Sum, s.attrs.Mtime, s.attrs.Mode, s.attrs.UID, s.attrs.GID, len(s.attrs.User)}
+		if user, err := CheckUser(object[e.Offset+int64(len(frame)):][:UserBytes(h.User)]); h.User > 0 && (err != nil || user != s.attrs.User) {
+			t.Errorf("%s: attributes %q, %v", s.path, user, err)
+		}
 		if err != nil || h != want || !bytes.Equal(object[e.DataOffset():][:e.Size], s.data) {
 			t.Errorf("%s: got %+v, %v", s.path, h, err)
 		}
@@ -101,6 +104,51 @@ func TestRoundTrip(t *testing.T) {
 	calls := 0
 	if err := ReadIndex(n, object[n.Index:], func(*Entry) bool { calls++; return false }); err != nil || calls != 1 {
 		t.Errorf("stopped: %d calls, %v", calls, err)
+	}
+}
+
+// TestUserAttrs: attributes of processes are behind the data and in the index, and only what has some is of version 2 (H2).
+func TestUserAttrs(t *testing.T) {
+	all := samples()[:3]
+	_, object := build(t, all)
+	if object[16] != 1 || object[len(object)-FooterBytes+16] != 1 {
+		t.Errorf("without attributes: versions %d, %d", object[16], object[len(object)-FooterBytes+16])
+	}
+	const user = "\x06\x01\x00user.a1"
+	all[0].attrs.User = user
+	n, object := build(t, all)
+	if object[16] != 2 || object[22] != 10 || object[len(object)-FooterBytes+16] != 2 {
+		t.Errorf("with attributes: versions %d, %d, length %d", object[16], object[len(object)-FooterBytes+16], object[22])
+	}
+	got, err := entries(n, object)
+	if err != nil || len(got) != 3 || got[0].Attrs.User != user || got[1].Attrs.User != "" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	behind := object[FrameBytes(got[0].Path, got[0].Size):][:UserBytes(len(user))]
+	if string(behind[8:]) != user {
+		t.Errorf("behind the data: %q", behind)
+	}
+	count := func() (bad int) {
+		err := Verify(bytes.NewReader(object), n, int64(len(object)), func(_ *Entry, err error) bool {
+			if err != nil {
+				bad++
+			}
+			return true
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return bad
+	}
+	if bad := count(); bad != 0 {
+		t.Errorf("%d bad blocks", bad)
+	}
+	behind[9] ^= 1
+	if u, err := CheckUser(behind); !errors.Is(err, block.ErrCorrupt) {
+		t.Errorf("damaged attributes: %q, %v", u, err)
+	}
+	if bad := count(); bad != 1 {
+		t.Errorf("%d bad blocks, want that with damaged attributes", bad)
 	}
 }
 
@@ -117,9 +165,12 @@ func TestRandom(t *testing.T) {
 				parts[i] = fmt.Sprint(r.IntN(20))
 			}
 			s := sample{path: strings.Join(parts, "/"), data: make([]byte, r.IntN(300))}
-			s.attrs = driver.Attrs{Seq: r.Uint64() | 1, Mode: r.Uint32() >> r.IntN(32), UID: r.Uint32N(3), Mtime: int64(r.Uint64()), Pinned: r.IntN(2) == 0}
+			s.attrs = driver.Attrs{Seq: r.Uint64() | 1, Mode: r.Uint32N(1<<16) >> r.IntN(16), UID: r.Uint32N(3), Mtime: int64(r.Uint64()), Pinned: r.IntN(2) == 0}
 			if r.IntN(2) == 0 {
 				s.attrs.Expires = int64(r.Uint64() | 1)
+			}
+			if r.IntN(3) == 0 {
+				s.attrs.User, _ = s.attrs.User.Set("user.x", strings.Repeat("v", r.IntN(100)), block.SetAny)
 			}
 			for range r.IntN(len(parts)) {
 				s.attrs.Dirs = append(s.attrs.Dirs, driver.DirAttrs{Mode: 0o755, UID: r.Uint32N(2)})
@@ -226,7 +277,7 @@ func TestFlips(t *testing.T) {
 	}
 	padding := 0
 	for _, e := range want {
-		padding += int(paddedBytes(len(e.Path), e.Size) - FrameBytes(e.Path, e.Size))
+		padding += int(PaddedBytes(len(e.Path), e.Size, e.Attrs.User) - FrameBytes(e.Path, e.Size))
 	}
 	if harmless != 8*padding {
 		t.Errorf("%d flips are not seen by readers of blocks, %d bits are zeros between frames", harmless, 8*padding)
@@ -282,22 +333,22 @@ func TestForeign(t *testing.T) {
 	later := func(what string, err error) {
 		t.Helper()
 		var v *VersionError
-		if !errors.As(err, &v) || *v != (VersionError{what, 2}) {
+		if !errors.As(err, &v) || *v != (VersionError{what, Version + 1}) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
 	head := object[:HeaderBytes+len("g/d/a1")]
-	head[16] = 2
+	head[16] = Version + 1
 	seal(head)
 	_, err := CheckFrame(head, "g/d/a1")
 	later("frame", err)
 	footer := object[len(object)-FooterBytes:]
-	footer[16] = 2
+	footer[16] = Version + 1
 	seal(footer)
 	_, err = entries(n, object)
 	later("pack", err)
 	tombs := EncodeTombs(tombName, someTombs())
-	tombs[16] = 2
+	tombs[16] = Version + 1
 	seal(tombs)
 	_, err = DecodeTombs(tombName, tombs)
 	later("tombstones", err)
@@ -314,7 +365,7 @@ func TestLies(t *testing.T) {
 			last = &list[i]
 		}
 		n := Name{Time: 1, Writer: 2, Index: index}
-		return ReadIndex(n, appendFooter(b, b, n, entries), func(*Entry) bool { return true })
+		return ReadIndex(n, appendFooter(b, b, n, entries, plain), func(*Entry) bool { return true })
 	}
 	a := Entry{Path: "a", Attrs: good}
 	if err := lie(128, 1, a); err != nil {
@@ -338,8 +389,8 @@ func TestLies(t *testing.T) {
 		"dots":               lie(128, 1, Entry{Path: "a/../b", Attrs: good}),
 		"reserved path":      lie(128, 1, Entry{Path: ".kvfs/x", Attrs: good}),
 		"many directories":   lie(128, 1, Entry{Path: "a/b", Attrs: dirs}),
-		"large not alone":    lie(paddedBytes(1, 0)+paddedBytes(1, MaxShared+1), 2, a, Entry{Path: "b", Size: MaxShared + 1, Attrs: good}),
-		"many beyond 64 MiB": lie(9*paddedBytes(1, MaxShared), 9, slices.Repeat([]Entry{{Path: "b", Size: MaxShared, Attrs: good}}, 9)...),
+		"large not alone":    lie(PaddedBytes(1, 0, "")+PaddedBytes(1, MaxShared+1, ""), 2, a, Entry{Path: "b", Size: MaxShared + 1, Attrs: good}),
+		"many beyond 64 MiB": lie(9*PaddedBytes(1, MaxShared, ""), 9, slices.Repeat([]Entry{{Path: "b", Size: MaxShared, Attrs: good}}, 9)...),
 	} {
 		if !errors.Is(err, block.ErrCorrupt) {
 			t.Errorf("%s: got %v", what, err)

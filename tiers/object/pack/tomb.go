@@ -23,7 +23,7 @@ const (
 func EncodeTombs(n Name, tombs []Tomb) []byte {
 	b := make([]byte, tombFixedBytes)
 	copy(b, tombMagic)
-	le.PutUint32(b[16:], Version)
+	le.PutUint32(b[16:], plain)
 	le.PutUint32(b[20:], uint32(len(tombs)))
 	le.PutUint64(b[24:], uint64(n.Time))
 	le.PutUint64(b[32:], n.Writer)

@@ -47,13 +47,13 @@ func verifyFrame(r *bufio.Reader, e *Entry) (bad, failed error) {
 	if _, failed := io.CopyN(sum, r, e.Size); failed != nil {
 		return nil, failed
 	}
-	padding := make([]byte, alignUp(e.Offset+FrameBytes(e.Path, e.Size))-e.Offset-FrameBytes(e.Path, e.Size))
+	padding := make([]byte, PaddedBytes(len(e.Path), e.Size, e.Attrs.User)-FrameBytes(e.Path, e.Size))
 	if _, failed := io.ReadFull(r, padding); failed != nil {
 		return nil, failed
 	}
 	h, err := CheckFrame(head, e.Path)
 	a := &e.Attrs
-	want := Header{Seq: a.Seq, Size: e.Size, Sum: e.Sum, Mtime: a.Mtime, Mode: a.Mode, UID: a.UID, GID: a.GID}
+	want := Header{Seq: a.Seq, Size: e.Size, Sum: e.Sum, Mtime: a.Mtime, Mode: a.Mode, UID: a.UID, GID: a.GID, User: len(a.User)}
 	switch {
 	case err != nil:
 		return err, nil
@@ -62,7 +62,11 @@ func verifyFrame(r *bufio.Reader, e *Entry) (bad, failed error) {
 	case sum.Sum64() != e.Sum.Sum:
 		return corrupt("frame", "checksum of the data"), nil
 	}
-	for _, c := range padding {
+	user := UserBytes(len(a.User))
+	if got, err := CheckUser(padding[:user]); user > 0 && (err != nil || got != a.User) {
+		return corrupt("frame", "its attributes differ from the index"), nil
+	}
+	for _, c := range padding[user:] {
 		if c != 0 {
 			return corrupt("frame", "bytes after it"), nil
 		}

@@ -95,16 +95,30 @@ func checkFindNothing(h *harness) {
 	h.wantLost(f, "/", "//", "nothing//", "nothing/..", ".", "..", "\x00", "\xff/", block.Reserved, strings.Repeat("x", 2*block.MaxPath))
 }
 
-// checkFindVersion: a Load that names no checksum gives the version that it asks for, or nothing.
+// checkFindVersion: a Load that names no checksum gives the version that it asks for, with its attributes of processes, or
+// nothing.
 func checkFindVersion(h *harness) {
 	mustHave[driver.Finder](h)
-	p := h.payload(numberedKey("find-version", 0), 3, 2000)
+	for _, user := range []block.UserAttrs{"", "\x06\x01\x00user.a1"} {
+		findVersion(h, user)
+	}
+}
+
+func findVersion(h *harness, user block.UserAttrs) {
+	_, keeps := h.tier.(driver.UserKeeper)
+	p := h.payload(numberedKey("find-version", len(user)), 3, 2000)
+	p.attrs.User = user
 	h.wantAll(h.store(p), driver.Stored)
 	for seq, want := range map[uint64]driver.Status{p.attrs.Seq - 1: driver.Absent, p.attrs.Seq: driver.Loaded, p.attrs.Seq + 1: driver.Absent} {
 		outcomes := h.edited(loadJob, func(tr *driver.Transfer) { tr.Sum, tr.Attrs.Seq = block.Checksum{}, seq }, p)
 		h.wantAll(outcomes, want)
 		if want == driver.Absent {
 			h.never(outcomes, driver.Loaded, "it is another version")
+		}
+		for _, o := range outcomes {
+			if a := o.Attrs; keeps && o.Status == driver.Loaded && (a == nil || a.Seq != seq || a.User != user) {
+				h.errorf("Load of %.80q: attributes %+v, want those of version %d with %q", p.key.Path(), a, seq, user)
+			}
 		}
 	}
 }

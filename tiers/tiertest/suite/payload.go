@@ -38,6 +38,9 @@ func newPayload(seed uint64, key block.Key, gen int, size int64) payload {
 	if rng.IntN(2) == 0 {
 		p.attrs.Expires = 1<<62 + rng.Int64N(1<<62) // after 2116
 	}
+	if rng.IntN(3) == 0 && len(key.Path()) <= plainKeyBytes {
+		p.attrs.User, _ = p.attrs.User.Set("user.suite", string(data[:min(len(data), 40)]), block.SetAny)
+	}
 	for range strings.Count(key.Path(), "/") {
 		p.attrs.Dirs = append(p.attrs.Dirs, driver.DirAttrs{
 			Mode: rng.Uint32N(0o1000), UID: rng.Uint32(), GID: rng.Uint32(),

@@ -1,6 +1,0 @@
-// Package lower is the room of the tiers below memory. It copies blocks down, keeps and removes the copies, waits until
-// they are durable, and brings blocks back into memory.
-//
-// It owns the promotions, which are the loads under way. An entry has one at most. It is the owner of the lanes (package
-// lane) and the host of the tiers (driver.Host). Of files being written it knows what state.WriteSide says.
-package lower
