@@ -94,18 +94,35 @@ func (t *Tier) evict(ctx context.Context, p known) error {
 		if err != nil {
 			continue
 		}
-		t.catalog.Forget(e.Path, p.number) // before the question: Find must not tell of it any more
-		if e.Attrs.Pinned || host != nil && !(*host).MayEvict(key) {
-			t.put(e.Path, &e.Attrs, e.Size, p.number, e.Offset)
+		if e.Attrs.Pinned || host != nil && !t.mayEvict(*host, key, &e, p.number) {
 			keep = append(keep, e)
 			continue
 		}
+		t.catalog.Forget(e.Path, p.number)
 		evicted++
 	}
 	t.mu.Lock()
 	t.mu.stats.Evicted += evicted
 	t.mu.Unlock()
 	return t.replace(ctx, p, at, keep)
+}
+
+// mayEvict asks the engine for a block, which Find does not tell of meanwhile. Remove finds it all the same.
+func (t *Tier) mayEvict(host driver.Host, key block.Key, e *pack.Entry, number uint32) bool {
+	t.ask(version{e.Path, e.Attrs.Seq})
+	defer t.ask(version{}) // after the block is back, or gone for good
+	t.catalog.Forget(e.Path, number)
+	if host.MayEvict(key) {
+		return true
+	}
+	t.put(e.Path, &e.Attrs, e.Size, number, e.Offset)
+	return false
+}
+
+func (t *Tier) ask(v version) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.asked = v
 }
 
 // compact writes what is alive of a pack anew, and deletes the pack.

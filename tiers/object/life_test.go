@@ -39,9 +39,13 @@ type engine struct {
 	mu    sync.Mutex
 	keeps map[block.Key]bool
 	asked int
+	ask   func(block.Key) // called by MayEvict; may be nil
 }
 
 func (e *engine) MayEvict(key block.Key) bool {
+	if e.ask != nil {
+		e.ask(key)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asked++
@@ -403,4 +407,68 @@ func TestDamagedOnTheWay(t *testing.T) {
 	other := s.tier(t, 2<<32, nil)
 	until(t, "not listed", other.learned.Load)
 	wantBlocks(t, other, p)
+}
+
+// TestRemoveDuringRewrite shows that a block that is removed while its pack is written anew stays removed, wherever the
+// rewriting is: here it goes from its beginning to its end within Remove.
+func TestRemoveDuringRewrite(t *testing.T) {
+	s, calls := newStore(), atomic.Int64{}
+	var tier *Tier
+	tier = s.tier(t, 1, func(o *Options) {
+		o.Refresh = time.Hour
+		o.Now = func() time.Time {
+			// The clock is asked by Remove, by tick, by the catalog for the removal, and by whatever the rewriting asks.
+			if n := calls.Add(-1); n == 0 {
+				tier.makeRoom(context.Background())
+			}
+			return time.Now()
+		}
+	})
+	for at := range int64(8) {
+		var puts []put
+		var dead []block.Key
+		for i := range 4 {
+			p := newPut(fmt.Sprintf("g%d/%d", at, i), uint64(i+1), 100_000)
+			puts = append(puts, p)
+			if i < 3 {
+				dead = append(dead, keyOf(t, p.path))
+			}
+		}
+		stored(t, tier, puts...)
+		tier.Remove(dead)
+		key := keyOf(t, puts[3].path)
+		calls.Store(at + 1)
+		if n := tier.Remove([]block.Key{key}); n != 1 {
+			t.Errorf("rewritten at the %d. look at the clock: %d blocks removed, want 1", at+1, n)
+		}
+		if out := make([]driver.Presence, 1); tier.Lookup(t.Context(), []block.Key{key}, out) != nil || out[0] != driver.Miss {
+			t.Errorf("rewritten at the %d. look at the clock: the removed block is a %v", at+1, out[0])
+		}
+	}
+}
+
+// TestRemoveDuringQuestion shows that a block is removed although the tier asks the engine at that moment whether it may
+// evict it, whatever the answer is, and that another node hears of the removal.
+func TestRemoveDuringQuestion(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		s, c := newStore(), newClock()
+		tier := s.tier(t, 1, func(o *Options) { o.TTL, o.Now, o.Refresh = time.Hour, c.Now, time.Hour })
+		other := s.tier(t, 2<<32, func(o *Options) { o.Now = c.Now })
+		p := newPut("g/x", 5, 3000)
+		key := keyOf(t, p.path)
+		removed := 0
+		tier.SetHost(&engine{keeps: map[block.Key]bool{key: keeps}, ask: func(key block.Key) { removed += tier.Remove([]block.Key{key}) }})
+		stored(t, tier, p)
+		until(t, "not found", found(other, p.path))
+		c.move(2 * time.Hour)
+		tier.makeRoom(t.Context())
+		if removed != 1 {
+			t.Errorf("keeps %v: %d blocks removed, want 1", keeps, removed)
+		}
+		wantGone(t, tier, p.path)
+		until(t, "still there", gone(other, p.path))
+		if got := tier.catalog.Stats().Tombs; got != 1 {
+			t.Errorf("keeps %v: %d removals remembered, want 1", keeps, got)
+		}
+	}
 }

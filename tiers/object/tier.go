@@ -52,8 +52,15 @@ type Tier struct {
 		closed  bool
 		flights map[block.Key]*flight // the last Store of each key that is under way
 		tombs   []pack.Tomb           // not in the bucket yet
+		asked   version               // not in the catalog while evict asks the engine for it
 		stats   driver.Stats
 	}
+}
+
+// version is one version of a block.
+type version struct {
+	path string
+	seq  uint64
 }
 
 var (
@@ -160,12 +167,19 @@ func (t *Tier) Remove(keys []block.Key) (held int) {
 			seq = f.block().Attrs.Seq
 		}
 		path := key.Path()
-		if r, has := t.catalog.Get(key); has {
+		r, has := t.catalog.Get(key)
+		if t.mu.asked.path == path {
+			r.Seq, has = max(r.Seq, t.mu.asked.seq), true
+		}
+		if has {
 			held++
 			seq = max(seq, r.Seq)
 		}
 		if seq > 0 {
 			until := now.Add(t.o.TombstoneTTL).UnixNano()
+			// Who writes its pack anew may have found the block after the first tick, and gives it a later time. It has
+			// done so before the second one.
+			t.catalog.Remove(path, seq, t.tick(), until)
 			t.catalog.Remove(path, seq, t.tick(), until)
 			t.mu.tombs = append(t.mu.tombs, pack.Tomb{Path: path, Seq: seq, Expires: until})
 		}
