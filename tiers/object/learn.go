@@ -193,12 +193,12 @@ func tailOf(ctx context.Context, b Bucket, n pack.Name, size int64) ([]byte, err
 	return tail, b.Get(ctx, n.String(), n.Index, tail)
 }
 
-// packsFrom returns the numbers of the packs that are known and were named at a time or later.
-func (t *Tier) packsFrom(from int64) map[pack.Name]uint32 {
-	known := map[pack.Name]uint32{}
+// packsFrom returns the packs that are known and were named at a time or later.
+func (t *Tier) packsFrom(from int64) map[pack.Name]catalog.Ref {
+	known := map[pack.Name]catalog.Ref{}
 	t.catalog.Packs(func(number uint32, p catalog.Pack) bool {
 		if p.Time >= from {
-			known[nameOf(p)] = number
+			known[nameOf(p)] = catalog.Ref{Number: number, Time: p.Time, Writer: p.Writer}
 		}
 		return true
 	})

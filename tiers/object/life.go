@@ -53,6 +53,10 @@ type known struct {
 // headBytes is about what a frame takes besides its data.
 const headBytes = 256
 
+func (p *known) ref() catalog.Ref {
+	return catalog.Ref{Number: p.number, Time: p.name.Time, Writer: p.name.Writer}
+}
+
 // dead reports whether more than half of a pack are removed and replaced blocks.
 func (p *known) dead() bool {
 	return p.Blocks < p.Total && p.Live+int64(p.Blocks)*headBytes <= p.Index/2
@@ -138,15 +142,15 @@ func (t *Tier) compact(ctx context.Context, p known) error {
 // vanished drops a pack from the catalog if err says that it is gone.
 func (t *Tier) vanished(p known, err error) error {
 	if errors.Is(err, block.ErrNotFound) {
-		t.drop(p.number)
+		t.drop(p.ref())
 		return nil
 	}
 	return err
 }
 
 // drop forgets packs that are gone from the bucket, and has the engine look which blocks are gone with them.
-func (t *Tier) drop(numbers ...uint32) {
-	lost := t.catalog.Drop(numbers...)
+func (t *Tier) drop(refs ...catalog.Ref) {
+	lost := t.catalog.Drop(refs...)
 	host := t.host.Load()
 	if lost == 0 || host == nil {
 		return
@@ -187,7 +191,7 @@ func (t *Tier) replace(ctx context.Context, p known, at int64, keep []pack.Entry
 	if err := t.kind(t.bucket.Delete(ctx, p.name.String())); err != nil {
 		return err
 	}
-	t.catalog.Drop(p.number)
+	t.catalog.Drop(p.ref())
 	return nil
 }
 

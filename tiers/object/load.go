@@ -169,7 +169,7 @@ func (t *Tier) get(ctx context.Context, r *run, d *delivery) error {
 	switch {
 	case errors.Is(err, block.ErrNotFound):
 		if p, has := t.catalog.Pack(r.number); has && nameOf(p) == r.name {
-			t.drop(r.number)
+			t.drop(catalog.Ref{Number: r.number, Time: p.Time, Writer: p.Writer})
 			t.o.Logger.Info("pack is gone from the bucket", zap.String("tier", t.o.Name), zap.Stringer("pack", r.name))
 		}
 	case err != nil:

@@ -61,7 +61,7 @@ func BenchmarkDrop(b *testing.B) {
 	c := New(Options{})
 	fill(b, c, 0, 10_000_000)
 	for i := uint32(0); b.Loop(); i++ {
-		if c.Drop(i) != perPack {
+		if c.Drop(refs(c, i)...) != perPack {
 			b.Fatal(i)
 		}
 	}

@@ -52,6 +52,16 @@ func numbers(from, to uint32) (all []uint32) {
 	return all
 }
 
+// refs names packs by their numbers, those that exist.
+func refs(c *Catalog, numbers ...uint32) (list []Ref) {
+	for _, n := range numbers {
+		if p, ok := c.Pack(n); ok {
+			list = append(list, Ref{Number: n, Time: p.Time, Writer: p.Writer})
+		}
+	}
+	return list
+}
+
 func heapBytes() int64 {
 	runtime.GC()
 	runtime.GC() // the first one may have been under way
@@ -105,19 +115,19 @@ func TestMemory(t *testing.T) {
 				t.Fatalf("%d is not there", n)
 			}
 			if n%perPack == 0 {
-				c.Drop(uint32(n / perPack))
+				c.Drop(refs(c, uint32(n/perPack))...)
 			}
 		}
 		check("deleting", n)
 	}
 	checkHeap("most deleted", least)
 	fill(t, c, least, most)
-	if n := c.Drop(numbers(least/perPack, most/perPack)...); n != most-least {
+	if n := c.Drop(refs(c, numbers(least/perPack, most/perPack)...)...); n != most-least {
 		t.Fatalf("dropped %d blocks", n)
 	}
 	check("dropped", least)
 	checkHeap("most dropped", least)
-	c.Drop(numbers(0, least/perPack)...)
+	c.Drop(refs(c, numbers(0, least/perPack)...)...)
 	if st := c.Stats(); st.Blocks != 0 || st.Dirs != 0 || st.Packs != 0 || st.TableBytes != 0 || st.LiveBytes != 0 || st.PackedBytes != 0 {
 		t.Errorf("empty: %+v", st)
 	}
@@ -189,7 +199,7 @@ func TestClassBound(t *testing.T) {
 	if !c.Forget("a/b/7/c", n) || !c.Put("a/x", Entry{Seq: 1, Pack: n}, nil) {
 		t.Error("a number that was given back is of no use")
 	}
-	if n := c.Drop(n); n != chunkItems || c.Stats().Dirs != 0 {
+	if n := c.Drop(refs(c, n)...); n != chunkItems || c.Stats().Dirs != 0 {
 		t.Errorf("%d are dropped, %+v", n, c.Stats())
 	}
 }
@@ -225,7 +235,7 @@ func TestParallel(t *testing.T) {
 					}
 				}
 				if round%3 == 0 {
-					c.Drop(n, n-1)
+					c.Drop(refs(c, n, n-1)...)
 				}
 				c.Packs(func(n uint32, p Pack) bool { return p.Blocks <= blocks })
 				c.Stats()
@@ -235,8 +245,28 @@ func TestParallel(t *testing.T) {
 	workers.Wait()
 	var all []uint32
 	c.Packs(func(n uint32, p Pack) bool { all = append(all, n); return true })
-	c.Drop(all...)
+	c.Drop(refs(c, all...)...)
 	if st := c.Stats(); st.Blocks != 0 || st.Packs != 0 || st.Dirs != 0 || st.Classes != 0 || st.LiveBytes != 0 {
 		t.Errorf("got %+v", st)
+	}
+}
+
+// TestDropReused shows that who drops a pack does not drop the one that has its number by now.
+func TestDropReused(t *testing.T) {
+	c := New(Options{})
+	n, _ := c.AddPack(Pack{Time: 1, Writer: 1, Index: Align, Size: 1 << 20})
+	first := refs(c, n)
+	c.Drop(first...)
+	for _, p := range []Pack{{Time: 2, Writer: 1, Index: Align, Size: 1 << 20}, {Time: 1, Writer: 2, Index: Align, Size: 1 << 20}} {
+		again, _ := c.AddPack(p)
+		if again != n || !c.Put("g/x", Entry{Seq: 1, Size: 1, Pack: n}, nil) {
+			t.Fatalf("pack %d, want %d", again, n)
+		}
+		if dropped := c.Drop(first...); dropped != 0 {
+			t.Errorf("%d blocks of a pack of time %d and writer %d are dropped", dropped, p.Time, p.Writer)
+		}
+		if dropped := c.Drop(refs(c, n)...); dropped != 1 {
+			t.Errorf("%d blocks are dropped, want 1", dropped)
+		}
 	}
 }

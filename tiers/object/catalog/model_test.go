@@ -169,7 +169,7 @@ func testModel(t *testing.T, r *rand.Rand) {
 				}
 				delete(m.packs, n)
 			}
-			if got := c.Drop(drop...); got != want {
+			if got := c.Drop(refs(c, drop...)...); got != want {
 				t.Fatalf("step %d: dropped %d blocks, want %d", step, got, want)
 			}
 		default:
@@ -181,7 +181,7 @@ func testModel(t *testing.T, r *rand.Rand) {
 			compare(t, c, m, paths)
 		}
 	}
-	c.Drop(numbers()...)
+	c.Drop(refs(c, numbers()...)...)
 	m.blocks, m.dirs, m.packs = nil, nil, nil
 	compare(t, c, m, paths)
 }

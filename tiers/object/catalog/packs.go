@@ -109,13 +109,13 @@ func (k *packs) later(a, b uint32) bool {
 
 // drop marks packs for removal, and returns those that are to be removed, and how many blocks are
 // in them.
-func (k *packs) drop(numbers []uint32) (drop []uint32, blocks int) {
+func (k *packs) drop(refs []Ref) (drop []uint32, blocks int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, n := range numbers {
-		if p := k.mu.list.find(n); p != nil && !p.dropped {
+	for _, r := range refs {
+		if p := k.mu.list.find(r.Number); p != nil && !p.dropped && p.time == r.Time && p.writer == r.Writer {
 			p.dropped = true
-			drop = append(drop, n)
+			drop = append(drop, r.Number)
 			blocks += int(p.blocks)
 		}
 	}
@@ -205,14 +205,21 @@ func (c *Catalog) Packs(fn func(n uint32, p Pack) bool) {
 	}
 }
 
-// Drop forgets packs and all blocks in them, and returns how many these were. Afterwards the
-// numbers may be given to other packs. Numbers of no pack are ignored.
+// Ref is a pack with its number, which AddPack may give to another pack once this one is dropped.
+type Ref struct {
+	Number uint32
+	Time   int64 // of the pack, as its Writer
+	Writer uint64
+}
+
+// Drop forgets packs and all blocks in them, and returns how many these were. A number that no pack
+// has, or another one by now, is ignored.
 //
 // Packs without blocks cost nothing. Otherwise Drop looks at all records of the catalog, about a
 // second for 100 million; look-ups go on meanwhile. So drop many packs at once, or Forget the
 // blocks first.
-func (c *Catalog) Drop(numbers ...uint32) (blocks int) {
-	drop, left := c.packs.drop(numbers)
+func (c *Catalog) Drop(refs ...Ref) (blocks int) {
+	drop, left := c.packs.drop(refs)
 	defer c.packs.free(drop)
 	if left == 0 {
 		return 0
