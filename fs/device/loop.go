@@ -92,12 +92,15 @@ func newLoop(files Files, o *fuse.MountOptions, log *zap.Logger) *loop {
 	}
 }
 
-// mountAt is mount(2) of the connection of fd, with more flags.
+// mountAt is mount(2) of the connection of fd, with more flags. The kernel checks modes and owners, and asks for the
+// attributes of a directory after each change in it, unless only root gets in, who may do everything.
 func mountAt(dir string, fd int, flags uintptr, o *fuse.MountOptions) error {
-	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
-		fd, os.Geteuid(), os.Getegid(), o.MaxWrite)
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(), o.MaxWrite)
 	if o.AllowOther {
 		data += ",allow_other"
+	}
+	if o.AllowOther || os.Geteuid() != 0 {
+		data += ",default_permissions"
 	}
 	if err := unix.Mount(o.FsName, dir, "fuse."+o.Name, unix.MS_NOSUID|unix.MS_NODEV|flags, data); err != nil {
 		return &os.PathError{Op: "mount", Path: dir, Err: err}

@@ -25,6 +25,36 @@ func TestNonRoot(t *testing.T) {
 	runInside(t, "TestNonRootInside", "with")
 }
 
+// TestRootOnly shows that nobody but root gets into a mount by root with allow_other off, where the kernel asks for no
+// attributes to check modes: a store is two requests less.
+func TestRootOnly(t *testing.T) {
+	harness.KvfsOnly(t, "settings of a daemon")
+	d := harness.Mount(t, harness.Options{Flags: []string{"--mount-allow-other", "off"}})
+	group := d.Path("g")
+	must(t, "mkdir", os.Mkdir(group, 0o755))
+	put := func(name string) string {
+		p := filepath.Join(group, name)
+		must(t, "write", os.WriteFile(p+".tmp", pattern(name, 64<<10), 0o644))
+		must(t, "rename", os.Rename(p+".tmp", p))
+		return p
+	}
+	asked := func() any { return field(d.Status().Raw, []string{"mount", "ops", "GETATTR"}) }
+	p := put("first")
+	before := asked()
+	for i := range 20 {
+		name := fmt.Sprint(i)
+		wantBytes(t, put(name), pattern(name, 64<<10))
+	}
+	if after := asked(); after != before {
+		t.Errorf("%v requests for attributes after 20 stores, %v before", after, before)
+	}
+	must(t, "chmod", unix.Chmod(p, 0o444))
+	_, err := harness.NewActor(t, nobody).Open(p, unix.O_RDONLY, 0)
+	wantErrno(t, "open by nobody", err, unix.EACCES)
+	_, err = tryOpen(t, d.Path(".kvfs", "status"), unix.O_WRONLY, 0)
+	wantErrno(t, "open of a control file for writing", err, unix.EACCES)
+}
+
 // TestNonRootInside runs the daemon as nobody: it mounts by fusermount3, cannot
 // use passthrough, and keeps the store and load contract all the same. The
 // mount is private to the user.
