@@ -40,8 +40,9 @@ func (w *world) attr(n *harness.Node, name string) string {
 	return string(buf[:max(size, 0)])
 }
 
-// userAttrs: the attributes of processes of a block are the same on all nodes, with each version.
-func userAttrs(w *world) {
+// TestUserAttrs: the attributes of processes of a block are the same on all nodes, with each version (H2).
+func TestUserAttrs(t *testing.T) {
+	w := newWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient})
 	a, b := w.Nodes[0], w.Nodes[1]
 	name := block("attrs")
 	w.wantVersion(b, name, w.publish(a, name, "one"))
@@ -76,34 +77,5 @@ func userAttrs(w *world) {
 	w.wantVersion(b, name, w.mustWrite(a, name, 256*kib))
 	if got := w.attr(b, name); got != "" {
 		w.t.Errorf("of a version without: %q", got)
-	}
-}
-
-// TestUserAttrs shows the attributes of processes on other nodes, over TCP and by RDMA (H2).
-func TestUserAttrs(t *testing.T) {
-	t.Run("TCP", func(t *testing.T) { userAttrs(newWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient})) })
-	t.Run("RDMA", func(t *testing.T) {
-		w := newRDMAWorld(t, harness.ClusterOptions{Nodes: 2, PeerTimeout: patient, Flags: bySockets})
-		w.waitPath(w.Nodes[0], w.Nodes[1], "rdma")
-		w.waitPath(w.Nodes[1], w.Nodes[0], "rdma")
-		userAttrs(w)
-	})
-}
-
-// TestUserAttrsReplica: a copy on another node has the attributes of the block when the writer is gone (H2).
-func TestUserAttrsReplica(t *testing.T) {
-	w := newWorld(t, harness.ClusterOptions{
-		Options: harness.Options{Disk: "256MiB"}, Nodes: 2, PeerTimeout: patient,
-		Flags: func(int) []string { return []string{"--replicas", "1"} },
-	})
-	a, b := w.Nodes[0], w.Nodes[1]
-	w.waitCopies(4, a, b) // the first block of each node and its copy
-	before := copies(b)
-	w.publish(a, block("replica"), "value")
-	w.waitCopies(before+1, b)
-	a.Kill()
-	b.WaitState(a, "failed")
-	if got := w.attr(b, block("replica")); got != "value" {
-		t.Errorf("after its writer was killed: %q", got)
 	}
 }

@@ -25,7 +25,7 @@ var (
 // askAs asks a control file as a user, in a process of his own, and returns the answer.
 func askAs(t testing.TB, u *harness.User, control, request string) string {
 	t.Helper()
-	out, stderr, code := harness.RunHelperAs(t, harness.ProcessOptions{User: u}, askerHelper, control, request)
+	out, stderr, code := harness.RunHelper(t, harness.ProcessOptions{User: u}, askerHelper, control, request)
 	first, answer, _ := strings.Cut(out, "\n")
 	if code != 0 {
 		t.Fatalf("ask as %d: %s%s", u.UID, out, stderr)

@@ -120,12 +120,6 @@ func (a *Actor) Open(path string, flags int, mode uint32) (int, error) {
 // Close closes the descriptor.
 func (a *Actor) Close(fd int) error { return a.call(request{Op: "close", FD: fd}).err() }
 
-// Dup duplicates the descriptor.
-func (a *Actor) Dup(fd int) (int, error) {
-	r := a.call(request{Op: "dup", FD: fd})
-	return int(r.N), r.err()
-}
-
 // Write is one write(2).
 func (a *Actor) Write(fd int, p []byte) (int, error) {
 	r := a.call(request{Op: "write", FD: fd, Data: p})
@@ -150,26 +144,6 @@ func (a *Actor) Fsync(fd int) error { return a.call(request{Op: "fsync", FD: fd}
 // Fdatasync is fdatasync(2).
 func (a *Actor) Fdatasync(fd int) error { return a.call(request{Op: "fdatasync", FD: fd}).err() }
 
-// Mmap maps n bytes of the file, shared, and returns a number for the mapping.
-func (a *Actor) Mmap(fd, n int, prot uint32) (int, error) {
-	r := a.call(request{Op: "mmap", FD: fd, N: int64(n), Mode: prot})
-	return int(r.N), r.err()
-}
-
-// Load reads n bytes of a mapping; EFAULT stands for SIGBUS.
-func (a *Actor) Load(mapping, n int, off int64) ([]byte, error) {
-	r := a.call(request{Op: "load", FD: mapping, N: int64(n), Off: off})
-	return r.Data, r.err()
-}
-
-// Store writes into a mapping; EFAULT stands for SIGBUS.
-func (a *Actor) Store(mapping int, p []byte, off int64) error {
-	return a.call(request{Op: "store", FD: mapping, Data: p, Off: off}).err()
-}
-
-// Munmap ends a mapping.
-func (a *Actor) Munmap(mapping int) error { return a.call(request{Op: "munmap", FD: mapping}).err() }
-
 // Append does this n times: it opens path with O_APPEND, creates it if it is missing, writes p with
 // one write(2) and closes it.
 func (a *Actor) Append(path string, p []byte, n int) error {
@@ -179,26 +153,6 @@ func (a *Actor) Append(path string, p []byte, n int) error {
 // Ftruncate is ftruncate(2).
 func (a *Actor) Ftruncate(fd int, size int64) error {
 	return a.call(request{Op: "ftruncate", FD: fd, N: size}).err()
-}
-
-// Truncate is truncate(2).
-func (a *Actor) Truncate(path string, size int64) error {
-	return a.call(request{Op: "truncate", Path: path, N: size}).err()
-}
-
-// Fallocate is fallocate(2).
-func (a *Actor) Fallocate(fd int, mode uint32, off, n int64) error {
-	return a.call(request{Op: "fallocate", FD: fd, Mode: mode, Off: off, N: n}).err()
-}
-
-// Flock is flock(2).
-func (a *Actor) Flock(fd, how int) error {
-	return a.call(request{Op: "flock", FD: fd, Flags: how}).err()
-}
-
-// SetLock is fcntl(F_SETLK) of the whole file with F_RDLCK, F_WRLCK or F_UNLCK.
-func (a *Actor) SetLock(fd int, kind int16) error {
-	return a.call(request{Op: "setlk", FD: fd, Flags: int(kind)}).err()
 }
 
 // Stat is stat(2).

@@ -17,9 +17,6 @@ import (
 // GossipPort is the port of the gossip of every node.
 const GossipPort = "7946"
 
-// ClockVariable is the variable that sets a daemon's clock off by a duration, at link time.
-const ClockVariable = "main.clockOffset"
-
 // ClusterOptions say how to start daemons in namespaces. The zero value is three nodes
 // without keys.
 type ClusterOptions struct {
@@ -138,13 +135,6 @@ func (n *Node) RestartWith(opts Options) {
 	n.in(func() { n.Daemon.RestartWith(opts) })
 }
 
-// TryRestart is Daemon.TryRestart in the node's namespace.
-func (n *Node) TryRestart() (serves bool) {
-	n.tb.Helper()
-	n.in(func() { serves = n.Daemon.TryRestart() })
-	return serves
-}
-
 // in calls fn, which starts the node's daemon, in its namespace and with its binary.
 func (n *Node) in(fn func()) {
 	c := n.cluster
@@ -166,12 +156,6 @@ func (n *Node) Abort() {
 	if err != nil && !errors.Is(err, unix.EBUSY) { // Busy, but aborted.
 		n.tb.Errorf("abort %s: %v", n.Name, err)
 	}
-}
-
-// ClockBinary builds a kvfs whose clock is off by a duration.
-func ClockBinary(tb testing.TB, offset string) string {
-	tb.Helper()
-	return Build(tb, "-ldflags=-checklinkname=0 -X "+ClockVariable+"="+offset)
 }
 
 // ClusterKeys are a gossip key and certificates, made with kvfs keys and kvfs certs.
@@ -211,9 +195,6 @@ func (k *ClusterKeys) Flags(name string) []string {
 
 // CA returns the path of the CA's certificate.
 func (k *ClusterKeys) CA() string { return filepath.Join(k.Dir, "ca.pem") }
-
-// CAKey returns the path of its key.
-func (k *ClusterKeys) CAKey() string { return filepath.Join(k.Dir, "ca-key.pem") }
 
 // Files returns the paths of a node's certificate and key.
 func (k *ClusterKeys) Files(name string) (cert, key string) {

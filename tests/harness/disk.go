@@ -2,7 +2,6 @@ package harness
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -87,66 +86,6 @@ func newDir(tb testing.TB, parent, pattern string) string {
 	}
 	tb.Cleanup(func() { removeTree(dir) })
 	return dir
-}
-
-// CopyDir copies the files of the directory from, holes left out, into the
-// existing directory to.
-func CopyDir(tb testing.TB, from, to string) {
-	tb.Helper()
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for _, e := range entries {
-		if err := copySparse(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-			tb.Fatal(err)
-		}
-	}
-}
-
-// copySparse copies the data of a file, and leaves holes where it has holes.
-func copySparse(from, to string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	info, err := src.Stat()
-	if err != nil {
-		return err
-	}
-	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	defer dst.Close()
-	if err := dst.Truncate(info.Size()); err != nil {
-		return err
-	}
-	buf := make([]byte, 1<<20)
-	for off := int64(0); ; {
-		start, err := unix.Seek(int(src.Fd()), off, unix.SEEK_DATA)
-		if err == unix.ENXIO {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		end, err := unix.Seek(int(src.Fd()), start, unix.SEEK_HOLE)
-		if err != nil {
-			return err
-		}
-		for off = start; off < end; {
-			n, err := src.ReadAt(buf[:min(int64(len(buf)), end-off)], off)
-			if n == 0 {
-				return err
-			}
-			if _, err := dst.WriteAt(buf[:n], off); err != nil {
-				return err
-			}
-			off += int64(n)
-		}
-	}
 }
 
 // DropMemory removes the files that the memory tier of an ended daemon left, as a restart of the machine does.

@@ -97,13 +97,7 @@ func (p *Process) Wait() int {
 func (p *Process) Stderr() string { return p.stderr.String() }
 
 // RunHelper runs a helper to its end.
-func RunHelper(tb testing.TB, name string, args ...string) (stdout, stderr string, code int) {
-	tb.Helper()
-	return RunHelperAs(tb, ProcessOptions{}, name, args...)
-}
-
-// RunHelperAs is RunHelper with options.
-func RunHelperAs(tb testing.TB, opts ProcessOptions, name string, args ...string) (stdout, stderr string, code int) {
+func RunHelper(tb testing.TB, opts ProcessOptions, name string, args ...string) (stdout, stderr string, code int) {
 	tb.Helper()
 	p := StartHelper(tb, opts, name, args...)
 	out, err := io.ReadAll(p.Stdout)

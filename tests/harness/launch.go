@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -16,9 +15,8 @@ import (
 // Launch says how to start a daemon in a restricted process. The zero value
 // changes nothing.
 type Launch struct {
-	MaxFileBytes uint64 // RLIMIT_FSIZE; 0: as it is
-	MaxFiles     uint64 // RLIMIT_NOFILE; 0: as it is
-	NoIOUring    bool   // seccomp refuses io_uring_setup with EPERM, as Docker's profile does
+	MaxFiles  uint64 // RLIMIT_NOFILE; 0: as it is
+	NoIOUring bool   // seccomp refuses io_uring_setup with EPERM, as Docker's profile does
 }
 
 const launchHelper = "kvfs-launch"
@@ -28,19 +26,19 @@ func (l Launch) command(args []string) []string {
 	if l == (Launch{}) {
 		return args
 	}
-	return append([]string{"/proc/self/exe", fmt.Sprint(l.MaxFileBytes), fmt.Sprint(l.MaxFiles), fmt.Sprint(l.NoIOUring)}, args...)
+	return append([]string{"/proc/self/exe", fmt.Sprint(l.MaxFiles), fmt.Sprint(l.NoIOUring)}, args...)
 }
 
-// launchMain applies the first three of args, the fields of a Launch, and becomes the
+// launchMain applies the first two of args, the fields of a Launch, and becomes the
 // command in the rest.
 func launchMain(args []string) int {
 	runtime.LockOSThread() // a filter belongs to the thread, and exec keeps it
-	err := errors.Join(limit(unix.RLIMIT_FSIZE, args[0]), limit(unix.RLIMIT_NOFILE, args[1]))
-	if err == nil && args[2] == "true" {
+	err := limit(unix.RLIMIT_NOFILE, args[0])
+	if err == nil && args[1] == "true" {
 		err = denyIOUring()
 	}
 	if err == nil {
-		err = unix.Exec(args[3], args[3:], withoutHelper())
+		err = unix.Exec(args[2], args[2:], withoutHelper())
 	}
 	fmt.Fprintf(os.Stderr, "launch %q: %v\n", args, err)
 	return 127

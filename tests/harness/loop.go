@@ -181,29 +181,6 @@ func openLoop(n int) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR, 0)
 }
 
-// Truncate cuts the backing file to n bytes. Reading beyond that is an I/O error until it is
-// written again.
-func (l *LoopFS) Truncate(n int64) {
-	l.tb.Helper()
-	l.sync() // dirty data must not extend the file again
-	if err := os.Truncate(l.Backing, n); err != nil {
-		l.tb.Fatal(err)
-	}
-	l.DropCaches()
-}
-
-func (l *LoopFS) sync() {
-	l.tb.Helper()
-	f, err := os.Open(l.Dir)
-	if err != nil {
-		l.tb.Fatal(err)
-	}
-	defer f.Close()
-	if err := unix.Syncfs(int(f.Fd())); err != nil {
-		l.tb.Fatalf("sync %s: %v", l.Dir, err)
-	}
-}
-
 // DropCaches makes the kernel forget the clean pages of the device and of the
 // backing file.
 func (l *LoopFS) DropCaches() {
@@ -243,16 +220,6 @@ func (l *LoopFS) Fill(leave int64) (empty func()) {
 		l.tb.Fatalf("fill %s with %d bytes: %v", l.Dir, n, err)
 	}
 	return func() { os.Remove(path) }
-}
-
-// ReadOnly makes the file system read-only, or writable again.
-func (l *LoopFS) ReadOnly(on bool) {
-	l.tb.Helper()
-	flags := uintptr(unix.MS_REMOUNT)
-	if on {
-		flags |= unix.MS_RDONLY
-	}
-	l.unused(func() error { return unix.Mount("", l.Dir, "", flags, "") })
 }
 
 // unused calls fn, which needs closed files in the file system, until fn no longer fails because

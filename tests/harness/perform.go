@@ -1,11 +1,8 @@
 package harness
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"os"
-	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -59,8 +56,6 @@ func performOp(q request, r *response) error {
 		return unix.Chown(q.Path, int(q.Off), int(q.N))
 	case "append":
 		return appendTo(q)
-	case "truncate":
-		return unix.Truncate(q.Path, q.N)
 	case "names":
 		return names(q.Path, r)
 	case "getxattr":
@@ -112,8 +107,6 @@ func performFD(q request, r *response) error {
 		if err = unix.Close(q.FD); errors.Is(err, unix.EINTR) {
 			err = nil
 		}
-	case "dup":
-		n, err = unix.FcntlInt(uintptr(q.FD), unix.F_DUPFD_CLOEXEC, 0)
 	case "write":
 		n, err = unix.Write(q.FD, q.Data)
 	case "pwrite":
@@ -128,49 +121,11 @@ func performFD(q request, r *response) error {
 		err = unix.Fdatasync(q.FD)
 	case "ftruncate":
 		err = unix.Ftruncate(q.FD, q.N)
-	case "fallocate":
-		err = unix.Fallocate(q.FD, q.Mode, q.Off, q.N)
-	case "flock":
-		err = unix.Flock(q.FD, q.Flags)
-	case "setlk":
-		lk := unix.Flock_t{Type: int16(q.Flags), Whence: io.SeekStart}
-		err = unix.FcntlFlock(uintptr(q.FD), unix.F_SETLK, &lk)
-	default:
-		return performMapping(q, r)
-	}
-	r.N = int64(n)
-	return err
-}
-
-// mappings are the mappings of this process. Their numbers never change.
-var mappings [][]byte
-
-func performMapping(q request, r *response) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if recover() != nil { // SIGBUS
-			err = unix.EFAULT
-		}
-	}()
-	if q.Op == "mmap" {
-		b, err := unix.Mmap(q.FD, 0, int(q.N), int(q.Mode), unix.MAP_SHARED)
-		if err == nil {
-			r.N = int64(len(mappings))
-			mappings = append(mappings, b)
-		}
-		return err
-	}
-	switch m := mappings[q.FD]; q.Op {
-	case "load":
-		r.Data = bytes.Clone(m[q.Off : q.Off+q.N])
-	case "store":
-		copy(m[q.Off:], q.Data)
-	case "munmap":
-		return unix.Munmap(m)
 	default:
 		return unix.ENOSYS
 	}
-	return nil
+	r.N = int64(n)
+	return err
 }
 
 func access(path string, mode uint32) error {

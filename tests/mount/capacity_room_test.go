@@ -44,27 +44,6 @@ func TestRoomBehind(t *testing.T) {
 	}
 }
 
-// TestManyDirectories makes more directories than the tmpfs of the memory tier takes files: blocks can be stored and
-// loaded all the same, and the directories are there.
-func TestManyDirectories(t *testing.T) {
-	d := harness.Mount(t, harness.Options{MemorySize: "16MiB"})
-	const n = 70_000
-	for i := range n {
-		if i%1000 == 0 {
-			mkdir(t, d.Path(fmt.Sprint(i/1000)))
-		}
-		mkdir(t, d.Path(fmt.Sprint(i/1000), fmt.Sprint(i)))
-	}
-	for _, i := range []int{0, n / 2, n - 1} {
-		p := d.Path(fmt.Sprint(i/1000), fmt.Sprint(i), "block")
-		store(t, p, pattern(p, 64*kib))
-		wantBytes(t, p, pattern(p, 64*kib))
-	}
-	if got := len(listNames(t, d.Path(fmt.Sprint(n/1000-1)))); got != 1000 {
-		t.Errorf("%d directories listed, want 1000", got)
-	}
-}
-
 // TestOpenBeyondMemory opens more than memory holds. The open that does not fit fails, and status and the log say
 // why. It works when other files are closed. A file that is larger than memory fails at once.
 func TestOpenBeyondMemory(t *testing.T) {

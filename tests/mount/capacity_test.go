@@ -119,16 +119,6 @@ func TestFullOfPins(t *testing.T) {
 			wantAbsent(t, harness.Self(), p)
 		}
 	})
-	t.Run("P0 small writes: the first fails (llama.cpp)", func(t *testing.T) {
-		f, err := tryOpen(t, dir+"/slot", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666)
-		if err == nil {
-			_, err = unix.Write(f.fd, pattern("x", 4096))
-			unix.Close(f.fd)
-			f.closed = true
-		}
-		wantErrno(t, "open or first write", err, unix.ENOSPC)
-		wantAbsent(t, harness.NewActor(t, nil), dir+"/slot")
-	})
 	t.Run("P0 fallocate: ENOSPC, both modes (numpy, Dynamo)", func(t *testing.T) {
 		for _, mode := range []uint32{0, unix.FALLOC_FL_KEEP_SIZE} {
 			f, err := tryOpen(t, fmt.Sprintf("%s/falloc%d.tmp", dir, mode), unix.O_RDWR|unix.O_CREAT, 0o644)
@@ -136,20 +126,6 @@ func TestFullOfPins(t *testing.T) {
 				err = again(func() error { return unix.Fallocate(f.fd, mode, 0, smallMemory/2) })
 			}
 			wantErrno(t, fmt.Sprintf("fallocate mode %d", mode), err, unix.ENOSPC)
-		}
-	})
-	t.Run("P0 open blocks keep their bytes and names", func(t *testing.T) {
-		for i, f := range pins {
-			p := fmt.Sprintf("%s/pin%d", dir, i)
-			sameBytes(t, p, f.pread(blockSize, 0), pattern(p, blockSize))
-			wantSize(t, p, blockSize)
-		}
-	})
-	t.Run("P0 statfs shows the pinned bytes", func(t *testing.T) {
-		var st unix.Statfs_t
-		must(t, "statfs", unix.Statfs(dir, &st))
-		if got := int64(st.Blocks-st.Bavail) * 4096; got < int64(len(pins))*blockSize {
-			t.Errorf("used: got %d, want %d or more", got, len(pins)*blockSize)
 		}
 	})
 	t.Run("P0 unlink and close make room at once", func(t *testing.T) {
@@ -168,42 +144,6 @@ func TestFullOfPins(t *testing.T) {
 		}
 		flood(t, dir, 2*smallMemory)
 	})
-}
-
-// TestWriteWaits shows that a write which meets memory full of pins waits for
-// room, up to mount.write_timeout.
-func TestWriteWaits(t *testing.T) {
-	d := smallMount(t, "60s")
-	dir := d.Path("group")
-	mkdir(t, dir)
-	var pins []*file
-	for i := range (smallMemory / blockSize) - 2 {
-		p := fmt.Sprintf("%s/pin%d", dir, i)
-		store(t, p, pattern(p, blockSize))
-		pins = append(pins, open(t, p, unix.O_RDONLY, 0))
-	}
-	const writers = 6 // more than fit beside the pins
-	a := make([]*harness.Actor, writers)
-	for i := range a {
-		a[i] = harness.NewActor(t, nil)
-	}
-	errs := make(chan error, writers)
-	for i := range writers {
-		go func() {
-			p := fmt.Sprintf("%s/waits%d", dir, i)
-			err := a[i].WriteFile(p+".tmp", pattern(p, blockSize))
-			if err == nil {
-				err = a[i].Rename(p+".tmp", p)
-			}
-			errs <- err
-		}()
-	}
-	for _, f := range pins {
-		f.close()
-	}
-	for range writers {
-		wantErrno(t, "store", <-errs, nil)
-	}
 }
 
 // TestEvict is section 3.6: stores beyond the capacity evict, and what must
@@ -250,69 +190,4 @@ func TestEvict(t *testing.T) {
 		}
 		wantBytes(t, p, pattern(p, blockSize))
 	})
-}
-
-// TestPoison shows that a file with a failed write is never published: neither
-// by close, nor by rename, nor over an older version. A rename that fails leaves that.
-func TestPoison(t *testing.T) {
-	d := smallMount(t, "1s")
-	// writeTooMuch writes until the mount has no more room.
-	writeTooMuch := func(t *testing.T, f *file) {
-		t.Helper()
-		for i := range 2 * smallMemory / mib {
-			n, err := unix.Write(f.fd, pattern("x", mib))
-			if err != nil || n != mib {
-				t.Logf("write %d: %d bytes, %v", i, n, err)
-				wantErrno(t, "write", err, nil, unix.ENOSPC)
-				return
-			}
-		}
-		t.Fatalf("%d bytes fit into %d", 2*smallMemory, smallMemory)
-	}
-	for _, name := range []string{"new", "over an old version"} {
-		flags := 0
-		if name != "new" {
-			flags = unix.O_TRUNC
-		}
-		t.Run("P0 in place, "+name, func(t *testing.T) {
-			p := d.Path("in-place " + name)
-			if flags != 0 {
-				put(t, p, pattern("old", mib))
-			}
-			f := open(t, p, unix.O_WRONLY|unix.O_CREAT|flags, 0o644)
-			writeTooMuch(t, f)
-			f.closed = true
-			unix.Close(f.fd)     // may fail or not
-			wantOld(t, p, false) // O_TRUNC has ended the old version
-		})
-		t.Run("P0 renamed, "+name, func(t *testing.T) {
-			p := d.Path("renamed " + name)
-			if flags != 0 {
-				put(t, p, pattern("old", mib))
-			}
-			f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
-			writeTooMuch(t, f)
-			f.closed = true
-			unix.Close(f.fd)
-			if err := unix.Rename(p+".tmp", p); err == nil {
-				t.Log("rename succeeded; the block must not show all the same")
-			}
-			wantOld(t, p, flags != 0)
-		})
-	}
-	t.Run("P0 the mount works on", func(t *testing.T) {
-		flood(t, d.Path("after"), 2*smallMemory)
-	})
-}
-
-// wantOld fails unless others see the old version, or nothing if there was none.
-func wantOld(t *testing.T, path string, old bool) {
-	t.Helper()
-	for _, a := range []*harness.Actor{harness.NewActor(t, nil), harness.Self()} {
-		if old {
-			wantSeen(t, a, path, pattern("old", mib))
-		} else {
-			wantAbsent(t, a, path)
-		}
-	}
 }

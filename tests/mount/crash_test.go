@@ -5,11 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,12 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
-)
-
-const (
-	crashRounds  = 5
-	crashWriters = 16 // and as many readers
-	namesEach    = 4
 )
 
 // crashName is a name with one writer, and what that writer knows of it.
@@ -43,107 +35,6 @@ func crashContent(path string, version uint64) []byte {
 	b := make([]byte, 8, 8+n)
 	binary.LittleEndian.PutUint64(b, version)
 	return append(b, pattern(name, n)...)
-}
-
-// TestCrash kills the daemon under 16 writers and 16 readers, restarts it, and
-// checks each name: it holds exactly one complete version, and that is the last
-// whose store had returned, or the one that was under way. Five rounds on one
-// mount.
-func TestCrash(t *testing.T) {
-	harness.KvfsOnly(t, "warm restart")
-	d := harness.Mount(t, harness.Options{MemorySize: "512MiB"})
-	rnd := newRand(t)
-	var names []*crashName
-	for i := range crashWriters * namesEach {
-		dir := d.Path(fmt.Sprintf("group%d", i%5), fmt.Sprintf("sub%d", i%3))
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, &crashName{path: fmt.Sprintf("%s/%d.bin", dir, i), inPlace: i/namesEach%2 == 1})
-	}
-	for round := range crashRounds {
-		crashRound(t, d, rnd, names)
-		d.Restart()
-		for _, n := range names {
-			checkAfterCrash(t, n)
-		}
-		if t.Failed() {
-			t.Fatalf("round %d", round)
-		}
-	}
-}
-
-// crashRound writes and reads until the daemon, which is killed after a random
-// number of commits, is gone.
-func crashRound(t *testing.T, d *harness.Daemon, rnd *rand.Rand, names []*crashName) {
-	t.Helper()
-	var commits atomic.Int64
-	killAt := int64(100 + rnd.IntN(600))
-	enough := make(chan struct{})
-	var wg sync.WaitGroup
-	for w := range crashWriters {
-		mine := names[w*namesEach : (w+1)*namesEach]
-		seed := rnd.Uint64()
-		wg.Go(func() {
-			src := rand.New(rand.NewPCG(seed, 1))
-			for {
-				if err := crashStep(mine[src.IntN(namesEach)], src); err != nil {
-					wantDead(t, "writer", err)
-					return
-				}
-				if commits.Add(1) == killAt {
-					close(enough)
-				}
-			}
-		})
-		readSeed := rnd.Uint64()
-		wg.Go(func() {
-			src := rand.New(rand.NewPCG(readSeed, 2))
-			for {
-				n := names[src.IntN(len(names))]
-				if n.inPlace {
-					continue // this process sees its own uncommitted bytes
-				}
-				if err := crashRead(t, n); err != nil {
-					wantDead(t, "reader", err)
-					return
-				}
-			}
-		})
-	}
-	select {
-	case <-enough:
-	case <-d.Exited():
-		t.Error("the daemon ended by itself")
-	}
-	d.Kill()
-	wg.Wait()
-}
-
-// crashStep stores the next version of n, or in one of eight cases removes it.
-func crashStep(n *crashName, src *rand.Rand) error {
-	n.version++
-	n.attempted.Store(int64(n.version))
-	var err error
-	gone := src.IntN(8) == 0
-	p := crashContent(n.path, n.version)
-	switch {
-	case gone:
-		if err = os.Remove(n.path); errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
-	case n.inPlace:
-		err = os.WriteFile(n.path, p, 0o644)
-	default:
-		tmp := fmt.Sprintf("%s.tmp.%d", n.path, n.version)
-		if err = os.WriteFile(tmp, p, 0o644); err == nil {
-			err = os.Rename(tmp, n.path)
-		}
-	}
-	if err == nil {
-		n.committed, n.gone = n.version, gone
-	}
-	return err
 }
 
 func crashRead(t *testing.T, n *crashName) error {
@@ -175,37 +66,6 @@ func wantDead(t *testing.T, who string, err error) {
 	case unix.ENOTCONN, unix.ECONNABORTED, unix.EIO, unix.ENODEV:
 	default:
 		t.Errorf("%s: %v", who, err)
-	}
-}
-
-func checkAfterCrash(t *testing.T, n *crashName) {
-	t.Helper()
-	name := filepath.Base(n.path)
-	b, err := os.ReadFile(n.path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		// Absent: never stored, removed, or a removal was under way. An
-		// interrupted rewrite must leave the committed version.
-		if n.committed > 0 && !n.gone && n.version == n.committed {
-			t.Errorf("%s: lost version %d, whose store had returned", name, n.committed)
-		}
-	case err != nil:
-		t.Errorf("%s: %v", name, err)
-	default:
-		v, ok := wholeVersion(n.path, b)
-		switch {
-		case !ok:
-			t.Errorf("%s: %d bytes that are no version", name, len(b))
-		case v == n.version:
-		case v == n.committed && !n.gone:
-		default:
-			t.Errorf("%s: version %d; committed %d (removed: %t), begun %d", name, v, n.committed, n.gone, n.version)
-		}
-		wantSize(t, n.path, int64(len(b)))
-	}
-	n.committed, n.gone = n.version, err != nil
-	if v, ok := wholeVersion(n.path, b); ok {
-		n.committed = v
 	}
 }
 

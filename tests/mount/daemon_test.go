@@ -1,10 +1,7 @@
 package mount
 
 import (
-	"encoding/json"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,49 +48,39 @@ func TestStatusFields(t *testing.T) {
 	})
 }
 
-// TestHTTP shows that --http answers /readyz and /status once the daemon is
-// ready, until it stops, and that an address in use ends the daemon (E12).
-func TestHTTP(t *testing.T) {
+// TestRefused: a mount that cannot be right fails with one line and a code for the kind of failure, also in the background, and
+// nothing is mounted.
+func TestRefused(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
-	// Not 127.0.0.1, where another process may take the port between its two uses.
-	l, err := net.Listen("tcp", "127.97.0.1:0")
-	must(t, "listen", err)
-	addr := l.Addr().String()
-	busy := harness.Mount(t, harness.Options{Flags: []string{"--http", addr}, ExpectFail: true})
-	if busy.ExitCode != 1 || !strings.Contains(busy.Log(), "address already in use") {
-		t.Errorf("address in use: exit code %d\n%s", busy.ExitCode, busy.Log())
-	}
-	wantUnmounted(t, busy)
-	l.Close()
-
-	d := harness.Mount(t, harness.Options{Flags: []string{"--http", addr}})
-	client := &http.Client{Timeout: harness.Deadline}
-	get := func(path string) string {
-		t.Helper()
-		reply, err := client.Get("http://" + addr + path)
-		must(t, "GET "+path, err)
-		defer reply.Body.Close()
-		body, err := io.ReadAll(reply.Body)
-		must(t, "GET "+path, err)
-		if reply.StatusCode != http.StatusOK {
-			t.Errorf("GET %s: got %s", path, reply.Status)
+	dir, ssd := t.TempDir(), harness.NewDiskDir(t, nil)
+	file, full, good := filepath.Join(dir, "file"), filepath.Join(dir, "full"), filepath.Join(dir, "good")
+	must(t, "file", os.WriteFile(file, []byte("x"), 0o644))
+	must(t, "mkdir", os.MkdirAll(full+"/something", 0o755))
+	must(t, "mkdir", os.Mkdir(good, 0o755))
+	for _, c := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"--sise", good}, 2, "unknown flag"},
+		{[]string{"--memory-size=1KiB", good}, 3, "want at least 1MiB"},
+		{[]string{"--memory-size=12", "-d", good}, 3, "needs a unit"},
+		{[]string{"--memory-dir", file, good}, 1, file},
+		{[]string{"--memory-numa=bind:1023", good}, 3, "bind:1023"},
+		{[]string{"--disk=path=" + full + ",size=64MiB", good}, 1, "choose an empty directory"},
+		{[]string{"--disk=path=" + ssd + ",size=64MiB", ssd}, 3, "in the directory of the SSD tier"},
+		{[]string{file}, 4, file},
+		{[]string{full}, 4, "not empty"},
+		{[]string{"-d", dir + "/none/mnt"}, 4, dir + "/none"},
+	} {
+		args := append([]string{"mount", "--memory-dir", dir + "/memory", "--memory-size=64MiB"}, c.args...)
+		stdout, stderr, code := harness.Kvfs(t, args...)
+		if code != c.code || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.text) {
+			t.Errorf("kvfs %q: exit code %d, %q, %q; want %d and one line with %q", c.args, code, stdout, stderr, c.code, c.text)
 		}
-		return string(body)
 	}
-	if got := get("/readyz"); got != "ready\n" {
-		t.Errorf("/readyz: got %q", got)
-	}
-	var s harness.Status
-	must(t, "/status", json.Unmarshal([]byte(get("/status")), &s))
-	if want := d.Status(); s.Version != want.Version || s.Mount != want.Mount || len(s.Tiers) != len(want.Tiers) {
-		t.Errorf("/status: got %+v, .kvfs/status has %+v", s, want)
-	}
-	if code := d.Stop(); code != 0 {
-		t.Errorf("exit code: got %d, want 0", code)
-	}
-	if reply, err := client.Get("http://" + addr + "/readyz"); err == nil {
-		reply.Body.Close()
-		t.Error("/readyz answers after the stop")
+	if got := append(harness.MountPoints(dir), harness.MountPoints(ssd)...); len(got) != 0 {
+		t.Errorf("left mounted: %q", got)
 	}
 }
 
@@ -128,63 +115,4 @@ func TestNotify(t *testing.T) {
 	if got := receive(); got != "STOPPING=1" {
 		t.Errorf("got %q, want STOPPING=1", got)
 	}
-}
-
-// TestRefused shows the exit codes of a mount that cannot be right, that nothing
-// is mounted then, and that the waiting reader gets the end of the file.
-func TestRefused(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	full := t.TempDir()
-	must(t, "write", os.WriteFile(filepath.Join(full, "file"), nil, 0o644))
-	for _, c := range []struct {
-		name string
-		opts harness.Options
-		code int
-		log  string
-	}{
-		{"more memory than the machine has", harness.Options{MemorySize: "1000TiB"}, 3, "exceeds the memory of this machine"},
-		{"copies without peers", harness.Options{Flags: []string{"--replicas", "1"}}, 3, "needs bind"},
-		{"unknown variable", harness.Options{Env: []string{"KVFS_MEMORY_SISE=1GiB"}}, 3, "KVFS_MEMORY_SIZE"},
-		{"directory not empty", harness.Options{Dir: full}, 4, "not empty"},
-		{"no directory", harness.Options{Dir: filepath.Join(full, "file", "x")}, 4, "mount point"},
-		{"unknown flag", harness.Options{Flags: []string{"--sise"}}, 2, "unknown flag"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.name == "no directory" {
-				_, stderr, code := harness.Kvfs(t, "mount", c.opts.Dir)
-				if code != c.code || !strings.Contains(stderr, c.log) {
-					t.Errorf("exit code %d, %q; want %d, %q", code, stderr, c.code, c.log)
-				}
-				return
-			}
-			c.opts.ExpectFail = true
-			d := harness.Mount(t, c.opts)
-			if d.ExitCode != c.code || !strings.Contains(d.Log(), c.log) {
-				t.Errorf("exit code %d, want %d with %q\n%s", d.ExitCode, c.code, c.log, d.Log())
-			}
-			wantUnmounted(t, d)
-		})
-	}
-}
-
-// TestRootOfMount shows that the root has the mode and owner of the directory
-// below it, and that a second daemon is refused where one lives.
-func TestRootOfMount(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	if os.Getuid() != 0 {
-		harness.Skip(t, "chown needs root")
-	}
-	dir := t.TempDir()
-	must(t, "chown", os.Chown(dir, 1234, 5678))
-	must(t, "chmod", os.Chmod(dir, os.ModeSticky|0o770))
-	d := harness.Mount(t, harness.Options{Dir: dir})
-	if st := stat(t, d.Dir); st.Mode != unix.S_IFDIR|0o1770 || st.Uid != 1234 || st.Gid != 5678 {
-		t.Errorf("root: mode %#o, owner %d:%d", st.Mode, st.Uid, st.Gid)
-	}
-	_, stderr, code := harness.Kvfs(t, "mount", d.Dir)
-	if code != 4 || !strings.Contains(stderr, "serves it already") {
-		t.Errorf("second daemon: exit code %d, %q", code, stderr)
-	}
-	store(t, d.Path("x"), pattern("x", mib))
-	wantBytes(t, d.Path("x"), pattern("x", mib))
 }

@@ -14,7 +14,7 @@ import (
 // TestData is section 3.2 of the contract.
 func TestData(t *testing.T) {
 	d := harness.Mount(t, harness.Options{MemorySize: "1GiB"})
-	runRows(t, d, slices.Concat(openRows, rwRows, inPlaceRows, rawRows, mapRows, kernelRows))
+	runRows(t, d, slices.Concat(openRows, rwRows, rawRows, mapRows, kernelRows))
 }
 
 // blockSizes are those of the clients, with and without a 28-byte header, and
@@ -132,50 +132,5 @@ var rwRows = []row{
 			end := min(off+l, len(want))
 			sameBytes(t, fmt.Sprintf("%d at %d", l, off), f.pread(l, int64(off)), want[min(off, end):end])
 		}
-	}},
-}
-
-var inPlaceRows = []row{
-	{"P0 rewrite with O_TRUNC: longer, shorter, empty (llama.cpp, LMCache local_disk)", func(t *testing.T, e *env) {
-		for i, n := range []int{3 * mib, 5*mib + 1, 2 * mib, 7, 0, 4 * mib} {
-			want := pattern(fmt.Sprint(i), n)
-			put(t, e.path("slot"), want)
-			wantBytes(t, e.path("slot"), want)
-			wantSeen(t, e.process(), e.path("slot"), want)
-		}
-	}},
-	{"P0 rewrite without O_TRUNC keeps the old tail (LMCache O_DIRECT, SGLang NIXL)", func(t *testing.T, e *env) {
-		old := pattern("old", 4*mib)
-		store(t, e.path("x"), old)
-		f := open(t, e.path("x"), unix.O_CREAT|unix.O_WRONLY|unix.O_DIRECT, 0o644)
-		f.write(aligned(t, pattern("new", mib)))
-		f.close()
-		want := append(pattern("new", mib), old[mib:]...)
-		wantBytes(t, e.path("x"), want)
-		wantSeen(t, e.process(), e.path("x"), want)
-	}},
-	{"P0 O_TRUNC with nothing written leaves an empty file (vLLM config.json race)", func(t *testing.T, e *env) {
-		store(t, e.path("x"), pattern("old", 1000))
-		open(t, e.path("x"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o666).close()
-		wantSeen(t, e.process(), e.path("x"), nil)
-	}},
-	{"P0 O_TRUNC with O_RDONLY|O_CREAT and truncate by path (POSIX)", func(t *testing.T, e *env) {
-		store(t, e.path("x"), pattern("x", 2*mib))
-		must(t, "truncate", again(func() error { return unix.Truncate(e.path("x"), mib+1) }))
-		wantBytes(t, e.path("x"), pattern("x", 2*mib)[:mib+1])
-		must(t, "truncate up", again(func() error { return unix.Truncate(e.path("x"), 2*mib) }))
-		want := make([]byte, 2*mib)
-		copy(want, pattern("x", 2*mib)[:mib+1])
-		wantSeen(t, e.process(), e.path("x"), want)
-		wantErrno(t, "truncate to -1", unix.Truncate(e.path("x"), -1), unix.EINVAL)
-	}},
-	{"P0 O_APPEND writes at the end, whatever the offset (POSIX)", func(t *testing.T, e *env) {
-		put(t, e.path("log"), []byte("one "))
-		f := open(t, e.path("log"), unix.O_WRONLY|unix.O_APPEND, 0)
-		f.seek(0, unix.SEEK_SET, 0)
-		f.write([]byte("two "))
-		f.write([]byte("three"))
-		f.close()
-		wantSeen(t, e.process(), e.path("log"), []byte("one two three"))
 	}},
 }

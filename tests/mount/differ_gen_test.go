@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Random sequences in three mixes. What a sequence does follows from its seed
+// Random sequences in two mixes. What a sequence does follows from its seed
 // alone.
 
 // differMix is a kind of sequences.
@@ -20,7 +20,6 @@ type differMix struct {
 	fixed int // how many steps of start no sequence can do without
 	step  func(*differGen)
 	steps int
-	model bool // the model says where kvfs may differ
 }
 
 var differMixes = []differMix{
@@ -47,19 +46,6 @@ var differMixes = []differMix{
 		fixed: 3,
 		step:  (*differGen).placeStep,
 		steps: 50,
-	},
-	{
-		name:  "free", // all of it
-		files: []string{"a", "b", "x.tmp", "l.lock", "s/a", "s/x.tmp", "d/a"},
-		dirs:  []string{"s", "d"},
-		start: func(g *differGen) {
-			g.one(differOp{Do: "mkdir", A: "s", Mode: 0o755})
-			g.put(0, "a", unix.O_TRUNC)
-			g.put(1, "s/a", unix.O_TRUNC)
-		},
-		step:  (*differGen).freeStep,
-		steps: 40,
-		model: true,
 	},
 }
 
@@ -284,7 +270,7 @@ func (g *differGen) placeStep() {
 	case n < 46 && g.rnd.IntN(10) == 0: // it waits for what is open
 		g.evictAll()
 	default:
-		g.slotStep(p, s, 1)
+		g.slotStep(p, s)
 	}
 }
 
@@ -305,9 +291,8 @@ func (g *differGen) openStep(p int, name string, flags int) {
 	}
 }
 
-// slotStep is an operation on a descriptor. least is the smallest size to give a
-// file.
-func (g *differGen) slotStep(p, s int, least int64) {
+// slotStep is an operation on a descriptor. No file becomes empty.
+func (g *differGen) slotStep(p, s int) {
 	op := differOp{P: p, S: s}
 	switch n := g.rnd.IntN(100); {
 	case n < 18:
@@ -321,7 +306,7 @@ func (g *differGen) slotStep(p, s int, least int64) {
 	case n < 52:
 		op.Do, op.Off, op.Flags = "lseek", g.rnd.Int64N(100), g.rnd.IntN(3)
 	case n < 58:
-		op.Do, op.N = "ftruncate", max(least, g.place())
+		op.Do, op.N = "ftruncate", max(1, g.place())
 	case n < 62:
 		op.Do, op.N, op.Off, op.Mode = "fallocate", g.size(), g.place(), uint32(g.flag(unix.FALLOC_FL_KEEP_SIZE, 30))
 	case n < 70:
@@ -367,31 +352,5 @@ func (g *differGen) mapStep(p, s int) {
 		g.mapped[p][m] = false
 	default:
 		g.one(differOp{P: p, Do: "mread", T: m, Off: min(g.place(), differMapBytes-1), N: g.size()})
-	}
-}
-
-// freeStep is anything.
-func (g *differGen) freeStep() {
-	p := g.rnd.IntN(differWorkers)
-	s := g.slot(&g.open[p], true)
-	switch n := g.rnd.IntN(100); {
-	case n < 22:
-		flags := []int{unix.O_RDONLY, unix.O_WRONLY, unix.O_RDWR, unix.O_WRONLY}[g.rnd.IntN(4)]
-		if flags != unix.O_RDONLY {
-			flags |= g.flag(unix.O_CREAT, 75) | g.flag(unix.O_TRUNC, 45) | g.flag(unix.O_APPEND, 15)
-			flags |= g.flag(unix.O_EXCL, 10*(flags&unix.O_CREAT)/unix.O_CREAT)
-		}
-		g.openStep(p, g.file(), flags)
-	case s >= 0 && n < 34:
-		g.one(differOp{P: p, Do: "close", S: s})
-		g.open[p][s] = false
-	case n < 36:
-		g.kill(p)
-	case s >= 0 && n < 40:
-		g.flock(p, s)
-	case s >= 0 && n < 72:
-		g.slotStep(p, s, 0)
-	default:
-		g.pathStep(p, g.file())
 	}
 }

@@ -31,7 +31,6 @@ type differWorld struct {
 	base    string          // directory of the directories of sequences
 	d       *harness.Daemon // nil: the reference
 	disk    bool            // kvfs has a disk tier
-	direct  bool            // the kernel may write by itself
 	root    string          // directory of the sequence
 	count   int
 	evicted int // blocks

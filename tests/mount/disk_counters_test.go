@@ -88,27 +88,6 @@ func TestDiskBiggerThanStaging(t *testing.T) {
 	}
 }
 
-// TestDiskSecondHit shows --disk-admission second_hit: a block stored once stays off the disk and is counted, a block
-// stored again goes there.
-func TestDiskSecondHit(t *testing.T) {
-	d := diskMount(t, harness.Options{Flags: []string{"--disk-admission", "second_hit"}})
-	blocks := numbered(d.Dir, 10, 100_000)
-	writeAll(t, blocks)
-	harness.Poll(t, "all are rejected", func() bool { return diskStatus(t, d).AdmissionRejected >= 10 })
-	if s := diskStatus(t, d); s.Stored != 0 || s.Blocks != 0 {
-		t.Errorf("stored at first sight: %+v", s)
-	}
-	writeAll(t, blocks)
-	waitOnDisk(t, paths(blocks)...)
-	evictMemory(t, d)
-	wantBlocks(t, blocks)
-	// fsync asks for it explicitly.
-	p := d.Path("once")
-	store(t, p, pattern(p, 100_000))
-	fsyncPath(t, p)
-	wantTier(t, p, "memory,disk")
-}
-
 // TestDiskTierSummary shows the tier log: one line a batch with all fields, which
 // add up to what was done (B7, B20, E15).
 func TestDiskTierSummary(t *testing.T) {

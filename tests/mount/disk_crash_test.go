@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
@@ -308,53 +306,4 @@ func wantNoTemporaries(t *testing.T, d *harness.Daemon) {
 		}
 		return err
 	}))
-}
-
-// TestDiskCrashPromotion kills the daemon while many readers promote under
-// memory pressure, and shows that the next one serves every block.
-func TestDiskCrashPromotion(t *testing.T) {
-	rnd := newRand(t)
-	d := diskMount(t, harness.Options{MemorySize: "32MiB"})
-	blocks := numbered(d.Dir, 60, mib)
-	all := paths(blocks)
-	for _, p := range all {
-		store(t, p, blocks[p])
-		waitOnDisk(t, p)
-	}
-	for range 4 {
-		killAt := int64(5 + rnd.IntN(100))
-		var reads atomic.Int64
-		enough := make(chan struct{})
-		var wg sync.WaitGroup
-		for range 6 {
-			src := rand.New(rand.NewPCG(rnd.Uint64(), 3))
-			wg.Go(func() {
-				for {
-					p := all[src.IntN(len(all))]
-					got, err := readWhole(p)
-					if err != nil {
-						if err != unix.ENOENT {
-							wantDead(t, "reader", err)
-						} else {
-							t.Errorf("%s: missing", filepath.Base(p))
-						}
-						return
-					}
-					sameBytes(t, filepath.Base(p), got, blocks[p])
-					if reads.Add(1) == killAt {
-						close(enough)
-					}
-				}
-			})
-		}
-		select {
-		case <-enough:
-		case <-d.Exited():
-			t.Fatal("the daemon ended by itself")
-		}
-		d.Kill()
-		wg.Wait()
-		d.Restart()
-		wantBlocks(t, blocks)
-	}
 }

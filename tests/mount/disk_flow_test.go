@@ -29,19 +29,6 @@ func TestDiskStopDrains(t *testing.T) {
 	}
 }
 
-// TestDiskAdoptedCascade crashes the daemon before blocks are on disk: the next
-// one finds them in memory and cascades them.
-func TestDiskAdoptedCascade(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := numbered(d.Dir, 20, 2*mib)
-	writeAll(t, blocks)
-	d.Kill()
-	d.Restart()
-	waitOnDisk(t, paths(blocks)...)
-	evictMemory(t, d)
-	wantBlocks(t, blocks)
-}
-
 // TestDiskCoalesced opens many cold blocks at once: they are loaded in fewer
 // batches than there are blocks (A19, A20, E13).
 func TestDiskCoalesced(t *testing.T) {

@@ -2,8 +2,6 @@ package mount
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,18 +29,6 @@ func TestDiskFsync(t *testing.T) {
 		name string
 		do   func(t *testing.T, p string) (want []byte)
 	}{
-		{"of a committed block", func(t *testing.T, p string) []byte {
-			store(t, p, pattern(p, 4*mib))
-			fsyncPath(t, p)
-			return pattern(p, 4*mib)
-		}},
-		{"fdatasync", func(t *testing.T, p string) []byte {
-			store(t, p, pattern(p, mib))
-			f := open(t, p, unix.O_RDONLY, 0)
-			must(t, "fdatasync", again(func() error { return unix.Fdatasync(f.fd) }))
-			f.close()
-			return pattern(p, mib)
-		}},
 		{"of the temporary name, then rename", func(t *testing.T, p string) []byte {
 			f := open(t, p+".tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644)
 			f.write(pattern(p, 3*mib+5))
@@ -59,21 +45,6 @@ func TestDiskFsync(t *testing.T) {
 			fsync(t, f)
 			return pattern(p, mib)
 		}},
-		{"in place, after close", func(t *testing.T, p string) []byte {
-			put(t, p, pattern(p, 77_777))
-			fsyncPath(t, p)
-			return pattern(p, 77_777)
-		}},
-		{"of a second version in place", func(t *testing.T, p string) []byte {
-			put(t, p, pattern("one", mib))
-			fsyncPath(t, p)
-			f := open(t, p, unix.O_WRONLY|unix.O_TRUNC, 0)
-			f.write(pattern("two", 2*mib))
-			fsync(t, f)
-			f.close()
-			fsyncPath(t, p)
-			return pattern("two", 2*mib)
-		}},
 		{"of a patched block", func(t *testing.T, p string) []byte {
 			store(t, p, pattern(p, mib))
 			f := open(t, p, unix.O_RDWR, 0)
@@ -83,18 +54,6 @@ func TestDiskFsync(t *testing.T) {
 			want := pattern(p, mib)
 			copy(want[1000:], "patched")
 			return want
-		}},
-		{"of a renamed block", func(t *testing.T, p string) []byte {
-			store(t, p+"-before", pattern(p, mib))
-			fsyncPath(t, p+"-before")
-			rename(t, p+"-before", p)
-			fsyncPath(t, p)
-			return pattern(p, mib)
-		}},
-		{"of an empty block", func(t *testing.T, p string) []byte {
-			store(t, p, nil)
-			fsyncPath(t, p)
-			return nil
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -125,56 +84,4 @@ func TestDiskFsyncRemoval(t *testing.T) {
 	crashAll(d)
 	wantAbsent(t, harness.Self(), p)
 	wantBytes(t, d.Path("dir", "y"), pattern("y", mib))
-}
-
-// TestDiskFsyncOffline shows that an fsync that cannot keep its promise fails and does not hang, and that the block
-// is unharmed. The device cannot take new data because the file system below it is full.
-func TestDiskFsyncOffline(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	l, fill := failingDevice(t)
-	d := diskMount(t, harness.Options{Disk: "64MiB", DiskDir: l.Dir, Flags: []string{"--disk-slab-size", "4MiB"}})
-	store(t, d.Path("x"), pattern("x", 100_000))
-	fsyncPath(t, d.Path("x"))
-	fill()
-	p := d.Path("y")
-	store(t, p, pattern(p, 20*mib))
-	f := open(t, p, unix.O_RDONLY, 0)
-	within(t, "fsync returns", func() {
-		err := again(func() error { return unix.Fsync(f.fd) })
-		wantErrno(t, "fsync of a block that cannot be stored", err, unix.EIO, unix.ENOSPC)
-	})
-	wantBytes(t, p, pattern(p, 20*mib))
-	wantBytes(t, d.Path("x"), pattern("x", 100_000))
-}
-
-// failingDevice mounts an ext4 on a sparse file on a small tmpfs. After fill has been called, its device fails writes
-// to new places.
-func failingDevice(t *testing.T) (l *harness.LoopFS, fill func()) {
-	t.Helper()
-	needRoot(t)
-	small := t.TempDir()
-	must(t, "mount tmpfs", unix.Mount("small", small, "tmpfs", 0, "size=64m"))
-	t.Cleanup(func() { unix.Unmount(small, unix.MNT_DETACH) })
-	l = harness.MountLoop(t, harness.LoopOptions{SizeBytes: 256 * mib, Backing: small})
-	return l, func() {
-		f, err := os.Create(filepath.Join(small, "ballast"))
-		must(t, "create", err)
-		defer f.Close()
-		var size int64
-		// Again where the device has taken some of the room meanwhile.
-		harness.Poll(t, "nothing is free below the device", func() bool {
-			var vfs unix.Statfs_t
-			must(t, "statfs", unix.Statfs(small, &vfs))
-			n := int64(vfs.Bfree) * int64(vfs.Bsize)
-			if n == 0 {
-				return true
-			}
-			err := again(func() error { return unix.Fallocate(int(f.Fd()), 0, size, n) })
-			wantErrno(t, "fallocate", err, nil, unix.ENOSPC)
-			if err == nil {
-				size += n
-			}
-			return false
-		})
-	}
 }

@@ -3,7 +3,6 @@ package mount
 import (
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,48 +12,6 @@ import (
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
-
-// TestDiskListing shows that ls, du and find walk a tree of blocks that are on
-// disk only, see true sizes, and promote nothing.
-func TestDiskListing(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	blocks := sizedBlocks(d.Path("tree"))
-	cold(t, d, blocks)
-	before := diskStatus(t, d)
-	for _, c := range [][]string{
-		{"ls", "-lR", d.Dir},
-		{"du", "-a", "--apparent-size", "-B1", d.Path("tree")},
-		{"du", "-sk", d.Dir},
-		{"find", d.Dir, "-type", "f", "-size", "+0", "-newermt", "1990-01-01"},
-	} {
-		out, err := exec.Command(c[0], c[1:]...).CombinedOutput()
-		if err != nil {
-			t.Errorf("%q: %v\n%s", c, err, out)
-		}
-		for p := range blocks {
-			if c[0] == "find" && len(blocks[p]) > 0 && !strings.Contains(string(out), p+"\n") {
-				t.Errorf("find: %s is missing", filepath.Base(p))
-			}
-			if c[0] == "ls" && !strings.Contains(string(out), filepath.Base(p)) {
-				t.Errorf("ls: %s is missing", filepath.Base(p))
-			}
-		}
-	}
-	for p, b := range blocks {
-		st := stat(t, p)
-		if st.Size != int64(len(b)) || len(b) > 0 && st.Blocks == 0 {
-			t.Errorf("%s: size %d in %d blocks, want %d bytes", filepath.Base(p), st.Size, st.Blocks, len(b))
-		}
-		if err := unix.Access(p, unix.R_OK); err != nil {
-			t.Errorf("access %s: %s", filepath.Base(p), errnoName(err))
-		}
-		wantTier(t, p, "disk")
-	}
-	if after := diskStatus(t, d); after.Loaded != before.Loaded || after.Promoted != before.Promoted {
-		t.Errorf("listing promoted: before %+v, after %+v", before, after)
-	}
-	wantBlocks(t, blocks)
-}
 
 // hollowOp does something to a block that only the disk holds. want are the bytes
 // that p has then; nil means that it is gone.
@@ -76,36 +33,9 @@ var hollowOps = []hollowOp{
 		wantAbsent(t, harness.Self(), p)
 		return p + ".moved", pattern(p, hollowSize)
 	}},
-	{"rename over a block in memory", false, func(t *testing.T, p string) (string, []byte) {
-		store(t, p+".hot", pattern("hot", mib))
-		rename(t, p, p+".hot")
-		return p + ".hot", pattern(p, hollowSize)
-	}},
-	{"a block in memory renamed over it", false, func(t *testing.T, p string) (string, []byte) {
-		store(t, p, pattern("new", mib))
-		return p, pattern("new", mib)
-	}},
-	{"rename of its directory", false, func(t *testing.T, p string) (string, []byte) {
-		dir := filepath.Dir(p)
-		rename(t, dir, dir+".moved")
-		wantAbsent(t, harness.Self(), p)
-		return filepath.Join(dir+".moved", filepath.Base(p)), pattern(p, hollowSize)
-	}},
-	{"overwrite in place", false, func(t *testing.T, p string) (string, []byte) {
-		put(t, p, pattern("new", 2*mib))
-		return p, pattern("new", 2*mib)
-	}},
-	{"truncate to nothing", true, func(t *testing.T, p string) (string, []byte) {
-		must(t, "truncate", again(func() error { return unix.Truncate(p, 0) }))
-		return p, []byte{}
-	}},
 	{"truncate to less", true, func(t *testing.T, p string) (string, []byte) {
 		must(t, "truncate", again(func() error { return unix.Truncate(p, 100_000) }))
 		return p, pattern(p, hollowSize)[:100_000]
-	}},
-	{"truncate to more", true, func(t *testing.T, p string) (string, []byte) {
-		must(t, "truncate", again(func() error { return unix.Truncate(p, hollowSize+10_000) }))
-		return p, append(pattern(p, hollowSize), make([]byte, 10_000)...)
 	}},
 	{"append", true, func(t *testing.T, p string) (string, []byte) {
 		f := open(t, p, unix.O_WRONLY|unix.O_APPEND, 0)
@@ -113,42 +43,12 @@ var hollowOps = []hollowOp{
 		f.close()
 		return p, append(pattern(p, hollowSize), "appended"...)
 	}},
-	{"write into the middle", true, func(t *testing.T, p string) (string, []byte) {
-		f := open(t, p, unix.O_RDWR, 0)
-		f.pwrite([]byte("patched"), 4090)
-		f.close()
-		want := pattern(p, hollowSize)
-		copy(want[4090:], "patched")
-		return p, want
-	}},
 	{"chmod", false, func(t *testing.T, p string) (string, []byte) {
 		must(t, "chmod", unix.Chmod(p, 0o600))
 		return p, pattern(p, hollowSize)
 	}},
-	{"utimens", false, func(t *testing.T, p string) (string, []byte) {
-		setTimes(t, p, older, older)
-		return p, pattern(p, hollowSize)
-	}},
 	{"pin", false, func(t *testing.T, p string) (string, []byte) {
 		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.pinned", []byte("1"), 0))
-		return p, pattern(p, hollowSize)
-	}},
-	{"long ttl", false, func(t *testing.T, p string) (string, []byte) {
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("10h"), 0))
-		return p, pattern(p, hollowSize)
-	}},
-	{"short ttl", false, func(t *testing.T, p string) (string, []byte) {
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("50ms"), 0))
-		harness.Poll(t, "the block is gone", func() bool {
-			var st unix.Stat_t
-			return unix.Stat(p, &st) == unix.ENOENT
-		})
-		return p, nil
-	}},
-	{"hard read of the checksum", true, func(t *testing.T, p string) (string, []byte) {
-		if got := getxattr(t, p, "user.kvfs.checksum"); !strings.HasPrefix(got, "crc64nvme:") {
-			t.Errorf("checksum: got %q", got)
-		}
 		return p, pattern(p, hollowSize)
 	}},
 }

@@ -60,22 +60,6 @@ func TestDiskNotMounted(t *testing.T) {
 	}
 }
 
-// TestDiskRequireMount shows that a directory on the root file system is refused with require_mount true
-// (H8).
-func TestDiskRequireMount(t *testing.T) {
-	dir := filepath.Join("/", "kvfs-test-"+filepath.Base(t.TempDir()))
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	d := diskMount(t, harness.Options{
-		Disk: "64MiB", DiskDir: dir, ExpectFail: true, Flags: []string{"--disk-require-mount", "true"},
-	})
-	if !strings.Contains(d.Log(), "disk.require_mount") || d.ExitCode == 0 {
-		t.Errorf("exit code %d:\n%s", d.ExitCode, d.Log())
-	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("the directory was made")
-	}
-}
-
 // refuses shows that a daemon does not start, and that the reason has all texts.
 func refuses(t *testing.T, d *harness.Daemon, texts ...string) {
 	t.Helper()

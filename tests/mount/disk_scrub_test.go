@@ -27,8 +27,8 @@ func corruptOne(t *testing.T, d *harness.Daemon, size int, sofar uint64) {
 	all := paths(blocks)
 	bad, hot := all[2], all[4]
 	wantBytes(t, hot, blocks[hot])
-	flipSlot(t, d, bad)
-	flipSlot(t, d, hot)
+	flipOnDisk(t, d.DiskDir, blocks[bad])
+	flipOnDisk(t, d.DiskDir, blocks[hot])
 	_, err := readWhole(bad)
 	wantErrno(t, "read of the damaged block", err, unix.ENOENT)
 	wantAbsent(t, harness.Self(), bad)
@@ -45,16 +45,6 @@ func corruptOne(t *testing.T, d *harness.Daemon, size int, sofar uint64) {
 	wantBlocks(t, blocks)
 }
 
-// flipSlot flips a bit of a block's copy on disk, under a daemon that runs.
-func flipSlot(t *testing.T, d *harness.Daemon, path string) {
-	t.Helper()
-	rel, err := filepath.Rel(d.Dir, path)
-	must(t, "rel", err)
-	s := readImage(t, d.DiskDir).of(t, rel)
-	h := &hurt{}
-	h.change(t, s.file, s.data+s.size/2, 1, func(b []byte) { b[0] ^= 4 })
-}
-
 // TestDiskScrubber shows that the scrubber finds a flipped bit in a cold block
 // before any reader, drops the copy and counts it, and leaves the block in
 // memory alone.
@@ -67,8 +57,8 @@ func TestDiskScrubber(t *testing.T) {
 	all := paths(blocks)
 	bad, hot := all[1], all[3]
 	wantBytes(t, hot, blocks[hot])
-	flipSlot(t, d, bad)
-	flipSlot(t, d, hot)
+	flipOnDisk(t, d.DiskDir, blocks[bad])
+	flipOnDisk(t, d.DiskDir, blocks[hot])
 	harness.Poll(t, "the scrubber has found both", func() bool { return diskStatus(t, d).Corrupt >= 2 })
 	harness.Poll(t, "the damaged block is a miss", func() bool {
 		var st unix.Stat_t

@@ -3,7 +3,6 @@ package mount
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,68 +21,6 @@ func wantInLog(t testing.TB, text string, want ...string) {
 	}
 }
 
-// TestDiskRefused shows that a directory that cannot be right ends the daemon
-// at its start, with a line that says which and why, and leaves nothing
-// mounted.
-func TestDiskRefused(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	base := harness.NewDiskDir(t, nil)
-	file := filepath.Join(base, "file")
-	must(t, "write", os.WriteFile(file, []byte("no directory"), 0o644))
-	foreign := filepath.Join(base, "foreign")
-	must(t, "mkdir", os.Mkdir(foreign, 0o755))
-	must(t, "write", os.WriteFile(filepath.Join(foreign, "kvfs-disk"), pattern("junk", 10_000), 0o644))
-	for _, c := range []struct {
-		name string
-		dir  string
-		opts harness.Options
-		want []string
-	}{
-		{"parent missing", filepath.Join(base, "none", "tier"), harness.Options{}, []string{"does not exist"}},
-		{"a file", file, harness.Options{}, []string{"not a directory"}},
-		{"on tmpfs", "", harness.Options{}, []string{"tmpfs"}},
-		{"files of something else", base, harness.Options{}, []string{"choose an empty directory"}},
-		{"something else's superblock", foreign, harness.Options{}, []string{"kvfs-disk"}},
-		{"size below one slab", filepath.Join(base, "small"), harness.Options{Disk: "4KiB", Flags: []string{"--disk-cascade", "async"}}, []string{"size"}},
-		{"unknown engine", filepath.Join(base, "x"), harness.Options{Flags: []string{"--directio-engine", "aio"}}, []string{"aio"}},
-		{"unknown cascade", filepath.Join(base, "x"), harness.Options{Flags: []string{"--disk-cascade", "maybe"}}, []string{"maybe"}},
-		{"unknown admission", filepath.Join(base, "x"), harness.Options{Flags: []string{"--disk-admission", "third"}}, []string{"third"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.dir == "" {
-				c.dir = shmDir(t)
-			}
-			if c.opts.DiskDir = c.dir; c.opts.Disk == "" {
-				c.opts.Disk = "64MiB"
-			}
-			c.opts.ExpectFail = true
-			d := harness.Mount(t, c.opts)
-			if d.ExitCode <= 0 {
-				t.Errorf("exit code %d", d.ExitCode)
-			}
-			wantInLog(t, d.Log(), c.want...)
-			if len(c.opts.Flags) == 0 {
-				wantInLog(t, withoutCommand(d.Log()), c.dir)
-			}
-			wantUnmounted(t, d)
-		})
-	}
-	if got, _ := os.ReadFile(filepath.Join(foreign, "kvfs-disk")); string(got) != string(pattern("junk", 10_000)) {
-		t.Error("the file of something else was changed")
-	}
-}
-
-// withoutCommand leaves out the lines with which the harness shows the command.
-func withoutCommand(log string) string {
-	var b strings.Builder
-	for line := range strings.Lines(log) {
-		if !strings.HasPrefix(line, "+ ") {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
-}
-
 // shmDir returns a directory on tmpfs.
 func shmDir(t *testing.T) string {
 	t.Helper()
@@ -94,97 +31,6 @@ func shmDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-// TestDiskOwnedByAnother starts a daemon that is not root on a directory of
-// another user.
-func TestDiskOwnedByAnother(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	runInside(t, "TestDiskOwnedByAnotherInside", "with")
-}
-
-func TestDiskOwnedByAnotherInside(t *testing.T) {
-	insideOnly(t)
-	dir := harness.NewDiskDir(t, nil)
-	d := harness.Mount(t, harness.Options{User: nobody, Disk: "64MiB", DiskDir: dir, ExpectFail: true})
-	if d.ExitCode <= 0 {
-		t.Errorf("exit code %d", d.ExitCode)
-	}
-	wantInLog(t, d.Log(), dir, "belongs to uid")
-	wantUnmounted(t, d)
-}
-
-// TestDiskTwoDaemons shows that a second daemon on a directory refuses, and
-// that the first does not notice.
-func TestDiskTwoDaemons(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	p := coldOne(t, d, "x", mib)
-	second := diskMount(t, harness.Options{DiskDir: d.DiskDir, ExpectFail: true})
-	if second.ExitCode <= 0 {
-		t.Errorf("exit code of the second: %d", second.ExitCode)
-	}
-	wantInLog(t, second.Log(), d.DiskDir, "in use")
-	wantUnmounted(t, second)
-	// fsck of a directory in use cannot check it, let alone repair it.
-	fsck(t, d.DiskDir, false, 8)
-	fsck(t, d.DiskDir, true, 8)
-	wantBytes(t, p, pattern(p, mib))
-	q := coldOne(t, d, "y", mib)
-	wantBytes(t, q, pattern(q, mib))
-	d.Kill()
-	third := diskMount(t, harness.Options{DiskDir: d.DiskDir})
-	wantBytes(t, third.Path("x"), pattern(p, mib))
-}
-
-// TestDiskFsckMissing shows the exit code for what cannot be checked.
-func TestDiskFsckMissing(t *testing.T) {
-	harness.KvfsOnly(t, "a disk tier")
-	dir := harness.NewDiskDir(t, nil)
-	fsck(t, filepath.Join(dir, "none"), false, 8)
-	fsck(t, dir, false, 8) // no tier in it
-	if left := listNames(t, dir); len(left) != 0 {
-		t.Errorf("fsck made %q", left)
-	}
-}
-
-// TestDiskFileLimit runs the daemon under a small RLIMIT_FSIZE: slabs cannot be
-// made, or writes to them end short; it refuses to start for that reason, or
-// goes on with memory and says so.
-func TestDiskFileLimit(t *testing.T) {
-	for _, limit := range []uint64{3 * mib, 64 * kib} {
-		d := tryDiskMount(t, harness.Options{Launch: harness.Launch{MaxFileBytes: limit}, Flags: []string{"--disk-slab-size", "4MiB"}})
-		if d == nil {
-			continue
-		}
-		blocks := numbered(d.Dir, 30, 30_000)
-		within(t, "the mount works", func() {
-			writeAll(t, blocks)
-			waitDrained(t, d)
-			survey(t, blocks)
-		})
-		wantBlocks(t, blocks)
-		s := diskStatus(t, d)
-		t.Logf("limit %d: %+v", limit, s)
-		if s.Stored == 0 && s.State == "online" && s.CascadeFailed+s.CascadeSkipped == 0 {
-			t.Errorf("limit %d: nothing is stored, and the status does not say so: %+v", limit, s)
-		}
-	}
-}
-
-// tryDiskMount is diskMount that returns nil where the daemon refuses, which it
-// must do with the name of the directory.
-func tryDiskMount(t *testing.T, opts harness.Options) *harness.Daemon {
-	t.Helper()
-	harness.KvfsOnly(t, "a disk tier")
-	opts.Disk = "64MiB"
-	opts.MayFail = true
-	d := harness.Mount(t, opts)
-	if d.Running() {
-		return d
-	}
-	wantRefusal(t, d)
-	t.Logf("refused: %s", d.LastLog())
-	return nil
 }
 
 // engineOf returns the I/O engine of the disk tier, as the status has it.

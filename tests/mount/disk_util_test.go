@@ -252,3 +252,11 @@ func paths(blocks map[string][]byte) []string {
 	slices.Sort(ps)
 	return ps
 }
+
+// roomInShm reports whether /dev/shm is in memory and takes n bytes more: in a
+// container it is often small.
+func roomInShm(n uint64) bool {
+	var vfs unix.Statfs_t
+	err := again(func() error { return unix.Statfs("/dev/shm", &vfs) })
+	return err == nil && harness.FSType("/dev/shm") == "tmpfs" && vfs.Bavail*uint64(vfs.Bsize) >= n
+}

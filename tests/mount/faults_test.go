@@ -1,13 +1,8 @@
 package mount
 
 import (
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -27,56 +22,6 @@ func wantOneLine(t testing.TB, stderr string, code int, want ...string) {
 		if !strings.Contains(line, w) {
 			t.Errorf("standard error: got %q, want %q in it", line, w)
 		}
-	}
-}
-
-// TestFaults gives the mount command faulty inputs: it fails with one clear
-// line, and nothing is mounted.
-func TestFaults(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	full := filepath.Join(dir, "full")
-	good := filepath.Join(dir, "good")
-	badConfig := filepath.Join(dir, "bad.yaml")
-	must(t, "file", os.WriteFile(file, []byte("x"), 0o644))
-	must(t, "file", os.WriteFile(badConfig, []byte("memory: {siez: 1GiB}\n"), 0o644))
-	must(t, "mkdir", os.MkdirAll(full+"/something", 0o755))
-	must(t, "mkdir", os.Mkdir(good, 0o755))
-	memoryDir := []string{"--memory-dir", filepath.Join(dir, "memory")}
-	memory := slices.Concat(memoryDir, []string{"--memory-size", "64MiB"})
-	for _, f := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"mount point is a file", slices.Concat(memory, []string{file}), file},
-		{"mount point is not empty", slices.Concat(memory, []string{full}), full},
-		{"mount point's parent is missing", slices.Concat(memory, []string{dir + "/none/mnt"}), dir + "/none"},
-		{"no mount point", memory, ""},
-		{"two mount points", slices.Concat(memory, []string{good, full}), ""},
-		{"capacity below one block", slices.Concat(memoryDir, []string{"--memory-size", "1KiB", good}), "memory"},
-		{"capacity without unit", slices.Concat(memoryDir, []string{"--memory-size", "64", good}), "memory"},
-		{"unknown flag", slices.Concat(memory, []string{"--no-such-flag", good}), "no-such-flag"},
-		{"unknown configuration key", slices.Concat(memory, []string{"--config", badConfig, good}), "siez"},
-		{"configuration file missing", slices.Concat(memory, []string{"--config", dir + "/none.yaml", good}), "none.yaml"},
-		{"memory directory is a file", []string{"--memory-size", "64MiB", "--memory-dir", file, good}, file},
-		{"NUMA node that is absent", slices.Concat(memory, []string{"--memory-numa", "bind:1023", good}), "bind:1023"},
-		{"unknown policy", slices.Concat(memory, []string{"--memory-policy", "random", good}), "random"},
-	} {
-		t.Run(f.name, func(t *testing.T) {
-			stdout, stderr, code := harness.Kvfs(t, append([]string{"mount"}, f.args...)...)
-			wantOneLine(t, stderr, code, f.want)
-			if stdout != "" {
-				t.Errorf("standard output: %q", stdout)
-			}
-			if got := harness.MountPoints(dir); len(got) != 0 {
-				t.Errorf("left mounted: %q", got)
-				for _, p := range got {
-					unix.Unmount(p, unix.MNT_DETACH)
-				}
-			}
-		})
 	}
 }
 

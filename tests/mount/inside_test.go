@@ -33,7 +33,7 @@ func runInside(t *testing.T, name, fuse string) {
 	t.Helper()
 	needRoot(t)
 	harness.NeedFuse(t)
-	stdout, stderr, code := harness.RunHelperAs(t, harness.ProcessOptions{
+	stdout, stderr, code := harness.RunHelper(t, harness.ProcessOptions{
 		Unshare: unix.CLONE_NEWNS,
 		Env:     []string{insideEnv + "=1", "KVFS_BIN=" + harness.Binary(t)},
 	}, "private-dev", fuse, name, fmt.Sprint(testing.Short()))

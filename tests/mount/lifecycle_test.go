@@ -122,46 +122,21 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestUmountCommand unmounts a live and a dead mount with kvfs umount.
+// TestUmountCommand unmounts a live mount with kvfs umount. TestUmountStale of cmd/kvfs does so with a dead one.
 func TestUmountCommand(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
-	t.Run("live", func(t *testing.T) {
-		d := harness.Mount(t, harness.Options{})
-		stdout, stderr, code := harness.Kvfs(t, "umount", "--json", d.Dir)
-		if code != 0 {
-			t.Errorf("exit code %d: %s", code, stderr)
-		}
-		if want := fmt.Sprintf("{\n  \"mount\": %q,\n  \"ending_pid\": 0\n}\n", d.Dir); stdout != want {
-			t.Errorf("it prints %s, want %s", stdout, want)
-		}
-		wantUnmounted(t, d)
-		harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
-		if d.ExitCode != 0 {
-			t.Errorf("daemon's exit code: got %d, want 0", d.ExitCode)
-		}
-	})
-	t.Run("dead", func(t *testing.T) {
-		d := harness.Mount(t, harness.Options{})
-		d.Kill()
-		_, stderr, code := harness.Kvfs(t, "umount", d.Dir)
-		if code != 0 {
-			t.Errorf("exit code %d: %s", code, stderr)
-		}
-		wantUnmounted(t, d)
-	})
-	t.Run("not mounted", func(t *testing.T) {
-		_, stderr, code := harness.Kvfs(t, "umount", t.TempDir())
-		wantOneLine(t, stderr, code, "not a kvfs mount")
-	})
-}
-
-// TestStatusCommand shows that kvfs status and .kvfs/status speak of one mount.
-func TestStatusCommand(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
 	d := harness.Mount(t, harness.Options{})
-	stdout, stderr, code := harness.Kvfs(t, "status", d.Dir)
-	if code != 0 || !strings.Contains(stdout, d.Status().Version) {
-		t.Errorf("exit code %d, %q, %q; want version %s", code, stdout, stderr, d.Status().Version)
+	stdout, stderr, code := harness.Kvfs(t, "umount", "--json", d.Dir)
+	if code != 0 {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if want := fmt.Sprintf("{\n  \"mount\": %q,\n  \"ending_pid\": 0\n}\n", d.Dir); stdout != want {
+		t.Errorf("it prints %s, want %s", stdout, want)
+	}
+	wantUnmounted(t, d)
+	harness.Poll(t, "the daemon has ended", func() bool { return !d.Running() })
+	if d.ExitCode != 0 {
+		t.Errorf("daemon's exit code: got %d, want 0", d.ExitCode)
 	}
 }
 
@@ -225,7 +200,7 @@ func TestSplicePages(t *testing.T) {
 // order. With -short it runs them on the mount that differs most.
 func TestMatrix(t *testing.T) {
 	harness.KvfsOnly(t, "mount options")
-	rows := slices.Concat(lookupRows, renameRows, openRows, rwRows, inPlaceRows, rawRows, mapRows, sizeRows, timeRows)
+	rows := slices.Concat(lookupRows, renameRows, openRows, rwRows, rawRows, mapRows, sizeRows, timeRows)
 	mounts := []struct {
 		name  string
 		flags []string

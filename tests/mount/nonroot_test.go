@@ -56,11 +56,11 @@ func TestRootOnly(t *testing.T) {
 }
 
 // TestNonRootInside runs the daemon as nobody: it mounts by fusermount3, cannot
-// use passthrough, and keeps the store and load contract all the same. The
+// use passthrough, and keeps the store and load contract all the same, with an SSD tier, too. The
 // mount is private to the user.
 func TestNonRootInside(t *testing.T) {
 	insideOnly(t)
-	d := harness.Mount(t, harness.Options{User: nobody})
+	d := harness.Mount(t, harness.Options{User: nobody, Disk: "128MiB", Flags: []string{"--disk-cascade", "sync"}})
 	a, b := harness.NewActor(t, nobody), harness.NewActor(t, nobody)
 
 	status, err := a.ReadFile(d.Path(".kvfs", "status"))
@@ -75,6 +75,12 @@ func TestNonRootInside(t *testing.T) {
 		p := vllmPath(d.Dir, i)
 		must(t, "store", vllmStore(t, a, p, 1, pattern(p, 2*mib)))
 		wantSeen(t, b, p, pattern(p, 2*mib))
+	}
+	if _, stderr, code := harness.KvfsAs(t, nobody, "evict", "--tier", "memory", "--all", d.Dir); code != 0 {
+		t.Fatalf("evict as nobody: exit code %d, %s", code, stderr)
+	}
+	for i := range 16 { // from the SSD, and spliced
+		wantSeen(t, b, vllmPath(d.Dir, i), pattern(vllmPath(d.Dir, i), 2*mib))
 	}
 	nonRootVisibility(t, d, a, b)
 

@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
 
@@ -10,20 +9,6 @@ import (
 
 // rawRows are files that stay mutable, as pools and preallocated tiers are.
 var rawRows = []row{
-	{"P1 ftruncate grows with zeros and shrinks (vLLM disk, GDS, safetensors)", func(t *testing.T, e *env) {
-		want := pattern("x", mib)
-		f := open(t, e.path("x"), unix.O_RDWR|unix.O_CREAT, 0o644)
-		f.write(want)
-		f.truncate(3 * mib)
-		f.wantSize(3 * mib)
-		sameBytes(t, "grown", f.pread(3*mib, 0), append(bytes.Clone(want), make([]byte, 2*mib)...))
-		f.truncate(1000)
-		f.wantSize(1000)
-		f.truncate(2000)
-		sameBytes(t, "shrunk and grown", f.pread(3000, 0), append(bytes.Clone(want[:1000]), make([]byte, 1000)...))
-		f.close()
-		wantSeen(t, e.process(), e.path("x"), append(bytes.Clone(want[:1000]), make([]byte, 1000)...))
-	}},
 	{"P2 fallocate PUNCH_HOLE and ZERO_RANGE work or fail cleanly (nobody)", func(t *testing.T, e *env) {
 		for _, mode := range []uint32{unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_ZERO_RANGE} {
 			f := open(t, e.path(fmt.Sprint(mode)), unix.O_RDWR|unix.O_CREAT, 0o644)

@@ -87,19 +87,6 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestBackground: kvfs mount -d that fails says why, once, with the code of the daemon.
-func TestBackground(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	for want, args := range map[int][]string{
-		3: {"mount", "-d", "--memory-size=12", t.TempDir()},
-		4: {"mount", "-d", filepath.Join(t.TempDir(), "absent")},
-	} {
-		if stdout, stderr, code := harness.Kvfs(t, args...); code != want || stdout != "" || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("kvfs %q: exit code %d, %q, %q; want %d and one line", args, code, stdout, stderr, want)
-		}
-	}
-}
-
 // TestBackgroundPipe: a process that reads the standard error of kvfs mount -d through a pipe, as a shell with
 // | or ssh does, reads its end when the mount answers, after one line that names the log. The daemon goes on, and logs there.
 func TestBackgroundPipe(t *testing.T) {
@@ -129,31 +116,6 @@ func TestBackgroundPipe(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".kvfs/status")); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestRefusedPlaces: mount points and sizes that cannot be are one clear line with code 3.
-func TestRefusedPlaces(t *testing.T) {
-	harness.KvfsOnly(t, "kvfs mount")
-	ssd := harness.NewDiskDir(t, nil)
-	must(t, "mkdir", os.Mkdir(filepath.Join(ssd, "mnt"), 0o755))
-	for _, c := range []struct {
-		args []string
-		text string
-	}{
-		{[]string{"mount", ""}, "the name is empty"},
-		{[]string{"mount", "--memory-size=1B", t.TempDir()}, "want at least 1MiB"},
-		{[]string{"mount", "--memory-size=64MiB", "--disk=path=" + ssd + ",size=64MiB", filepath.Join(ssd, "mnt")}, "in the directory of the SSD tier"},
-	} {
-		_, stderr, code := harness.Kvfs(t, c.args...)
-		if code != 3 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.text) {
-			t.Errorf("kvfs %q: exit code %d, %q; want 3 and one line with %q", c.args, code, stderr, c.text)
-		}
-	}
-	must(t, "remove", os.Remove(filepath.Join(ssd, "mnt")))
-	_, stderr, code := harness.Kvfs(t, "mount", "--memory-size=64MiB", "--disk=path="+ssd+",size=64MiB", ssd)
-	if code != 3 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "in the directory of the SSD tier") {
-		t.Errorf("at the directory itself: exit code %d, %q", code, stderr)
 	}
 }
 

@@ -1,8 +1,6 @@
 package mount
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -46,17 +44,6 @@ func publish(t testing.TB, path string, p []byte, value string) {
 	rename(t, path+".tmp", path)
 }
 
-// foreign returns the names of the attributes of a path that are not those of kvfs.
-func foreign(t testing.TB, path string) []string {
-	t.Helper()
-	buf := make([]byte, 8192)
-	n, err := unix.Listxattr(path, buf)
-	must(t, "listxattr", err)
-	return slices.DeleteFunc(strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00"), func(name string) bool {
-		return strings.HasPrefix(name, "user.kvfs.")
-	})
-}
-
 var userAttrActs = []act{
 	{"set on a temporary file, they are those of the block after the rename", func(t *testing.T, s *stage) {
 		p, sum := s.path("x"), "\x00\xff\x00\x01"
@@ -78,47 +65,6 @@ var userAttrActs = []act{
 		wantAttr(t, s.path("y"), crc, sum)
 		s.wantCommitted(s.path("y"), pattern("x", mib))
 		wantAttr(t, s.path("y"), crc, sum)
-	}},
-	{"create, replace, list, remove", func(t *testing.T, s *stage) {
-		p := s.path("x")
-		s.store(p, pattern("x", mib))
-		wantNoAttr(t, p, crc)
-		wantErrno(t, "replace", unix.Setxattr(p, crc, []byte("1"), unix.XATTR_REPLACE), unix.ENODATA)
-		must(t, "create", unix.Setxattr(p, crc, []byte("1"), unix.XATTR_CREATE))
-		wantErrno(t, "create again", unix.Setxattr(p, crc, []byte("2"), unix.XATTR_CREATE), unix.EEXIST)
-		wantAttr(t, p, crc, "1")
-		must(t, "replace", unix.Setxattr(p, crc, []byte("2"), unix.XATTR_REPLACE))
-		wantAttr(t, p, crc, "2")
-		setAttr(t, p, "user.empty", "")
-		wantAttr(t, p, "user.empty", "")
-		if names := foreign(t, p); !slices.Equal(names, []string{crc, "user.empty"}) {
-			t.Errorf("listxattr: %q", names)
-		}
-		must(t, "remove", unix.Removexattr(p, crc))
-		wantErrno(t, "remove again", unix.Removexattr(p, crc), unix.ENODATA)
-		wantNoAttr(t, p, crc)
-		if names := foreign(t, p); !slices.Equal(names, []string{"user.empty"}) {
-			t.Errorf("listxattr: %q", names)
-		}
-		for _, name := range []string{"trusted.x", "security.x", "user.kvfs.x"} {
-			wantErrno(t, name, unix.Setxattr(p, name, []byte("1"), 0), unix.EOPNOTSUPP)
-		}
-		wantErrno(t, "of a directory", unix.Setxattr(s.dir, "user.x", []byte("1"), 0), unix.EOPNOTSUPP, unix.EPERM)
-		s.wantCommitted(p, pattern("x", mib))
-		wantAttr(t, p, "user.empty", "")
-	}},
-	{"4 KiB a file: more is ENOSPC, a larger value E2BIG, and nothing is lost", func(t *testing.T, s *stage) {
-		p := s.path("x")
-		publish(t, p, pattern("x", mib), "sum")
-		most := 4096 - (3 + len(crc) + 3) - (3 + len("user.big"))
-		for size, want := range map[int]error{4097: unix.E2BIG, 65536: unix.E2BIG, 4096: unix.ENOSPC, most + 1: unix.ENOSPC} {
-			wantErrno(t, fmt.Sprint(size), unix.Setxattr(p, "user.big", make([]byte, size), 0), want)
-		}
-		setAttr(t, p, "user.big", strings.Repeat("v", most))
-		wantErrno(t, "one more", unix.Setxattr(p, "user.a", nil, 0), unix.ENOSPC)
-		wantAttr(t, p, crc, "sum")
-		wantAttr(t, p, "user.big", strings.Repeat("v", most))
-		wantBytes(t, p, pattern("x", mib))
 	}},
 	{"a file that begins anew has none, one that is written in place keeps them", func(t *testing.T, s *stage) {
 		for _, name := range []string{"block", "held", "x.tmp", "x.lock"} {
@@ -150,47 +96,6 @@ var userAttrActs = []act{
 		s.store(s.path("block"), pattern("w", mib))
 		wantNoAttr(t, s.path("block"), crc)
 	}},
-	{"unlink and link", func(t *testing.T, s *stage) {
-		p := s.path("x")
-		publish(t, p, pattern("x", mib), "old")
-		unlink(t, p)
-		s.store(p, pattern("y", mib))
-		wantNoAttr(t, p, crc)
-		put(t, s.path("z.tmp"), pattern("z", mib))
-		setAttr(t, s.path("z.tmp"), crc, "z")
-		must(t, "link", unix.Link(s.path("z.tmp"), s.path("z")))
-		wantAttr(t, s.path("z.tmp"), crc, "z")
-		unlink(t, s.path("z.tmp"))
-		wantAttr(t, s.path("z"), crc, "z")
-	}},
-}
-
-// TestUserAttrsKilled: after a kill of the daemon each file in memory has the attributes of its version (H2).
-func TestUserAttrsKilled(t *testing.T) {
-	harness.KvfsOnly(t, "warm restart")
-	d := harness.Mount(t, harness.Options{})
-	publish(t, d.Path("block"), pattern("block", mib), "block")
-	publish(t, d.Path("changed"), pattern("block", mib), "old")
-	setAttr(t, d.Path("changed"), crc, "new")
-	publish(t, d.Path("removed"), pattern("block", mib), "old")
-	must(t, "removexattr", unix.Removexattr(d.Path("removed"), crc))
-	publish(t, d.Path("anew"), pattern("block", mib), "old")
-	store(t, d.Path("anew"), pattern("block", mib))
-	put(t, d.Path("x.tmp"), pattern("x", mib))
-	setAttr(t, d.Path("x.tmp"), crc, "x")
-	put(t, d.Path("y.tmp"), pattern("x", mib))
-	setAttr(t, d.Path("y.tmp"), crc, "old")
-	put(t, d.Path("y.tmp"), pattern("y", mib))
-	d.Kill()
-	d.Restart()
-	wantAttr(t, d.Path("block"), crc, "block")
-	wantAttr(t, d.Path("changed"), crc, "new")
-	wantAttr(t, d.Path("x.tmp"), crc, "x")
-	rename(t, d.Path("x.tmp"), d.Path("x"))
-	wantAttr(t, d.Path("x"), crc, "x")
-	for _, p := range []string{"removed", "anew", "y.tmp"} {
-		wantNoAttr(t, d.Path(p), crc)
-	}
 }
 
 // TestUserAttrsDisk: the copy of a block on SSD has its attributes, after an eviction, a stop, and a kill without memory (H2).

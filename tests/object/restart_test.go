@@ -1,10 +1,8 @@
 package object
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,44 +90,4 @@ func stat(t testing.TB, d *harness.Daemon, name string) (st unix.Stat_t) {
 	t.Helper()
 	must(t, "stat "+name, again(func() error { return unix.Stat(d.Path(name), &st) }))
 	return st
-}
-
-// TestCommands shows that lookup, why, exists and status know of blocks that only the bucket has (A1).
-func TestCommands(t *testing.T) {
-	s := s3test.Start(t, s3test.Options{})
-	first := mount(t, s.URL, "", harness.Options{})
-	bs := numbered("g", 3, 10_000)
-	storeAll(t, first, bs)
-	waitStored(t, first, bs)
-	d := mount(t, s.URL, "", harness.Options{})
-	waitFound(t, d, bs)
-	for _, c := range []struct {
-		args []string
-		want string // in the answer
-		code int
-	}{
-		{[]string{"lookup", d.Path("g/0000"), d.Path("g/0001")}, "object", 0},
-		{[]string{"lookup", d.Path("g/0000"), d.Path("g/none")}, "miss", 1},
-		{[]string{"why", d.Path("g/0000")}, "object", 0},
-		{[]string{"status", "--json", d.Dir}, `"type": "object"`, 0},
-	} {
-		if stdout, stderr, code := harness.Kvfs(t, c.args...); code != c.code || !strings.Contains(stdout, c.want) {
-			t.Errorf("kvfs %q: exit code %d, want %d and %s in it\n%s%s", c.args, code, c.code, c.want, stdout, stderr)
-		}
-	}
-	if got := d.Status().Secondary(t, "object"); got.Blocks != 3 || got.UsedBytes < 30_000 {
-		t.Errorf("status: %d blocks, %d bytes; want 3 blocks and at least 30,000 bytes", got.Blocks, got.UsedBytes)
-	}
-	f, err := os.OpenFile(d.Path(".kvfs/query"), os.O_RDWR, 0)
-	must(t, "open query", err)
-	defer f.Close()
-	_, err = f.WriteString(`{"op":"exists","keys":["g/0000","g/0001","g/none"]}` + "\n")
-	must(t, "write query", err)
-	buf := make([]byte, 4096)
-	n, err := f.Read(buf)
-	must(t, "read query", err)
-	var answer struct{ States string }
-	if err := json.Unmarshal(buf[:n], &answer); err != nil || answer.States != "oo." {
-		t.Errorf("exists: got %s, want the states oo.", strings.TrimSpace(string(buf[:n])))
-	}
 }

@@ -152,7 +152,7 @@ func TestContainer(t *testing.T) {
 	}
 	defer os.Remove(root)
 	for range 3 {
-		out, stderr, code := harness.RunHelperAs(t, harness.ProcessOptions{Unshare: unix.CLONE_NEWNS},
+		out, stderr, code := harness.RunHelper(t, harness.ProcessOptions{Unshare: unix.CLONE_NEWNS},
 			containerHelper, root, filepath.Dir(o.socket), harness.Binary(t))
 		if code != 0 || !strings.Contains(out, "inside: fine") {
 			t.Fatalf("exit code %d\n%s%s", code, out, stderr)

@@ -3,7 +3,6 @@ package takeover
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,48 +173,4 @@ func replaced(t *testing.T, s *site, end daemonsEnd) {
 		s.must("store", put(s.name("g", name), 20+i))
 		s.has("written anew", s.name("g", name), block(20+i))
 	}
-}
-
-// TestWritingAppends: two processes append lines to plain names while the mount is taken over again
-// and again. No line is lost whose write and close succeeded.
-func TestWritingAppends(t *testing.T) {
-	onSites(t, func(t *testing.T, s *site) {
-		if s.status().Mount.ReadPath != "passthrough" {
-			t.Skip("a mount that splices has no takeover")
-		}
-		names := []string{s.name("g", "log.lock"), s.name("g", "log.tmp"), s.name("pool", "log")}
-		stop, done := make(chan struct{}), make(chan map[string]int, 2)
-		for i := range 2 {
-			a := harness.NewActor(t, nil)
-			go func() { // ends with stop
-				kept := map[string]int{}
-				for n := 0; ; n++ {
-					select {
-					case <-stop:
-						done <- kept
-						return
-					default:
-					}
-					name := names[n%len(names)]
-					if a.Append(name, fmt.Appendf(nil, "line %d of %d\n", kept[name], i), 1) == nil {
-						kept[name]++
-					}
-				}
-			}()
-		}
-		for range 3 {
-			s.takeover()
-			s.write(0, 20)
-		}
-		close(stop)
-		one, two := <-done, <-done
-		for _, name := range names {
-			got, err := os.ReadFile(name)
-			lines := strings.Count(string(got), "\n")
-			if want := one[name] + two[name]; err != nil || lines < want || want == 0 {
-				t.Errorf("%s: %d lines, %v, want %d", filepath.Base(name), lines, err, want)
-			}
-			t.Logf("%s: %d and %d lines", filepath.Base(name), one[name], two[name])
-		}
-	})
 }

@@ -133,9 +133,6 @@ func (e *Engine) WithTransposedValues() *Engine {
 	return &c
 }
 
-// Prompt returns the tokens that Save evaluates.
-func (e *Engine) Prompt() []int { return slices.Clone(e.prompt) }
-
 // Save evaluates the prompt in a new process, saves the state to file in dir,
 // in place, and continues in the same process from the state in its memory.
 func (e *Engine) Save(tb testing.TB, dir, file string) Continuation {

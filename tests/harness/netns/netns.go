@@ -156,9 +156,6 @@ func (n *Net) Path(i int) string { return filepath.Join(dir, n.Name(i)) }
 // Addr returns the IPv4 address of a node.
 func (n *Net) Addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
 
-// Nodes returns the number of nodes.
-func (n *Net) Nodes() int { return n.nodes }
-
 // far returns the arguments of ip that name the other end of a node's link.
 func (n *Net) far(i int) []string {
 	if n.nodes == 2 {
