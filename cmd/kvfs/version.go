@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,16 +62,4 @@ func newVersionCommand() *cobra.Command {
 	return cmd
 }
 
-// clockOffset shifts the clock of the daemon, such as 1h. Tests set it at link time, to run with a wrong clock.
-var clockOffset string
-
-// clock returns the clock of the engine and of its messages, or nil for the machine's.
-func clock() func() time.Time {
-	d, err := time.ParseDuration(clockOffset)
-	if err != nil {
-		return nil
-	}
-	return func() time.Time { return time.Now().Add(d) }
-}
-
-func thisProgram() daemon.Program { return daemon.Program{Version: version, Clock: clock()} }
+func thisProgram() daemon.Program { return daemon.Program{Version: version} }

@@ -43,8 +43,7 @@ import (
 
 // Program describes this program. Its methods are the lives of daemons.
 type Program struct {
-	Version string           // sent to peers, mounts, other daemons, and in the status
-	Clock   func() time.Time // the time of the engine and of its messages; nil: the machine's
+	Version string // sent to peers, mounts, other daemons, and in the status
 }
 
 // daemon runs behind one mount, or, as the owner of a store, behind many.

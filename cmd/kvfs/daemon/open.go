@@ -77,7 +77,6 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 	}
 	d.cfg = cfg
 	options := engineOptions(cfg, d.memory, hooks, log)
-	options.Now = p.Clock
 	options.RootMode, options.RootUID, options.RootGID = at.root.mode, at.root.uid, at.root.gid
 	options.Kernels = at.shared
 	options.Secondaries, err = openSecondaries(ctx, cfg, web, log)

@@ -84,7 +84,7 @@ func openPeers(ctx context.Context, program Program, cfg *config.Config, graves 
 		Fabric: p.memory.Fabric(), FabricLocal: p.memory.Local, FabricBytes: p.memory.Bytes, Path: paths[cfg.Peer.Transport],
 		Zone: cfg.Zone, Capacity: p.capacity, Version: program.Version, Settings: sharedSettings(cfg), Require: cfg.Peer.Require,
 		NoCopies:    cfg.Peer.Accept != config.On,
-		Location:    location.Options{Lost: lost.Tell, Now: program.Clock, MaxBytes: int64(cfg.Peer.LocationMemory)},
+		Location:    location.Options{Lost: lost.Tell, MaxBytes: int64(cfg.Peer.LocationMemory)},
 		Locations:   locations[cfg.Peer.Locations],
 		GraveFile:   graves,
 		CallTimeout: time.Duration(cfg.Peer.Timeout), MaxConns: channelConns(), Logger: log.Named("cluster"),
