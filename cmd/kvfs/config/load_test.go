@@ -109,36 +109,12 @@ func TestMemoryDefault(t *testing.T) {
 	}
 }
 
-// TestPrecedence stacks the sources one by one; each wins over those below it,
-// and what it does not mention stays (D3).
+// TestPrecedence: a flag that names a source wins over the variable that does (D3). TestEveryField has the order of the
+// sources.
 func TestPrecedence(t *testing.T) {
-	file := writeFile(t, "c.yaml", "memory: {size: 1GiB, policy: arc, keep: true}\n")
-	src := Sources{}
-	steps := []struct {
-		add    func()
-		want   scalar.Size
-		origin Source
-	}{
-		{func() {}, 4 * scalar.GiB, Default},
-		{func() { src.File = file }, 1 * scalar.GiB, File},
-		{func() { src.InlineJSON = `{"memory": {"size": "2GiB"}}` }, 2 * scalar.GiB, InlineJSON},
-		{func() { src.Environ = []string{"KVFS_MEMORY_SIZE=3GiB", "KVFS_MEMORY_SIZE=5GiB"} }, 5 * scalar.GiB, Env},
-		{func() { src.Flags = parseFlags(t, "--memory-size=6GiB", "--memory-size", "7GiB") }, 7 * scalar.GiB, Flag},
-	}
-	for _, step := range steps {
-		step.add()
-		c := mustLoad(t, src)
-		if got := c.Origin("memory.size"); c.Memory.Size != step.want || got.Source != step.origin {
-			t.Errorf("got %v from %v, want %v from %v", c.Memory.Size, got, step.want, step.origin)
-		}
-		if step.origin != Default && (c.Memory.Policy != "arc" || !c.Memory.Keep) {
-			t.Errorf("%v: the file's other settings are lost: %+v", step.origin, c.Memory)
-		}
-	}
-	// The flag that names a source wins over the variable.
 	c := mustLoad(t, Sources{
 		Environ: []string{"KVFS_CONFIG=/absent", `KVFS_CONFIG_JSON={"http": ":1"}`},
-		Flags:   parseFlags(t, "--config", file, "--config-json", `{"http": ":2"}`),
+		Flags:   parseFlags(t, "--config", writeFile(t, "c.yaml", "memory: {size: 1GiB}\n"), "--config-json", `{"http": ":2"}`),
 	})
 	if c.Memory.Size != scalar.GiB || c.HTTP != ":2" {
 		t.Errorf("got size %v, http %q", c.Memory.Size, c.HTTP)

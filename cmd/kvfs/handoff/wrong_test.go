@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -387,32 +386,6 @@ func TestWrongOwner(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRubbish sends random bytes and descriptors; the owner goes on and keeps nothing.
-func TestRubbish(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	valid := []byte(`{"version":1,"features":["x"],"do":"attach","descriptors":["dev","spin"],"attach":{"dir":"/mnt/a","epoch":1,"init":"AAAA"}}`)
-	_, path := serve(t, &owner{}, Options{})
-	steady(t, func() {
-		for range 300 {
-			sent := append([]byte{}, valid...)
-			for range rnd.IntN(4) {
-				sent[rnd.IntN(len(sent))] = byte(rnd.Uint32())
-			}
-			sent = sent[:1+rnd.IntN(len(sent))]
-			fds := nulls(t, rnd.IntN(12))
-			w := raw(t, path)
-			if _, _, err := w.c.WriteMsgUnix(sent, unix.UnixRights(fds...), nil); err != nil {
-				t.Error(err)
-			}
-			closeAll(fds)
-			w.c.Close()
-		}
-	})
-	attach(t, path, "/mnt/next").Close()
 }
 
 // TestCheckProc shows that only a procfs passes for one.
