@@ -1,11 +1,8 @@
 package fs
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 
-	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -33,49 +30,5 @@ func TestHandleTable(t *testing.T) {
 		if fh := uint64(blob)<<fhBits | fhBlob; table.get(fh) != nil || table.take(fh) != nil {
 			t.Errorf("blob %d has an entry", blob)
 		}
-	}
-}
-
-// TestHandleTableParallel uses the table from many goroutines.
-func TestHandleTableParallel(t *testing.T) {
-	var table handleTable
-	table.init()
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 2000 {
-				h := &handle{}
-				fh := table.add(h, fhHandle)
-				if table.get(fh) != h || table.take(fh) != h {
-					t.Error("got another handle")
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := len(table.mu.table); n != 0 {
-		t.Errorf("%d handles left", n)
-	}
-}
-
-// TestOpCounters shows that a snapshot holds the operations that occurred.
-func TestOpCounters(t *testing.T) {
-	var c opCounters
-	if got := c.snapshot(); len(got) != 0 {
-		t.Errorf("at first: got %v", got)
-	}
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for range 1000 {
-				c.add(device.OpOpen)
-				c.add(device.OpRelease)
-			}
-		})
-	}
-	wg.Wait()
-	c.add(device.OpOther)
-	if got, want := fmt.Sprint(c.snapshot()), "map[OPEN:4000 OTHER:1 RELEASE:4000]"; got != want {
-		t.Errorf("got %s, want %s", got, want)
 	}
 }

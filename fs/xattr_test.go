@@ -64,17 +64,3 @@ func FuzzParseTTL(f *testing.F) {
 		}
 	})
 }
-
-// TestXattrNames shows that the names are listed once each and are ours.
-func TestXattrNames(t *testing.T) {
-	seen := map[string]bool{}
-	for _, name := range xattrNames {
-		if !strings.HasPrefix(name, "user.kvfs.") || seen[name] {
-			t.Errorf("%q: not ours, or twice", name)
-		}
-		seen[name] = true
-	}
-	if len(seen) == 0 {
-		t.Error("no names")
-	}
-}

@@ -10,18 +10,7 @@ import (
 // replaced meanwhile, although it has the old block on SSD and the node that made the change is
 // gone. Other blocks do come back.
 func TestGraves(t *testing.T) {
-	for _, kill := range []bool{false, true} {
-		name := "stopped"
-		if kill {
-			name = "killed"
-		}
-		t.Run("node was "+name, func(t *testing.T) { testGraves(t, harness.ClusterOptions{}, kill) })
-	}
-}
-
-func testGraves(t *testing.T, opts harness.ClusterOptions, kill bool) {
-	opts.Options = harness.Options{Disk: "256MiB"}
-	w := newWorld(t, opts)
+	w := newWorld(t, harness.ClusterOptions{Options: harness.Options{Disk: "256MiB"}})
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
 	versions := w.fill(c, "grave", 6, 100_000)
 	removed, replaced, moved, kept := block("grave-000"), block("grave-001"), block("grave-002"), block("grave-003")
@@ -32,8 +21,8 @@ func testGraves(t *testing.T, opts harness.ClusterOptions, kill bool) {
 	w.wantVersion(a, moved, versions[moved])
 	w.spill(c)
 	w.WaitQuiet()
-	w.takeDown(c, kill)
-	a.WaitState(c, "failed", "left")
+	c.Kill()
+	a.WaitState(c, "failed")
 
 	// What is done to the copies while their origin is away holds for it, too.
 	w.remove(a, removed)
@@ -43,8 +32,8 @@ func testGraves(t *testing.T, opts harness.ClusterOptions, kill bool) {
 	w.wantVersion(b, replaced, next)
 	w.wantVersion(b, moved, 0)
 	w.WaitQuiet()
-	w.takeDown(a, kill)
-	b.WaitState(a, "failed", "left")
+	a.Kill()
+	b.WaitState(a, "failed")
 
 	c.Restart() // Only b knows of it.
 	w.WaitJoined()
@@ -66,15 +55,6 @@ func testGraves(t *testing.T, opts harness.ClusterOptions, kill bool) {
 		w.wantVersion(n, replaced, next)
 	}
 	w.agree()
-}
-
-func (w *world) takeDown(n *harness.Node, kill bool) {
-	w.t.Helper()
-	if kill {
-		n.Kill()
-	} else if code := n.Stop(); code != 0 {
-		w.t.Fatalf("stop of %s: exit code %d", n.Name, code)
-	}
 }
 
 // TestLostMemory shows that a node whose memory is lost comes back without the blocks

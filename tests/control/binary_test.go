@@ -11,7 +11,6 @@ var le = binary.LittleEndian
 
 // Bits of a binary request.
 const (
-	noLease    = 1
 	promote    = 2
 	textHashes = 4
 )

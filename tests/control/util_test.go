@@ -2,15 +2,11 @@ package control
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,26 +21,16 @@ const (
 	mib = 1 << 20
 )
 
-// pattern returns n bytes that follow from name.
-func pattern(name string, n int) []byte {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	src := rand.NewPCG(h.Sum64(), uint64(len(name)))
-	b := make([]byte, 0, n+8)
-	for len(b) < n {
-		b = binary.LittleEndian.AppendUint64(b, src.Uint64())
-	}
-	return b[:n:n]
-}
-
-// again calls fn until it fails with something else than EINTR.
-func again(fn func() error) error {
-	for {
-		if err := fn(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
+// What tests of mounts have in common.
+var (
+	pattern    = harness.Pattern
+	again      = harness.Again
+	readBlock  = harness.ReadBlock
+	tierOf     = harness.TiersOf
+	waitOnDisk = harness.WaitOnDisk
+	within     = harness.Within
+	diskMount  = harness.DiskMount
+)
 
 func must(t testing.TB, what string, err error) {
 	t.Helper()
@@ -120,35 +106,6 @@ func unlink(t testing.TB, path string) {
 	must(t, "unlink", again(func() error { return unix.Unlink(path) }))
 }
 
-// readBlock reads a whole file. The error is an errno.
-func readBlock(path string) ([]byte, error) {
-	fd, err := openFile(path, unix.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
-		return nil, err
-	}
-	b := make([]byte, st.Size)
-	for off := 0; off < len(b); {
-		var n int
-		err := again(func() (err error) {
-			n, err = unix.Pread(fd, b[off:], int64(off))
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return b[:off], nil
-		}
-		off += n
-	}
-	return b, nil
-}
-
 func wantBytes(t testing.TB, path string, want []byte) {
 	t.Helper()
 	got, err := readBlock(path)
@@ -186,30 +143,6 @@ func setxattr(t testing.TB, path, name, value string) {
 	must(t, "setxattr "+name, again(func() error { return unix.Setxattr(path, name, []byte(value), 0) }))
 }
 
-// tierOf returns the tiers that hold a block, "" if there is none.
-func tierOf(path string) string {
-	tier, err := getxattr(path, "user.kvfs.tier")
-	if err != nil {
-		return ""
-	}
-	return tier
-}
-
-// within fails the test if fn does not return in time. It is for calls that must not hang.
-func within(t testing.TB, what string, fn func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { // Ends with fn; after a failure perhaps with the mount only.
-		defer close(done)
-		fn()
-	}()
-	select {
-	case <-done:
-	case <-time.After(harness.Deadline):
-		t.Fatalf("%s: not done after %v", what, harness.Deadline)
-	}
-}
-
 // receive returns the next value of a channel, or fails the test.
 func receive[T any](t testing.TB, what string, ch <-chan T) T {
 	t.Helper()
@@ -223,26 +156,6 @@ func receive[T any](t testing.TB, what string, ch <-chan T) T {
 		t.Fatalf("%s: nothing after %v", what, harness.Deadline)
 	}
 	panic("unreachable")
-}
-
-// diskMount starts a daemon with an SSD tier of 1 GiB, unless opts say otherwise.
-func diskMount(t testing.TB, opts harness.Options) *harness.Daemon {
-	t.Helper()
-	harness.KvfsOnly(t, "a disk tier")
-	if opts.Disk == "" {
-		opts.Disk = "1GiB"
-	}
-	return harness.Mount(t, opts)
-}
-
-// waitOnDisk waits until the SSD tier holds each block.
-func waitOnDisk(t testing.TB, paths ...string) {
-	t.Helper()
-	for _, p := range paths {
-		harness.Poll(t, filepath.Base(p)+" is on disk", func() bool {
-			return slices.Contains(strings.Split(tierOf(p), ","), "disk")
-		})
-	}
 }
 
 // kvfs runs a command that must succeed and returns what it printed.

@@ -12,8 +12,7 @@ import (
 // include/uapi/linux/aio_abi.h.
 
 const (
-	aioPread  = 0
-	aioPwrite = 1
+	aioPread = 0
 )
 
 // iocb is struct iocb on little-endian machines.

@@ -14,51 +14,16 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// diskMount starts a daemon with a disk tier of 1 GiB, unless opts say
-// otherwise.
-func diskMount(t testing.TB, opts harness.Options) *harness.Daemon {
-	t.Helper()
-	harness.KvfsOnly(t, "a disk tier")
-	if opts.Disk == "" {
-		opts.Disk = "1GiB"
-	}
-	return harness.Mount(t, opts)
-}
-
 // diskStatus returns the disk tier's part of the status.
 func diskStatus(t testing.TB, d *harness.Daemon) harness.SecondaryStatus {
 	t.Helper()
 	return d.Status().Secondary(t, "disk")
 }
 
-// tierOf returns the tiers that hold a block, or "" if there is no such block.
-func tierOf(path string) string {
-	buf := make([]byte, 64)
-	var n int
-	err := again(func() (err error) {
-		n, err = unix.Getxattr(path, "user.kvfs.tier", buf)
-		return err
-	})
-	if err != nil {
-		return ""
-	}
-	return string(buf[:n])
-}
-
 func wantTier(t testing.TB, path, want string) {
 	t.Helper()
 	if got := tierOf(path); got != want {
 		t.Errorf("tiers of %s: got %q, want %q", filepath.Base(path), got, want)
-	}
-}
-
-// waitOnDisk waits until the disk tier holds each block.
-func waitOnDisk(t testing.TB, paths ...string) {
-	t.Helper()
-	for _, p := range paths {
-		harness.Poll(t, filepath.Base(p)+" is on disk", func() bool {
-			return slices.Contains(strings.Split(tierOf(p), ","), "disk")
-		})
 	}
 }
 
@@ -145,39 +110,6 @@ func survey(t testing.TB, blocks map[string][]byte) (found int) {
 	return found
 }
 
-// readWhole reads a file of its size at open. The error is an errno.
-func readWhole(path string) ([]byte, error) {
-	fd := -1
-	err := again(func() (err error) {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(fd, &st) }); err != nil {
-		return nil, err
-	}
-	b := make([]byte, st.Size)
-	for off := 0; off < len(b); {
-		var n int
-		err := again(func() (err error) {
-			n, err = unix.Pread(fd, b[off:], int64(off))
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return b[:off], nil
-		}
-		off += n
-	}
-	return b, nil
-}
-
 // fsck checks a directory and returns what it printed; it fails the test unless
 // the exit code is one of want.
 func fsck(t testing.TB, dir string, repair bool, want ...int) string {
@@ -203,25 +135,6 @@ func parallel(n int, fn func(i int)) {
 		wg.Go(func() { fn(i) })
 	}
 	wg.Wait()
-}
-
-// within fails the test if fn does not return before the deadline. It is for
-// what must not hang.
-func within(t testing.TB, what string, fn func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { // ends with fn; after a failure perhaps with the mount only
-		defer close(done)
-		fn()
-	}()
-	harness.Poll(t, what, func() bool {
-		select {
-		case <-done:
-			return true
-		default:
-			return false
-		}
-	})
 }
 
 // writeOrMiss stores a block under a load in which some tier fails: it must

@@ -15,35 +15,6 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// holdConnection opens one more descriptor of the daemon's connection, as a thread of the daemon has that
-// the kernel cannot end: the connection does not end with the daemon then.
-func holdConnection(t *testing.T, d *harness.Daemon) (release func()) {
-	t.Helper()
-	fds := filepath.Join("/proc", strconv.Itoa(d.Pid), "fd")
-	entries, err := os.ReadDir(fds)
-	must(t, "descriptors of the daemon", err)
-	pidfd, err := unix.PidfdOpen(d.Pid, 0)
-	must(t, "pidfd_open", err)
-	defer unix.Close(pidfd)
-	var held []int
-	for _, e := range entries {
-		if target, _ := os.Readlink(filepath.Join(fds, e.Name())); target != "/dev/fuse" {
-			continue
-		}
-		fd, err := strconv.Atoi(e.Name())
-		must(t, "number of a descriptor", err)
-		more, err := unix.PidfdGetfd(pidfd, fd, 0)
-		must(t, "pidfd_getfd", err)
-		held = append(held, more)
-	}
-	return func() {
-		for _, fd := range held {
-			unix.Close(fd)
-		}
-		held = nil
-	}
-}
-
 // killWatchers kills the children of the daemon.
 func killWatchers(t *testing.T, d *harness.Daemon) {
 	t.Helper()
@@ -93,7 +64,7 @@ func TestKilledFreesClients(t *testing.T) {
 			d := harness.Mount(t, harness.Options{Flags: c.flags})
 			store(t, d.Path("group.tmp"), pattern("x", mib))
 			client := harness.NewActor(t, nil)
-			release := holdConnection(t, d)
+			release := harness.HoldConnection(t, d.Pid)
 			defer release() // which frees the client of a test that fails
 			c.before(t, d)
 			harness.Freeze(t, d.Pid)

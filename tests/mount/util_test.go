@@ -2,10 +2,8 @@ package mount
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -23,6 +21,17 @@ import (
 const (
 	kib = 1 << 10
 	mib = 1 << 20
+)
+
+// What tests of mounts have in common.
+var (
+	pattern    = harness.Pattern
+	again      = harness.Again
+	readWhole  = harness.ReadBlock
+	tierOf     = harness.TiersOf
+	waitOnDisk = harness.WaitOnDisk
+	within     = harness.Within
+	diskMount  = harness.DiskMount
 )
 
 // row is one line of the contract.
@@ -65,19 +74,6 @@ func (e *env) process() *harness.Actor {
 	return e.other
 }
 
-// pattern returns n bytes that follow from name, no two 8-byte words alike in
-// practice.
-func pattern(name string, n int) []byte {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	src := rand.NewPCG(h.Sum64(), uint64(len(name)))
-	b := make([]byte, 0, n+8)
-	for len(b) < n {
-		b = binary.LittleEndian.AppendUint64(b, src.Uint64())
-	}
-	return b[:n:n]
-}
-
 // aligned returns a copy of p that starts at a page boundary, as the buffers of
 // engines do.
 func aligned(t testing.TB, p []byte) []byte {
@@ -92,16 +88,6 @@ func aligned(t testing.TB, p []byte) []byte {
 	t.Cleanup(func() { unix.Munmap(b) })
 	copy(b, p)
 	return b
-}
-
-// again calls fn until it fails with something else than EINTR: signals of the
-// Go runtime are no concern of these tests.
-func again(fn func() error) error {
-	for {
-		if err := fn(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 // file is an open descriptor. Methods fail the test unless all bytes move.

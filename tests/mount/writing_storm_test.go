@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +21,8 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// Storms are the races of the rules: processes that write and read the same few names for a while.
-// KVFS_STORM is for how many seconds; without it they are
-// short.
+// A storm is processes that write and read the same few names for a while. KVFS_STORM is for how many seconds; without it
+// storms are short.
 
 const stormEnv = "KVFS_STORM"
 
@@ -49,20 +47,10 @@ func stormTime(t testing.TB) time.Duration {
 	return time.Second / 2
 }
 
-// Helpers of storms. Each works until its standard input ends, and then prints what it met.
-const (
-	halfWriter   = "storm-half-writer"
-	halfReader   = "storm-half-reader"
-	sizeReader   = "storm-size-reader"
-	sharedWriter = "storm-shared-writer"
-)
+// sizeReader is a helper that works until its standard input ends, and then prints what it met.
+const sizeReader = "storm-size-reader"
 
-func init() {
-	harness.Helper(halfWriter, stormMain(writeHalves))
-	harness.Helper(halfReader, stormMain(readHalves))
-	harness.Helper(sizeReader, stormMain(readSizes))
-	harness.Helper(sharedWriter, stormMain(writeShared))
-}
+func init() { harness.Helper(sizeReader, stormMain(readSizes)) }
 
 // storm is a process of a storm.
 type storm struct {
@@ -151,29 +139,14 @@ func (s *storm) open(path string, flags int, allowed ...error) int {
 	return fd
 }
 
-func (s *storm) write(fd int, p []byte, off int64) {
-	s.do("pwrite", func() error {
-		n, err := unix.Pwrite(fd, p, off)
-		if err == nil && n != len(p) {
-			err = io.ErrShortWrite
-		}
-		return err
-	})
-}
+var stormBlock = pattern("storm", 40_000)
 
-const stormSize = 40_000
-
-// stormBlock is a whole block; all its versions are the same.
-var stormBlock = pattern("storm", stormSize)
-
-// oracle is what the writer of halves tells its readers, by a mapping that is not of kvfs: a number
-// for each name that changes with each step. The last bits are the step.
+// oracle is what the writer tells its readers, by a mapping that is not of kvfs: a number that changes with each step. Its
+// remainder by steps is the step.
 type oracle []byte
 
 const (
 	stepOther = iota
-	stepHalf  // a byte was written, and the file is not closed
-	stepWhole // the file was closed
 	stepGrows // a call is under way that makes a file larger
 	steps
 )
@@ -213,71 +186,10 @@ func (s *storm) openOracle(path string) oracle {
 	return s.oracle
 }
 
-func (o oracle) of(i int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&o[8*i])) }
+func (o oracle) number() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&o[0])) }
 
 // next goes on to a step.
-func (o oracle) next(i int, step uint32) {
-	n := o.of(i)
-	n.Store((n.Load()/steps+1)*steps + step)
-}
-
-const stormNames = 4
-
-// writeHalves makes files empty and writes them anew in two steps. args: a directory, the oracle.
-func writeHalves(s *storm) {
-	o, i := s.openOracle(s.args[1]), s.rnd.IntN(stormNames)
-	p := filepath.Join(s.args[0], fmt.Sprint(i))
-	o.next(i, stepOther)
-	if fd := s.open(p, wronly|creat|trunc); fd >= 0 { // touch, or : >
-		unix.Close(fd)
-	}
-	fd := s.open(p, wronly|creat|trunc)
-	if fd < 0 {
-		return
-	}
-	half := s.rnd.IntN(stormSize-2) + 1
-	if s.rnd.IntN(2) == 0 {
-		s.do("ftruncate", func() error { return unix.Ftruncate(fd, int64(half)) })
-	}
-	s.write(fd, stormBlock[:half], 0)
-	o.next(i, stepHalf)
-	for range s.rnd.IntN(2000) {
-		runtime.Gosched()
-	}
-	o.next(i, stepOther)
-	s.write(fd, stormBlock[half:], int64(half))
-	s.do("close", func() error { return unix.Close(fd) })
-	o.next(i, stepWhole)
-}
-
-// readHalves reads files by name: a file opened while there is a half has no byte. args: a directory, the oracle.
-func readHalves(s *storm) {
-	o, i := s.openOracle(s.args[1]), s.rnd.IntN(stormNames)
-	p := filepath.Join(s.args[0], fmt.Sprint(i))
-	var st unix.Stat_t
-	before := o.of(i).Load()
-	b := make([]byte, stormSize+1)
-	n := 0
-	fd := s.open(p, rdonly, unix.ENOENT)
-	if fd >= 0 {
-		s.do("fstat", func() error { return unix.Fstat(fd, &st) })
-		s.do("pread", func() (err error) { n, err = unix.Pread(fd, b, 0); return err })
-		unix.Close(fd)
-	}
-	if o.of(i).Load() != before {
-		return
-	}
-	switch step := before % steps; {
-	case step == stepHalf && fd >= 0 && st.Size != 0:
-		s.met("fstat of a half: size %d, read %d, inode %d", st.Size, n, st.Ino)
-	case step == stepHalf && n != 0:
-		s.met("read of a half")
-	case step == stepWhole && fd < 0:
-		s.met("a block that was closed is absent")
-	case step == stepWhole && (st.Size != stormSize || !bytes.Equal(b[:n], stormBlock)):
-		s.met("a block that was closed is not whole: size %d, read %d", st.Size, n)
-	}
-}
+func (o oracle) next(step uint32) { o.number().Store((o.number().Load()/steps+1)*steps + step) }
 
 // readSizes checks that the size of fstat can be read and mapped, because files only grow in this storm. It does not
 // map a size that comes while a call makes the file grow: FUSE tells the new size before the kernel has it for
@@ -291,9 +203,9 @@ func readSizes(s *storm) {
 	defer unix.Close(fd)
 	for range 4 {
 		var st unix.Stat_t
-		before := o.of(0).Load()
+		before := o.number().Load()
 		s.do("fstat", func() error { return unix.Fstat(fd, &st) })
-		grows := before%steps == stepGrows || o.of(0).Load() != before
+		grows := before%steps == stepGrows || o.number().Load() != before
 		if st.Size == 0 {
 			continue
 		}
@@ -332,48 +244,18 @@ func touch(m []byte) (ok bool) {
 	return true
 }
 
-// writeShared writes one temporary name, and renames, removes or leaves it. args: a directory, and
-// a number of the process.
-func writeShared(s *storm) {
-	p := filepath.Join(s.args[0], fmt.Sprintf("w%d.tmp", s.rnd.IntN(2)))
-	fd := s.open(p, wronly|creat|trunc)
-	if fd < 0 {
-		return
-	}
-	s.write(fd, stormBlock, 0)
-	early := s.rnd.IntN(3) == 0
-	if !early {
-		unix.Close(fd)
-	}
-	switch s.rnd.IntN(6) {
-	case 0, 1, 2:
-		s.do("rename", func() error {
-			return unix.Rename(p, filepath.Join(s.args[0], fmt.Sprint("w", s.args[1], s.rnd.IntN(2))))
-		}, unix.ENOENT)
-	case 3:
-		s.do("unlink", func() error { return unix.Unlink(p) }, unix.ENOENT)
-	}
-	if early {
-		unix.Close(fd)
-	}
-}
-
-// TestWritingStorm is the races of rules 2 and 3.
+// TestWritingStorm is the races of files that are written first. TestKernelsStorm of package tiers has those of names.
 func TestWritingStorm(t *testing.T) { onStages(t, stormActs) }
 
 var stormActs = []act{
-	{"nobody meets a half of a file that was empty", func(t *testing.T, s *stage) {
-		o := newOracle(t)
-		s.blow(nil, []string{halfWriter, s.dir, o}, []string{halfReader, s.dir, o}, []string{halfReader, s.dir, o})
-	}},
 	{"size, bytes and mapping agree while the file is written first", func(t *testing.T, s *stage) {
 		a := s.actor()
 		file := newOracle(t)
 		o := mapOracle(t, file)
 		growing := func(call func()) {
-			o.next(0, stepGrows)
+			o.next(stepGrows)
 			call()
-			o.next(0, stepOther)
+			o.next(stepOther)
 		}
 		i := 0
 		s.blow(func() {
@@ -390,45 +272,4 @@ var stormActs = []act{
 			}
 		}, []string{sizeReader, s.dir, "x,x.tmp,x.lock", file}, []string{sizeReader, s.dir, "x,x.tmp,x.lock", file})
 	}},
-	{"writers of one temporary name leave no descriptor, no byte and no directory", func(t *testing.T, s *stage) {
-		s = s.own()
-		s.process()
-		must(t, "warm up", s.process().WriteFile(s.path("warm.tmp"), stormBlock))
-		must(t, "warm up", s.process().Unlink(s.path("warm.tmp")))
-		before := s.status().Tier(t, "memory")
-		fds := descriptors(t, s.d)
-		dir := s.path("dir")
-		must(t, "mkdir", s.process().Mkdir(dir, 0o777))
-		s.blow(func() { // one more that dies in the middle
-			a := s.actor()
-			fd := s.open(a, filepath.Join(dir, "w0.tmp"), wronly|creat|trunc)
-			s.pwrite(a, fd, stormBlock, 0)
-			a.Kill()
-		}, []string{sharedWriter, dir, "a"}, []string{sharedWriter, dir, "b"})
-		if out, code := s.script("rm -rf " + dir); code != 0 {
-			t.Errorf("rm -rf: exit code %d, %s", code, out)
-		}
-		wantAbsent(t, s.process(), dir)
-		s.wantFreed(before.UsedBytes, before.PinnedBytes, fds)
-	}},
-}
-
-// wantFreed fails unless the mount comes to hold no more than before. Descriptors of a few requests
-// and of the SSD may differ.
-func (s *stage) wantFreed(used, pinned int64, fds int) {
-	s.t.Helper()
-	var now harness.TierStatus
-	n := 0
-	freed := func() bool {
-		now, n = s.status().Tier(s.t, "memory"), descriptors(s.t, s.d)
-		return now.UsedBytes <= used && now.PinnedBytes <= pinned && n <= fds+8
-	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(harness.Deadline / 6); !freed() && time.Now().Before(deadline); {
-		<-tick.C
-	}
-	if !freed() {
-		s.t.Errorf("used %d bytes, pinned %d, %d descriptors; before: %d, %d, %d", now.UsedBytes, now.PinnedBytes, n, used, pinned, fds)
-	}
 }

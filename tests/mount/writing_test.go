@@ -22,11 +22,6 @@ const (
 	wronly = unix.O_WRONLY
 	creat  = unix.O_CREAT
 	trunc  = unix.O_TRUNC
-	excl   = unix.O_EXCL
-	atEnd  = unix.O_APPEND
-	nonbl  = unix.LOCK_NB
-	lockEx = unix.LOCK_EX
-	lockSh = unix.LOCK_SH
 	rwMap  = unix.PROT_READ | unix.PROT_WRITE
 )
 

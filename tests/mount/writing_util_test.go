@@ -2,13 +2,10 @@ package mount
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -90,28 +87,6 @@ func (s *stage) process() *harness.Actor {
 		s.other = s.actor()
 	}
 	return s.other
-}
-
-// own returns a stage with a mount of its own, which the act may kill.
-func (s *stage) own(flags ...string) *stage {
-	s.t.Helper()
-	opts := s.opts
-	opts.Flags = slices.Concat(opts.Flags, flags)
-	own := &stage{t: s.t, d: harness.Mount(s.t, opts), opts: opts, ssd: s.ssd}
-	own.dir = own.d.Path("act")
-	must(s.t, "mkdir", own.process().Mkdir(own.dir, 0o777))
-	must(s.t, "mkdir", own.process().Mkdir(own.d.Path("pool"), 0o777))
-	return own
-}
-
-// status returns the status of the mount, read by its user.
-func (s *stage) status() harness.Status {
-	s.t.Helper()
-	b, err := s.process().ReadFile(s.d.Path(".kvfs", "status"))
-	must(s.t, "read status", err)
-	var st harness.Status
-	must(s.t, "parse status", json.Unmarshal(b, &st))
-	return st
 }
 
 // open opens path in a, or fails the test.
@@ -244,12 +219,4 @@ func python(t testing.TB) string {
 	}
 	harness.Skip(t, "python3 is not installed")
 	return ""
-}
-
-// descriptors counts the descriptors of the daemon.
-func descriptors(t testing.TB, d *harness.Daemon) int {
-	t.Helper()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.Pid))
-	must(t, "descriptors of the daemon", err)
-	return len(fds)
 }

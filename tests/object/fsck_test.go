@@ -10,9 +10,9 @@ import (
 	"github.com/kvfs/kvfs/tests/s3test"
 )
 
-// TestFsckAndPrefetch follows the blocks of a mount in a bucket: kvfs fsck finds nothing wrong, a prefetch brings blocks
-// that only the bucket has into the memory of a new mount, and what is damaged later is found, and deleted on demand.
-func TestFsckAndPrefetch(t *testing.T) {
+// TestFsck: kvfs fsck finds nothing wrong with the blocks of a mount in a bucket, and what is damaged later is found, and deleted
+// on demand.
+func TestFsck(t *testing.T) {
 	s := s3test.Start(t, s3test.Options{})
 	check := func(code int, says string, flags ...string) {
 		t.Helper()
@@ -33,23 +33,6 @@ func TestFsckAndPrefetch(t *testing.T) {
 		t.Fatalf("exit code: got %d, want 0", code)
 	}
 	check(0, "no errors")
-
-	second := mount(t, s.URL, "", harness.Options{})
-	waitListed(t, second)
-	args := []string{"prefetch"}
-	for name := range bs {
-		args = append(args, second.Path(name))
-	}
-	stdout, stderr, code := harness.Kvfs(t, args...)
-	if code != 0 {
-		t.Errorf("prefetch: exit code %d\n%s%s", code, stdout, stderr)
-	}
-	for name := range bs {
-		if got := tiersOf(second, name); !slices.Equal(got, []string{"memory", "object"}) {
-			t.Errorf("tiers of %s: got %q, want memory and object", name, got)
-		}
-	}
-	wantBlocks(t, second, bs)
 
 	names := packs(s)
 	if len(names) < 2 {

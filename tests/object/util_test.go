@@ -2,12 +2,9 @@ package object
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,17 +45,11 @@ func mount(t testing.TB, endpoint, more string, opts harness.Options) *harness.D
 	return harness.Mount(t, opts)
 }
 
-// pattern returns n bytes that follow from name.
-func pattern(name string, n int) []byte {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	src := rand.NewPCG(h.Sum64(), uint64(len(name)))
-	b := make([]byte, 0, n+8)
-	for len(b) < n {
-		b = binary.LittleEndian.AppendUint64(b, src.Uint64())
-	}
-	return b[:n:n]
-}
+// What tests of mounts have in common.
+var (
+	pattern = harness.Pattern
+	again   = harness.Again
+)
 
 // numbered returns n blocks of size bytes in a directory.
 func numbered(dir string, n, size int) blocks {
@@ -74,15 +65,6 @@ func must(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// again calls fn until it fails with something else than EINTR.
-func again(fn func() error) error {
-	for {
-		if err := fn(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
 	}
 }
 
@@ -142,11 +124,11 @@ func wantAbsent(t testing.TB, d *harness.Daemon, name string) {
 
 // tiersOf returns the tiers that have a block, or nil if it is not there.
 func tiersOf(d *harness.Daemon, name string) []string {
-	buf, n := make([]byte, 64), 0
-	if err := again(func() (err error) { n, err = unix.Getxattr(d.Path(name), "user.kvfs.tier", buf); return err }); err != nil {
+	tiers := harness.TiersOf(d.Path(name))
+	if tiers == "" {
 		return nil
 	}
-	return strings.Split(string(buf[:n]), ",")
+	return strings.Split(tiers, ",")
 }
 
 // waitStored waits until the bucket has each block.

@@ -144,7 +144,7 @@ func inside() error {
 // /dev/fuse bound in and nothing else of the owner's (B1).
 func TestContainer(t *testing.T) {
 	o := serve(t)
-	d := o.mount()
+	d := o.Attach()
 	write(t, d, 1)
 	root, err := harness.ProcessDir("root")
 	if err != nil {
@@ -153,11 +153,11 @@ func TestContainer(t *testing.T) {
 	defer os.Remove(root)
 	for range 3 {
 		out, stderr, code := harness.RunHelper(t, harness.ProcessOptions{Unshare: unix.CLONE_NEWNS},
-			containerHelper, root, filepath.Dir(o.socket), harness.Binary(t))
+			containerHelper, root, filepath.Dir(o.Socket), harness.Binary(t))
 		if code != 0 || !strings.Contains(out, "inside: fine") {
 			t.Fatalf("exit code %d\n%s%s", code, out, stderr)
 		}
 		check(t, d, 2)
 	}
-	harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 1 })
+	harness.Poll(t, "the owner has let go", func() bool { return len(statusOf(t, o).Store.Mounts) == 1 })
 }

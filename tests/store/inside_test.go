@@ -22,8 +22,8 @@ func TestOwnerInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := []string{"--mode", "standalone-store", "--store-owner-timeout", "3s"}
-	attach := func(o *owner) (string, int) {
-		_, said, code := harness.Kvfs(t, append(append([]string{"mount", "--store-socket", o.socket}, flags...), dir)...)
+	attach := func(o *harness.Daemon) (string, int) {
+		_, said, code := harness.Kvfs(t, append(append([]string{"mount", "--store-socket", o.Socket}, flags...), dir)...)
 		return said, code
 	}
 	o := serve(t, "--events-zmq-connect", endpoint)
@@ -33,28 +33,24 @@ func TestOwnerInside(t *testing.T) {
 	if len(harness.MountPoints(dir)) > 0 {
 		t.Error("still mounted")
 	}
-	o.stop()
+	o.Stop()
 
 	o = serve(t)
-	d := o.mount()
-	o.stop()
+	d := o.Attach()
+	o.Stop()
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Join(d.Dir, "token"), link); err != nil {
 		t.Fatal(err)
 	}
-	before := o.flags
-	o.flags = append(o.flags[:len(o.flags):len(o.flags)], "--http", "127.0.0.1:0", "--http-token-file", link)
-	if line, err := o.launch(); err == nil {
-		t.Errorf("an owner started: %s", line)
+	o.RestartWith(harness.Options{
+		MemorySize: "64MiB", Flags: []string{"--http", "127.0.0.1:0", "--http-token-file", link}, ExpectFail: true,
+	})
+	if o.ExitCode != 3 || !strings.Contains(o.LastLog(), "wait for itself") {
+		t.Errorf("exit code %d\n%s", o.ExitCode, o.LastLog())
 	}
-	<-o.exited
-	if code := o.cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(o.log(), "wait for itself") {
-		t.Errorf("exit code %d\n%s", code, o.log())
-	}
-	o.flags = before
-	o.start()
+	o.RestartWith(harness.Options{MemorySize: "64MiB"})
 	write(t, d, 1)
 	check(t, d, 1)
 }

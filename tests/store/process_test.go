@@ -2,10 +2,7 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,27 +78,7 @@ func killTogether(t *testing.T) {
 	t.Helper()
 	owner := harness.Serve(t, harness.Options{})
 	d := owner.Attach()
-	pidfd, err := unix.PidfdOpen(d.Pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pidfd)
-	fds := fmt.Sprintf("/proc/%d/fd", d.Pid)
-	entries, err := os.ReadDir(fds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		if target, _ := os.Readlink(filepath.Join(fds, e.Name())); err != nil || target != "/dev/fuse" {
-			continue
-		}
-		held, err := unix.PidfdGetfd(pidfd, fd, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(held) // which frees the client of a test that fails
-	}
+	defer harness.HoldConnection(t, d.Pid)() // which frees the client of a test that fails
 	owner.Kill()
 	done := make(chan error, 1)
 	go func() { // ends with the connection

@@ -17,7 +17,7 @@ import (
 // kernel, and contribute nothing themselves (B1, B3, E16).
 func TestTwoMounts(t *testing.T) {
 	o := serve(t)
-	a, b := o.mount(), o.mount()
+	a, b := o.Attach(), o.Attach()
 	for i := range 8 {
 		write(t, a, i)
 		check(t, b, i)
@@ -27,7 +27,7 @@ func TestTwoMounts(t *testing.T) {
 	for _, d := range []*harness.Daemon{a, b} {
 		s := harness.StatusOf(t, d.Dir)
 		m := s.Mount
-		if s.PID != o.pid || m.Dir != d.Dir || m.Mode != "standalone-store" || m.State != "serving" || m.PID != d.Pid || m.OwnerPID != o.pid || m.Epoch != 1 {
+		if s.PID != o.Pid || m.Dir != d.Dir || m.Mode != "standalone-store" || m.State != "serving" || m.PID != d.Pid || m.OwnerPID != o.Pid || m.Epoch != 1 {
 			t.Errorf("status of %s: %+v", d.Dir, s)
 		}
 		if len(s.Tiers) != 1 || s.Tiers[0].CapacityBytes != 64<<20 || s.Tiers[0].Blocks != 16 {
@@ -37,7 +37,7 @@ func TestTwoMounts(t *testing.T) {
 			t.Errorf("read path of %s: %s", d.Dir, m.ReadPath)
 		}
 	}
-	if s := o.status(); len(s.Store.Mounts) != 2 || s.Store.Socket != o.socket || s.PID != o.pid {
+	if s := statusOf(t, o); len(s.Store.Mounts) != 2 || s.Store.Socket != o.Socket || s.PID != o.Pid {
 		t.Errorf("status of the owner: %+v", s)
 	}
 	if err := os.Remove(a.Path("g", "0000")); err != nil {
@@ -51,8 +51,8 @@ func TestTwoMounts(t *testing.T) {
 		t.Errorf("exit code %d of a mount that was stopped", code)
 	}
 	check(t, b, 1)
-	harness.Poll(t, "the owner has one mount", func() bool { return len(o.status().Store.Mounts) == 1 })
-	if code := o.stop(); code != 0 {
+	harness.Poll(t, "the owner has one mount", func() bool { return len(statusOf(t, o).Store.Mounts) == 1 })
+	if code := o.Stop(); code != 0 {
 		t.Errorf("exit code %d of the owner", code)
 	}
 }
@@ -61,7 +61,7 @@ func TestTwoMounts(t *testing.T) {
 // and files that are open are read meanwhile (B1).
 func TestOwnerKilled(t *testing.T) {
 	o := serve(t)
-	mounts := []*harness.Daemon{o.mount(patient...), o.mount(patient...)}
+	mounts := []*harness.Daemon{o.Attach(patient...), o.Attach(patient...)}
 	for i := range 8 {
 		write(t, mounts[i%2], i)
 	}
@@ -75,7 +75,7 @@ func TestOwnerKilled(t *testing.T) {
 		open = append(open, f)
 	}
 	for epoch := 2; epoch < 5; epoch++ {
-		o.kill()
+		o.Kill()
 		for i, f := range open {
 			got := make([]byte, len(block(i)))
 			if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(i)) {
@@ -93,7 +93,7 @@ func TestOwnerKilled(t *testing.T) {
 				done <- os.WriteFile(name, block(i), 0o644)
 			}()
 		}
-		o.start()
+		o.Restart()
 		for range cap(done) {
 			if err := <-done; err != nil {
 				t.Errorf("an operation that waited for owner %d: %v", epoch, err)
@@ -103,7 +103,7 @@ func TestOwnerKilled(t *testing.T) {
 			for i := range 8 {
 				check(t, d, i)
 			}
-			if s := harness.StatusOf(t, d.Dir); s.Mount.OwnerPID != o.pid || s.Mount.Epoch != epoch || s.Mount.PID != d.Pid {
+			if s := harness.StatusOf(t, d.Dir); s.Mount.OwnerPID != o.Pid || s.Mount.Epoch != epoch || s.Mount.PID != d.Pid {
 				t.Errorf("status after owner %d: %+v", epoch, s.Mount)
 			}
 		}
@@ -116,8 +116,8 @@ func TestOwnerKilled(t *testing.T) {
 // evict them frees nothing, the next owner's loads and stores wait, and do not fail.
 func TestOwnerKilledFull(t *testing.T) {
 	const size, n = 4 << 20, 40
-	o := serve(t, "--memory-size", "64MiB", "--disk", "size=512MiB,path="+t.TempDir(), "--mount-lookup-lease", "0", "--mount-write-timeout", "60s")
-	d := o.mount(patient...)
+	o := serve(t, "--disk", "size=512MiB,path="+t.TempDir(), "--mount-lookup-lease", "0", "--mount-write-timeout", "60s")
+	d := o.Attach(patient...)
 	name := func(i int) string { return d.Path("g", fmt.Sprint(i)) }
 	data := func(i int) []byte { return bytes.Repeat([]byte{byte(i), 1, 2, 3}, size/4) }
 	store := func(i int) {
@@ -141,8 +141,8 @@ func TestOwnerKilledFull(t *testing.T) {
 			}
 			open = append(open, f)
 		}
-		o.kill()
-		o.start()
+		o.Kill()
+		o.Restart()
 		for i := range n {
 			got, err := os.ReadFile(name(i))
 			if err != nil || !bytes.Equal(got, data(i)) {
@@ -160,7 +160,7 @@ func TestOwnerKilledFull(t *testing.T) {
 // that open files go on, and that all is well when one comes after all (B1).
 func TestOwnerTimeout(t *testing.T) {
 	o := serve(t)
-	d := o.mount("--store-owner-timeout", "200ms")
+	d := o.Attach("--store-owner-timeout", "200ms")
 	write(t, d, 1)
 	f, err := os.Open(d.Path("g", "0001"))
 	if err != nil {
@@ -168,7 +168,7 @@ func TestOwnerTimeout(t *testing.T) {
 	}
 	defer f.Close()
 	for round := range 2 {
-		o.kill()
+		o.Kill()
 		if _, err := os.Stat(d.Path("g", "0002")); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("stat: %v", err)
 		}
@@ -182,8 +182,8 @@ func TestOwnerTimeout(t *testing.T) {
 		if _, err := f.ReadAt(got, 0); err != nil || string(got) != string(block(1)) {
 			t.Errorf("the open file: %v", err)
 		}
-		o.start()
-		harness.Poll(t, "the mount is served again", func() bool { return len(o.status().Store.Mounts) == 1 })
+		o.Restart()
+		harness.Poll(t, "the mount is served again", func() bool { return len(statusOf(t, o).Store.Mounts) == 1 })
 		check(t, d, 1)
 		write(t, d, 10+round)
 		check(t, d, 10+round)
@@ -194,15 +194,15 @@ func TestOwnerTimeout(t *testing.T) {
 // next one as one that was killed does: an upgrade.
 func TestOwnerStops(t *testing.T) {
 	o := serve(t, "--memory-keep")
-	d := o.mount(patient...)
+	d := o.Attach(patient...)
 	write(t, d, 1)
-	if code := o.stop(); code != 0 {
+	if code := o.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if _, err := os.Lstat(o.socket); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(o.Socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is there: %v", err)
 	}
-	o.start()
+	o.Restart()
 	check(t, d, 1)
 	write(t, d, 2)
 	check(t, d, 2)
@@ -212,7 +212,7 @@ func TestOwnerStops(t *testing.T) {
 // it was writing is not committed, and its mount point can be used again (B1).
 func TestMountKilled(t *testing.T) {
 	o := serve(t)
-	a, b := o.mount(), o.mount()
+	a, b := o.Attach(), o.Attach()
 	write(t, a, 1)
 	f, err := os.Create(a.Path("g", "unfinished"))
 	if err != nil {
@@ -223,7 +223,7 @@ func TestMountKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Kill()
-	harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 1 })
+	harness.Poll(t, "the owner has let go", func() bool { return len(statusOf(t, o).Store.Mounts) == 1 })
 	check(t, b, 1)
 	if _, err := os.Stat(b.Path("g", "unfinished")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a block that was never finished: %v", err)
@@ -251,10 +251,10 @@ func TestUmount(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := serve(t)
-			d := o.mount("--store-owner-timeout", c.timeout)
+			d := o.Attach("--store-owner-timeout", c.timeout)
 			write(t, d, 1)
 			if c.kill {
-				o.kill()
+				o.Kill()
 			}
 			harness.Poll(t, c.said, func() bool { return strings.Contains(d.LastLog(), c.said) })
 			if _, stderr, code := harness.Kvfs(t, "umount", d.Dir); code != 0 {
@@ -268,7 +268,7 @@ func TestUmount(t *testing.T) {
 				t.Error("still mounted")
 			}
 			if !c.kill {
-				harness.Poll(t, "the owner has let go", func() bool { return len(o.status().Store.Mounts) == 0 })
+				harness.Poll(t, "the owner has let go", func() bool { return len(statusOf(t, o).Store.Mounts) == 0 })
 			}
 		})
 	}
@@ -276,28 +276,29 @@ func TestUmount(t *testing.T) {
 
 // TestNoOwner shows that a mount without an owner waits for one, or fails with a message.
 func TestNoOwner(t *testing.T) {
-	o := newOwner(t)
-	opts := o.options("--store-owner-timeout", "0s")
+	o := serve(t)
+	o.Stop()
+	opts := attaching(o, "--store-owner-timeout", "0s")
 	opts.ExpectFail = true
 	d := harness.Mount(t, opts)
-	if d.ExitCode != 4 || !strings.Contains(d.Log(), "no owner is serving at "+o.socket) {
+	if d.ExitCode != 4 || !strings.Contains(d.Log(), "no owner is serving at "+o.Socket) {
 		t.Errorf("exit code %d, log\n%s", d.ExitCode, d.Log())
 	}
 	if len(harness.MountPoints(d.Dir)) > 0 {
 		t.Error("it left a mount")
 	}
-	if _, stderr, code := harness.Kvfs(t, "status", "--store", o.socket); code != 5 || !strings.Contains(stderr, "no owner is serving") {
+	if _, stderr, code := harness.Kvfs(t, "status", "--store", o.Socket); code != 5 || !strings.Contains(stderr, "no owner is serving") {
 		t.Errorf("status: exit code %d, %s", code, stderr)
 	}
 
 	ready := make(chan *harness.Daemon, 1)
 	dir := t.TempDir()
 	go func() { // ends when the owner serves
-		opts := o.options(patient...)
+		opts := attaching(o, patient...)
 		opts.Dir = dir
 		ready <- harness.Mount(t, opts)
 	}()
-	o.start()
+	o.Restart()
 	d = <-ready
 	write(t, d, 1)
 	check(t, d, 1)
@@ -308,29 +309,29 @@ func TestNoOwner(t *testing.T) {
 func TestStranger(t *testing.T) {
 	o := serve(t)
 	nobody := &harness.User{UID: 65534, GID: 65534}
-	if err := os.Chmod(filepath.Dir(filepath.Dir(o.socket)), 0o755); err != nil {
+	if err := os.Chmod(filepath.Dir(filepath.Dir(o.Socket)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]os.FileMode{filepath.Dir(o.socket): 0o700 | os.ModeDir, o.socket: 0o600 | os.ModeSocket} {
+	for name, want := range map[string]os.FileMode{filepath.Dir(o.Socket): 0o700 | os.ModeDir, o.Socket: 0o600 | os.ModeSocket} {
 		if st, err := os.Stat(name); err != nil || st.Mode() != want {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
 		}
 	}
-	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.socket); code == 0 || !strings.Contains(stderr, "permission denied") {
+	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.Socket); code == 0 || !strings.Contains(stderr, "permission denied") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
-	for name, mode := range map[string]os.FileMode{filepath.Dir(o.socket): 0o755, o.socket: 0o666} {
+	for name, mode := range map[string]os.FileMode{filepath.Dir(o.Socket): 0o755, o.Socket: 0o666} {
 		if err := os.Chmod(name, mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.socket); code == 0 || !strings.Contains(stderr, "neither root nor the same user: uid 65534") {
+	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.Socket); code == 0 || !strings.Contains(stderr, "neither root nor the same user: uid 65534") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
-	if n := strings.Count(o.log(), "refused a connection"); n != 1 {
-		t.Errorf("%d lines in the log\n%s", n, o.log())
+	if n := strings.Count(o.Log(), "refused a connection"); n != 1 {
+		t.Errorf("%d lines in the log\n%s", n, o.Log())
 	}
-	d := o.mount()
+	d := o.Attach()
 	write(t, d, 1)
 	check(t, d, 1)
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -263,20 +262,4 @@ func TestOldStopped(t *testing.T) {
 	s.daemons = []*daemon{first}
 	s.takeover()
 	s.check(0, 10)
-}
-
-// TestCrashAfter shows that a mount crashes after a takeover as any mount does: the next daemon adopts its memory.
-func TestCrashAfter(t *testing.T) {
-	s := newSite(t)
-	s.mount()
-	s.write(0, 20)
-	s.takeover().kill()
-	if _, err := os.Stat(s.path(0)); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ECONNABORTED) {
-		t.Errorf("the dead mount: %v", err)
-	}
-	s.mount()
-	s.check(0, 20)
-	if epoch := s.status().Mount.Epoch; epoch != 1 {
-		t.Errorf("a new mount has epoch %d", epoch)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,32 +12,6 @@ import (
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
-
-// holdConnection opens the connection of d once more, as a thread of it that the kernel cannot end would:
-// the connection does not end with d then.
-func holdConnection(t *testing.T, d *daemon) {
-	t.Helper()
-	pidfd, err := unix.PidfdOpen(d.pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pidfd)
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", d.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range fds {
-		fd, err := strconv.Atoi(filepath.Base(name))
-		if target, _ := os.Readlink(name); err != nil || target != "/dev/fuse" {
-			continue
-		}
-		held, err := unix.PidfdGetfd(pidfd, fd, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { unix.Close(held) })
-	}
-}
 
 // hasWatcher reports whether the daemon has a child.
 func (d *daemon) hasWatcher() bool {
@@ -70,7 +43,7 @@ func TestKilled(t *testing.T) {
 				s := newSite(t)
 				s.mount()
 				old := s.takeover()
-				holdConnection(t, old)
+				harness.HoldConnection(t, old.pid)
 				l := begin(s)
 				l.goesOn()
 				heir := s.begin(nil, "--takeover")

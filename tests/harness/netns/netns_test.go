@@ -200,26 +200,6 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestRun shows that commands run in the namespace, and the caller stays out of it.
-func TestRun(t *testing.T) {
-	n := newNet(t, 2)
-	before, err := os.Readlink("/proc/thread-self/ns/net")
-	check(t, err)
-	out, err := n.Run(0, "ip", "-o", "-4", "address", "show", "dev", device)
-	check(t, err)
-	if !strings.Contains(out, n.Addr(0)+"/24") {
-		t.Errorf("address: got %q, want %s", out, n.Addr(0))
-	}
-	if _, err := n.Run(0, "false"); err == nil {
-		t.Error("false: no error")
-	}
-	after, err := os.Readlink("/proc/thread-self/ns/net")
-	check(t, err)
-	if before != after {
-		t.Errorf("namespace of the test: %s, was %s", after, before)
-	}
-}
-
 // TestSweep shows that the networks of a dead process are removed, and that those of living ones
 // stay.
 func TestSweep(t *testing.T) {
