@@ -44,10 +44,9 @@ func TestSpecs(t *testing.T) {
 }
 
 // TestSpecErrors shows that a request which cannot be obeyed changes nothing, and that all reasons
-// are told (C3, C4, C24).
+// are told (C3, C4, C24). TestSpecEntrances of cmd/kvfs has more specs.
 func TestSpecErrors(t *testing.T) {
 	s, _ := newService(t, nil)
-	long := strings.Repeat("n", 129)
 	for _, c := range []struct {
 		request, field string
 		want           []string
@@ -55,20 +54,12 @@ func TestSpecErrors(t *testing.T) {
 		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"kind": "cross", "block_size": 16}, {"kind": "none", "block_size": 17}]}}}`, "/set/a", []string{"set.a: ", "CrossAttentionSpec; ", `"none"`}},
 		{`{"set": {"gemma": {"hash_block_size": 3, "groups": []}, "a/b": {"groups": []}, "c": {}}}`, "/set/a~1b", []string{"set.a/b: ", "; set.c: "}},
 		{`{"set": {"": ` + gemmaText + `}}`, "/set/", []string{`"" cannot name a spec`}},
-		{`{"set": {"` + long + `": ` + gemmaText + `}}`, "/set/" + long, []string{"cannot name a spec: want 1 to 128 bytes"}},
 		{`{"set": {"a": {"hash_block_size": "x"}}}`, "/set/a/hash_block_size", []string{"set.a.hash_block_size: got string, want number"}},
-		{`{"set": {"a": {"hash_block_size": 99999999999999999999}}}`, "/set/a/hash_block_size", []string{"set.a.hash_block_size: 99999999999999999999 is too large"}},
 		{`{"set": {"a": {"groups": [{"windows": 1}]}}}`, "/set/a/groups/0/windows", []string{"set.a.groups[0].windows: there is no such member"}},
-		{`{"set": {"a": {"groups": {}}}}`, "/set/a/groups", []string{"got object, want list"}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "x/../y", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: name "x/../y" cannot stand in a path`}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "` + strings.Repeat("n", 256) + `", "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`nn" cannot stand in a path: want 1 to 255 bytes`}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"ranks": 2000, "kind": "full", "block_size": 16}]}}}`, "/set/a", []string{`group 0: ranks (2000) must be in 0..1024`}},
-		{`{"set": {"a": {"hash_block_size": 16, "groups": [{"name": "1", "kind": "full", "block_size": 16}, {"kind": "mla", "block_size": 16}]}}}`, "/set/a", []string{`"1"`}},
 		{`{"set": []}`, "/set", []string{"got list, want object"}},
 		{`{"get": ["gemma", "x"]}`, "/get/1", []string{`get[1]: there is no spec named "x"`}},
 		{`{"remove": ["gemma", "x"]}`, "/remove/1", []string{`remove[1]: there is no spec named "x"`}},
 		{`{"get": "gemma"}`, "/get", []string{"got string, want list"}},
-		{`{"get": [1]}`, "/get/0", []string{"got number, want string"}},
 		{`{"get": [], "remove": []}`, "/remove", []string{"set, get and remove exclude each other"}},
 		{`{"list": []}`, "/list", []string{"there is no such member"}},
 		{`{"set": {"a": {}, "a": {}}}`, "/set/a", []string{"is there twice"}},
