@@ -89,44 +89,6 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestBadConfig shows that a wrong configuration ends the daemon, and kvfs config check, with exit code 3 and one line that
-// names what is wrong (A35, G6). A check reads no files, which may be on another machine.
-func TestBadConfig(t *testing.T) {
-	for _, c := range []struct {
-		name, object, config, want string
-	}{
-		{"no url", "endpoint=http://127.0.0.1:1", "", "url"},
-		{"scheme", "url=http://bucket/prefix", "", "s3://"},
-		{"no bucket", "url=s3:///prefix", "", "s3://"},
-		{"key in the url", "url=s3://key:secret@bucket/prefix", "", "url"},
-		{"endpoint", "url=s3://bucket,endpoint=ftp://x", "", "endpoint"},
-		{"unknown key", "url=s3://bucket,colour=red", "", "colour"},
-		{"range", "url=s3://bucket,pack_below=1GiB", "", "pack_below"},
-		{"credentials", "url=s3://bucket,credentials=magic", "", "credentials"},
-		{"expire", "url=s3://bucket,expire=bucket,ttl=1h", "", "expire"},
-		{"ca file", "url=s3://bucket,endpoint=https://127.0.0.1:1,tls.ca_file=/nonexistent", "", "/nonexistent"},
-		{"unknown type", "", "tiers:\n- type: objekt\n  url: s3://bucket\n", "objekt"},
-		{"unknown key in a file", "", "tiers:\n- type: object\n  url: s3://bucket\n  colour: red\n", "colour"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			harness.KvfsOnly(t, "a tier on object storage")
-			opts := harness.Options{Config: c.config, Env: keys, ExpectFail: true}
-			if c.object != "" {
-				opts.Flags = []string{"--object", c.object}
-			}
-			d := harness.Mount(t, opts)
-			_, log, _ := strings.Cut(strings.TrimSpace(d.Log()), "\n") // the first line is the command
-			if d.ExitCode != 3 || !strings.Contains(log, c.want) || strings.Contains(log, "secret") {
-				t.Errorf("exit code %d, want 3; %q, want %q in it and no secret", d.ExitCode, log, c.want)
-			}
-			if _, stderr, code := harness.Kvfs(t, append([]string{"config", "check"}, opts.Flags...)...); opts.Flags != nil && c.name != "ca file" &&
-				(code != 3 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "secret")) {
-				t.Errorf("kvfs config check: exit code %d, want 3; %q, want %q in it and no secret", code, stderr, c.want)
-			}
-		})
-	}
-}
-
 // TestBadStore shows that a bucket that is not there and a store that takes no writes cost no start: the daemon serves from
 // memory, the log has one line, and the status says what is wrong (G6).
 func TestBadStore(t *testing.T) {

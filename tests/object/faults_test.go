@@ -1,11 +1,7 @@
 package object
 
 import (
-	"context"
-	"io"
-	"net"
 	"net/http"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,59 +38,6 @@ func TestFaults(t *testing.T) {
 			verify(t, s)
 		})
 	}
-}
-
-// TestCut is TestFaults for a network that drops all packets to the store and back (G6).
-func TestCut(t *testing.T) {
-	harness.KvfsOnly(t, "a tier on object storage")
-	harness.NeedFuse(t)
-	n := harness.NewNet(t, 2)
-	s := s3test.Start(t, s3test.Options{})
-	var d *harness.Daemon
-	endpoint := "http://" + relay(t, n, 0, s.Address)
-	n.In(1, func() { d = mount(t, endpoint, ",open_deadline=1s", harness.Options{}) })
-	outage(t, d, func() { n.Partition(0, 1) }, n.Heal)
-	verify(t, s)
-}
-
-// relay listens in a namespace and passes each connection on to an address of the test's own network. It returns its
-// address, and ends with the test.
-func relay(t testing.TB, n *harness.Net, node int, to string) string {
-	t.Helper()
-	var l net.Listener
-	n.In(node, func() {
-		var err error
-		l, err = net.Listen("tcp", n.Addr(node)+":0")
-		must(t, "listen", err)
-	})
-	var conns sync.WaitGroup
-	conns.Go(func() { // ends with the listener
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil { // the server is not there
-				in.Close()
-				continue
-			}
-			stop := context.AfterFunc(t.Context(), func() { in.Close(); out.Close() })
-			for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
-				conns.Go(func() { // ends with either connection, and with the test
-					io.Copy(c[0], c[1])
-					in.Close()
-					out.Close()
-					stop()
-				})
-			}
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		conns.Wait()
-	})
-	return l.Addr().String()
 }
 
 // outage shows that blocks of the bucket are misses while the store fails, that nobody hangs, that memory goes on, and that

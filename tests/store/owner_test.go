@@ -17,11 +17,6 @@ func serve(tb testing.TB, flags ...string) *harness.Daemon {
 // patient are the flags of a mount whose operations wait for the next owner as long as a test does.
 var patient = []string{"--store-owner-timeout", "300s"}
 
-// attaching are the options of a mount that attaches to the owner.
-func attaching(o *harness.Daemon, flags ...string) harness.Options {
-	return harness.Options{MemorySize: "-", Flags: append(o.AttachFlags(), flags...)}
-}
-
 // statusOf asks an owner over its socket.
 func statusOf(tb testing.TB, o *harness.Daemon) harness.Status {
 	tb.Helper()

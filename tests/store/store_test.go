@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -272,66 +271,4 @@ func TestUmount(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestNoOwner shows that a mount without an owner waits for one, or fails with a message.
-func TestNoOwner(t *testing.T) {
-	o := serve(t)
-	o.Stop()
-	opts := attaching(o, "--store-owner-timeout", "0s")
-	opts.ExpectFail = true
-	d := harness.Mount(t, opts)
-	if d.ExitCode != 4 || !strings.Contains(d.Log(), "no owner is serving at "+o.Socket) {
-		t.Errorf("exit code %d, log\n%s", d.ExitCode, d.Log())
-	}
-	if len(harness.MountPoints(d.Dir)) > 0 {
-		t.Error("it left a mount")
-	}
-	if _, stderr, code := harness.Kvfs(t, "status", "--store", o.Socket); code != 5 || !strings.Contains(stderr, "no owner is serving") {
-		t.Errorf("status: exit code %d, %s", code, stderr)
-	}
-
-	ready := make(chan *harness.Daemon, 1)
-	dir := t.TempDir()
-	go func() { // ends when the owner serves
-		opts := attaching(o, patient...)
-		opts.Dir = dir
-		ready <- harness.Mount(t, opts)
-	}()
-	o.Restart()
-	d = <-ready
-	write(t, d, 1)
-	check(t, d, 1)
-}
-
-// TestStranger shows that other users do not reach the owner, and are refused with one line in
-// its log where an administrator opened the way (B30).
-func TestStranger(t *testing.T) {
-	o := serve(t)
-	nobody := &harness.User{UID: 65534, GID: 65534}
-	if err := os.Chmod(filepath.Dir(filepath.Dir(o.Socket)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]os.FileMode{filepath.Dir(o.Socket): 0o700 | os.ModeDir, o.Socket: 0o600 | os.ModeSocket} {
-		if st, err := os.Stat(name); err != nil || st.Mode() != want {
-			t.Errorf("%s: %v, %v", name, st.Mode(), err)
-		}
-	}
-	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.Socket); code == 0 || !strings.Contains(stderr, "permission denied") {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
-	for name, mode := range map[string]os.FileMode{filepath.Dir(o.Socket): 0o755, o.Socket: 0o666} {
-		if err := os.Chmod(name, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, stderr, code := harness.KvfsAs(t, nobody, "status", "--store", o.Socket); code == 0 || !strings.Contains(stderr, "neither root nor the same user: uid 65534") {
-		t.Errorf("exit code %d, %s", code, stderr)
-	}
-	if n := strings.Count(o.Log(), "refused a connection"); n != 1 {
-		t.Errorf("%d lines in the log\n%s", n, o.Log())
-	}
-	d := o.Attach()
-	write(t, d, 1)
-	check(t, d, 1)
 }
