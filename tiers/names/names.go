@@ -219,6 +219,7 @@ func (nm *Names) linkedAttrLocked(id index.ID, en *index.Entry, f state.WriteSid
 	}
 	if nm.LinkedLocked(id) {
 		a.Nlink++
+		a.Changing = true
 	}
 	return a
 }

@@ -23,7 +23,8 @@ type Attr struct {
 	// name meant another file.
 	Gone bool
 
-	// Changing: the file is open for writing in place, so writes of another kernel change size and times.
+	// Changing: a kernel may not keep the attributes. The file is open for writing in place, so writes of another kernel
+	// change size and times; or it has a second name, which goes with its directory or expires.
 	Changing bool
 }
 
