@@ -131,9 +131,11 @@ func (c *crashRun) step() {
 		c.now[key] = 0
 	case n < 80:
 		c.rename()
-	case n < 90:
+	case n < 87:
 		key := c.key()
 		c.Touch([]block.Key{key})
+	case n < 90:
+		c.checkpoint(c.t)
 	default:
 		c.confirm()
 	}

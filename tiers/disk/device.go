@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,10 @@ type device struct {
 
 	keeper *keeper
 
-	starting atomic.Int64 // bytes that startLoad has under way
+	starting   atomic.Int64 // bytes that startLoad has under way
+	sinceIndex atomic.Int64 // bytes written since the last checkpoint
+
+	marking sync.Mutex // held across I/O: those wait for it who have to wait for a mark
 
 	workers  sync.WaitGroup
 	lostDone atomic.Bool // the Host knows all blocks that were lost with the device
@@ -115,9 +119,6 @@ func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *devic
 	if err := d.recover(ctx); err != nil {
 		return nil, err
 	}
-	if err := d.home.MarkDirty(); err != nil {
-		return nil, err
-	}
 	if err := d.shrink(); err != nil {
 		return nil, err
 	}
@@ -138,11 +139,25 @@ func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
 
 // try is do without counting failures. It is for ops that failed and were counted before.
 func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
+	count := func(n int32) {
+		for _, s := range slabs {
+			s.Writes.Add(n)
+		}
+	}
+	count(+1) // before mark: see settled
+	defer count(-1)
+	if err := d.mark(slabs); err != nil {
+		for i := range ops {
+			ops[i].Err = err
+		}
+		return err
+	}
 	written, err := d.port.Do(ops)
 	for _, s := range slabs {
 		s.Sync.Dirty.Store(true)
 	}
 	if written > 0 {
+		d.sinceIndex.Add(written)
 		d.tier.spend(d, written)
 		d.syncer.Wrote(written)
 	}
@@ -193,11 +208,12 @@ func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
 	byFound := make(map[*home.Slab]*ledger.Slab)
-	before := make(map[*home.Slab]int64) // slots of earlier slabs
 	slots, seen := 0, 0
+	progress := scanned{}
 	rec, err := d.home.Recover(ctx, home.Funcs{
 		Slab: func(found *home.Slab) {
 			s := &ledger.Slab{Space: d.mu.space, Path: found.Path, Header: found.SlabHeader, Usable: found.Usable, Size: found.FileBytes}
+			s.Changed.Store(true)
 			file, err := directio.OpenFile(s.Path, os.O_RDWR, 0)
 			if err != nil {
 				failed = errors.Join(failed, err)
@@ -209,14 +225,14 @@ func (d *device) recover(ctx context.Context) error {
 			defer t.mu.Unlock()
 			d.mu.space.Found(s.Header.Number, s.Size)
 			t.mu.ledger.AddSlab(s)
-			before[found] = int64(slots)
 			slots += int(s.Usable)
 			t.mu.ledger.Reserve(slots)
 			byFound[found] = s
 		},
 		Slot: func(found *home.Slab, h *format.SlotHeader) {
+			progress.reach(found, h.Slot)
 			if seen++; seen%progressSlots == 0 && t.opts.Progress != nil {
-				t.opts.Progress(d.dir, before[found]+int64(h.Slot)+1, int64(slots))
+				t.opts.Progress(d.dir, min(progress.slots, int64(slots)), int64(slots))
 			}
 			if s := byFound[found]; s != nil {
 				t.mu.Lock()
@@ -255,7 +271,40 @@ func (d *device) recover(ctx context.Context) error {
 		fields = append(fields, zap.NamedError("index_error", rec.IndexErr))
 	}
 	t.log.Info("device opened", fields...)
-	return nil
+	return d.keepIndex(rec, byFound)
+}
+
+// keepIndex has the index stay valid for the slabs that were taken from it, until they change.
+func (d *device) keepIndex(rec *home.Recovered, byFound map[*home.Slab]*ledger.Slab) error {
+	if rec.ByIndex < rec.Blocks/2 {
+		d.sinceIndex.Store(math.MaxInt64 / 2) // a checkpoint soon: the next start need not read so many tables
+	}
+	if rec.IndexErr != nil {
+		return d.home.MarkDirty()
+	}
+	for found, s := range byFound {
+		s.Changed.Store(!found.Indexed())
+	}
+	return d.home.KeepIndex()
+}
+
+// scanned counts the slots that a recovery has come by, slab after slab in any order.
+type scanned struct {
+	slots int64
+	slab  *home.Slab
+	next  uint32 // slot of slab
+}
+
+// reach records that the recovery has come to a used slot.
+func (p *scanned) reach(s *home.Slab, slot uint32) {
+	if p.slab != s {
+		if p.slab != nil {
+			p.slots += int64(p.slab.Usable - p.next)
+		}
+		p.slab, p.next = s, 0
+	}
+	p.slots += int64(slot + 1 - p.next)
+	p.next = slot + 1
 }
 
 // shrink deletes slabs until the rest fits into the capacity. It starts with the slabs that have
@@ -296,6 +345,7 @@ func (d *device) start() {
 	go d.keeper.keep() // ends with keeper.stop, or when the port is down
 	go d.syncer.Run()  // ends with syncer.close
 	go d.port.Watch()  // ends with port.close
+	d.workers.Go(d.runCheckpoints)
 	if d.tier.opts.ScrubBytesPerSecond > 0 {
 		c := &scrubber{tier: d.tier, space: d.mu.space, port: d.port, staging: &d.staging, do: d.do, try: d.try}
 		d.workers.Go(c.run)

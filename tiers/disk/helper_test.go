@@ -74,6 +74,30 @@ func (r *rig) open(t *testing.T) {
 	t.Cleanup(func() { _ = tier.Close(context.Background()) })
 }
 
+// checkpoint writes the indexes of all devices that are not down.
+func (r *rig) checkpoint(t *testing.T) {
+	t.Helper()
+	for _, d := range r.devices {
+		if err := d.checkpoint(); err != nil && !errors.Is(err, block.ErrUnavailable) {
+			t.Errorf("checkpoint: %v", err)
+		}
+	}
+}
+
+// indexed returns how many slabs the tier has taken from an index, and not changed since.
+func (r *rig) indexed() (n int) {
+	r.Tier.mu.Lock()
+	defer r.Tier.mu.Unlock()
+	for _, d := range r.devices {
+		for s := range d.mu.space.All() {
+			if !s.Changed.Load() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // reopen closes the tier and opens it again.
 func (r *rig) reopen(t *testing.T) {
 	t.Helper()

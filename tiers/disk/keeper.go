@@ -183,6 +183,7 @@ func (k *keeper) grow(slotBytes int64) bool {
 		return false
 	}
 	s := &ledger.Slab{Space: k.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: k.home.SlabPath(h.Number)}
+	s.Changed.Store(true)
 	err := k.port.Call(port.ByKeeper, func() error { return k.createSlab(s) })
 	t.mu.Lock()
 	defer t.mu.Unlock()

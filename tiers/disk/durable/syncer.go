@@ -121,6 +121,13 @@ func (s *Syncer[H]) Drop(f *File) {
 	}
 }
 
+// Settled reports whether all writes to a file that have ended are durable.
+func (s *Syncer[H]) Settled(f *File) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.syncs == 0 && !f.Dirty.Load()
+}
+
 // Renamed records that names in the directory have changed.
 func (s *Syncer[H]) Renamed() {
 	s.mu.Lock()

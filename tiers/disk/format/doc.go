@@ -18,7 +18,7 @@
 // when written and ignored when read.
 //
 //	DIR/kvfs-disk        superblock, two copies; locked (flock) while in use
-//	DIR/kvfs-index       compact index, valid after a clean close only
+//	DIR/kvfs-index       compact index, of all slabs only after a clean close
 //	DIR/kvfs-index.tmp   an index that is being written
 //	DIR/kvfs-place       the file system that the directory was on, as JSON; may be absent
 //	DIR/kvfs-slab.tmp    a slab that is being made: renamed when it has its header
@@ -29,14 +29,20 @@
 //
 //	   0   8  magic "KVFSDISK"
 //	   8   4  version
-//	  12   4  flags: 1 the index is valid (closed cleanly)
+//	  12   4  flags: 1 the index is valid (closed cleanly), 2 see below
 //	  16  16  uuid of the directory
 //	  32   8  sequence
 //	  40   8  slab bytes: size of the slabs made from now on
 //	  48   8  index generation: of the index that the flag speaks of
 //	  56   8  day: days since the epoch, UTC, of the next field
 //	  64   8  bytes written on that day
+//	  72 4008  changed slabs: a bit for each number below 32064, the lowest first
 //	4088   8  checksum of bytes 0 to 4087
+//
+// With the flags 1 and 2 the tier was not closed. The index has the generation of the superblock and one more, and is
+// right for the slabs that it describes, but for the changed ones. A slab is marked as changed, durably and in both
+// copies, before the first write to it. A kvfs that does not know flag 2 finds an index of another
+// generation: it reads the tables, and clears the flags before it writes.
 //
 // Slab: one page of header, a contiguous table of one page a slot, then the slots.
 // Recovery reads tables, never data.

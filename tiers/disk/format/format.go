@@ -31,8 +31,9 @@ const (
 )
 
 const (
-	superClean = 1 << 0
-	slotPinned = 1 << 0
+	superClean   = 1 << 0
+	superPartial = 1 << 1
+	slotPinned   = 1 << 0
 )
 
 // VersionError says that a later kvfs wrote something in the directory. This kvfs then changes
@@ -125,12 +126,52 @@ func CheckPage(page []byte, magic, what string) error {
 // Superblock is the content of kvfs-disk.
 type Superblock struct {
 	Clean     bool // the index of IndexGen is complete
+	Partial   bool // not Clean, and the index of IndexGen is right for the slabs that are not in Changed
 	UUID      UUID
 	Seq       uint64
 	SlabBytes int64
 	IndexGen  uint64
 	Day       int64 // days since the epoch, UTC
 	DayBytes  int64 // written on that day
+	Changed   SlabSet
+}
+
+// SlabSet is a set of numbers of slabs. The numbers from MarkedSlabs on are always in it.
+type SlabSet [MarkedSlabs / 64]uint64
+
+// MarkedSlabs is how many slabs a SlabSet tells apart.
+const MarkedSlabs = 64 * 501
+
+// Has reports whether a number is in the set.
+func (c *SlabSet) Has(number uint32) bool {
+	return number >= MarkedSlabs || c[number/64]&(1<<(number%64)) != 0
+}
+
+// Add adds a number.
+func (c *SlabSet) Add(number uint32) {
+	if number < MarkedSlabs {
+		c[number/64] |= 1 << (number % 64)
+	}
+}
+
+// Outdated reports whether s, if it came to count instead of now, would have a start believe more of the index than now does.
+func (s *Superblock) Outdated(now *Superblock) bool {
+	switch {
+	case s.Clean:
+		return !now.Clean
+	case !s.Partial:
+		return false
+	case !now.Clean && !now.Partial:
+		return true
+	case s.IndexGen != now.IndexGen: // of an index that is not there
+		return false
+	}
+	for i, marks := range s.Changed {
+		if now.Changed[i]&^marks != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Encode fills page, which has at least PageBytes.
@@ -139,15 +180,23 @@ func (s *Superblock) Encode(page []byte) {
 	clear(page)
 	copy(page, superMagic)
 	le.PutUint32(page[8:], Version)
-	if s.Clean {
+	gen := s.IndexGen
+	switch {
+	case s.Clean:
 		le.PutUint32(page[12:], superClean)
+	case s.Partial:
+		le.PutUint32(page[12:], superClean|superPartial)
+		gen--
 	}
 	copy(page[16:], s.UUID[:])
 	le.PutUint64(page[32:], s.Seq)
 	le.PutUint64(page[40:], uint64(s.SlabBytes))
-	le.PutUint64(page[48:], s.IndexGen)
+	le.PutUint64(page[48:], gen)
 	le.PutUint64(page[56:], uint64(s.Day))
 	le.PutUint64(page[64:], uint64(s.DayBytes))
+	for i, marks := range s.Changed {
+		le.PutUint64(page[72+8*i:], marks)
+	}
 	SealPage(page)
 }
 
@@ -165,6 +214,13 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 		IndexGen:  le.Uint64(page[48:]),
 		Day:       int64(le.Uint64(page[56:])),
 		DayBytes:  int64(le.Uint64(page[64:])),
+	}
+	for i := range s.Changed {
+		s.Changed[i] = le.Uint64(page[72+8*i:])
+	}
+	if le.Uint32(page[12:]) == superClean|superPartial {
+		s.Clean, s.Partial = false, true
+		s.IndexGen++
 	}
 	if s.SlabBytes < 0 || s.DayBytes < 0 {
 		return Superblock{}, Corrupt(what, "negative size")

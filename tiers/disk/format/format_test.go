@@ -51,6 +51,52 @@ func wantBytesAt(t *testing.T, page []byte, want map[int]string) {
 	}
 }
 
+// TestPartial: a superblock whose index counts for some slabs only is read as it was written, and a kvfs that knows only flag
+// 1 finds an index of another generation.
+func TestPartial(t *testing.T) {
+	page := make([]byte, PageBytes)
+	s := sampleSuper()
+	s.Clean, s.Partial = false, true
+	s.Changed.Add(0)
+	s.Changed.Add(1001)
+	s.Changed.Add(MarkedSlabs)
+	s.Encode(page)
+	if got, err := DecodeSuperblock(page); err != nil || got != s {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	wantBytesAt(t, append(page[:16:16], page[32:]...), map[int]string{
+		0: hex.EncodeToString([]byte(superMagic)), 8: "01 00 00 00 03 00 00 00", 16: "08 07 06 05 04 03 02 01",
+		24: "00 00 00 10", 32: "08", 40: "20 4e", 52: "02", 56: "01", 56 + 1001/8: "02", PageBytes - 24: hex.EncodeToString(page[sumOffset:]),
+	})
+	for number, want := range map[uint32]bool{0: true, 1: false, 1001: true, MarkedSlabs - 1: false, MarkedSlabs: true} {
+		if s.Changed.Has(number) != want {
+			t.Errorf("slab %d: changed %v", number, !want)
+		}
+	}
+}
+
+// TestOutdated: which superblocks would have a start believe more of the index than another one does.
+func TestOutdated(t *testing.T) {
+	clean, partial, none := Superblock{Clean: true, IndexGen: 4}, Superblock{Partial: true, IndexGen: 4}, Superblock{IndexGen: 4}
+	marked, next := partial, partial
+	marked.Changed.Add(700)
+	next.IndexGen++
+	next.Changed.Add(3)
+	for _, tc := range []struct {
+		s, now Superblock
+		want   bool
+	}{
+		{clean, clean, false}, {clean, partial, true}, {clean, none, true},
+		{partial, clean, false}, {partial, partial, false}, {partial, marked, true}, {partial, none, true}, {partial, next, false},
+		{marked, partial, false}, {marked, marked, false}, {none, clean, false}, {none, none, false},
+	} {
+		if got := tc.s.Outdated(&tc.now); got != tc.want {
+			t.Errorf("clean %v, partial %v, generation %d beside %v, %v, %d: %v", tc.s.Clean, tc.s.Partial, tc.s.IndexGen,
+				tc.now.Clean, tc.now.Partial, tc.now.IndexGen, got)
+		}
+	}
+}
+
 // TestGoldenPages: the bytes of each page are those that the package comment draws, the full
 // key among them (C20).
 func TestGoldenPages(t *testing.T) {

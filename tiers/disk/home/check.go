@@ -170,7 +170,7 @@ func (c *checker) super() error {
 	var bad *SuperblockError
 	switch {
 	case err == nil:
-		d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
+		d.mu.super, d.mu.at, d.mu.other = st.super, st.at, st.other
 		for i, err := range st.bad {
 			if err != nil {
 				c.damage(Finding{Path: path, Offset: int64(i) * format.PageBytes, What: err.Error()},

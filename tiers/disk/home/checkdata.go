@@ -70,7 +70,11 @@ func (c *checker) key(e *checkEntry) (_ string, err error) {
 func (c *checker) index() error {
 	path, super := c.d.Join(format.IndexName), c.d.Superblock()
 	if !c.r.Clean {
-		c.note(path, "not closed cleanly: the next start reads the tables")
+		what := "the tables"
+		if super.Partial {
+			what = "the tables of changed slabs"
+		}
+		c.note(path, "not closed cleanly: the next start reads %s", what)
 		return nil
 	}
 	x := indexCheck{c: c, path: path, rest: c.entries}

@@ -317,7 +317,7 @@ func (d *Dir) load(o Options) error {
 	if bad := errors.Join(st.bad[:]...); bad != nil {
 		d.log.Warn("one copy of the superblock is damaged; the other is used", zap.String("file", d.file.Name()), zap.Error(bad))
 	}
-	d.mu.super, d.mu.at, d.mu.older = st.super, st.at, st.older
+	d.mu.super, d.mu.at, d.mu.other = st.super, st.at, st.other
 	d.warnForeign()
 	// A crash may have left an unfinished index or slab.
 	for _, name := range []string{format.IndexTmpName, format.SlabTmpName} {
@@ -366,7 +366,7 @@ func (d *Dir) writeFirstSuper(s format.Superblock) error {
 		if err := writeSuperCopy(d.file, &s, at); err != nil {
 			return err
 		}
-		d.mu.super, d.mu.at, d.mu.older = s, at, false
+		d.mu.super, d.mu.at, d.mu.other = s, at, format.Superblock{}
 	}
 	return d.SyncDir()
 }

@@ -27,6 +27,9 @@ type Slab struct {
 	next   uint32 // first slot that the index has not described
 }
 
+// Indexed reports whether Recover took all of the slab from the index.
+func (s *Slab) Indexed() bool { return s.next == s.Slots }
+
 // Problem is a slab that was set aside: it is neither used nor changed.
 type Problem struct {
 	Number uint32
@@ -63,9 +66,9 @@ type Recovered struct {
 // errUnclean is why the index is not used after a crash.
 var errUnclean = errors.New("not closed cleanly")
 
-// Recover reads what the directory holds. It reads the index if the superblock says that it is
-// valid. Otherwise, and from the point where the index is damaged, it reads the tables of the
-// slabs. It changes nothing on disk. It reports damage in the result only. It fails with:
+// Recover reads what the directory holds. It reads the index as far as the superblock says that it is
+// valid. It reads the tables of the other slabs, of those that the index does not describe, and of those from the point where
+// the index is damaged. It changes nothing on disk. It reports damage in the result only. It fails with:
 //   - a VersionError if anything has a later version
 //   - an error of the system if the directory cannot be listed
 //   - the error of ctx
@@ -84,8 +87,12 @@ func (d *Dir) Recover(ctx context.Context, fn Funcs) (*Recovered, error) {
 		fn.Slot(s, h)
 	}
 	super := d.Superblock()
-	if super.Clean {
-		r.IndexErr = d.readIndex(ctx, &super, slabs, func(s *Slab, h *format.SlotHeader) {
+	if super.Clean || super.Partial {
+		described := slabs
+		if super.Partial {
+			described = slices.DeleteFunc(slices.Clone(slabs), func(s *Slab) bool { return super.Changed.Has(s.Number) })
+		}
+		r.IndexErr = d.readIndex(ctx, &super, described, func(s *Slab, h *format.SlotHeader) {
 			if h.Slot >= s.Usable {
 				r.Truncated++
 				return

@@ -97,7 +97,27 @@ func (w *IndexWriter) flush() {
 // SaveIndex writes the index that fill makes, and then marks it as valid in the superblock. It is
 // the last step before close. Everything in the slabs must be durable before. After an error the
 // directory is as before, and recovery uses its tables.
-func (d *Dir) SaveIndex(fill func(w *IndexWriter) error) (err error) {
+func (d *Dir) SaveIndex(fill func(w *IndexWriter) error) error {
+	return d.saveIndex(fill, func(s *format.Superblock) { s.Clean, s.Partial, s.Changed = true, false, format.SlabSet{} })
+}
+
+// Checkpoint is SaveIndex while the tier runs. fill leaves out the slabs whose tables are not known to be durable and the
+// same as what it would write of them. A slab that it describes must be marked again, by a call of Mark that begins after
+// fill has, before it changes further. Checkpoint and SaveIndex must not run in parallel.
+func (d *Dir) Checkpoint(fill func(w *IndexWriter) error) error {
+	var since format.SlabSet
+	setSince := func(to *format.SlabSet) {
+		d.mu.Lock()
+		d.mu.since = to
+		d.mu.Unlock()
+	}
+	setSince(&since)
+	defer setSince(nil)
+	return d.saveIndex(fill, func(s *format.Superblock) { s.Clean, s.Partial, s.Changed = false, true, since })
+}
+
+// saveIndex is SaveIndex with the change of the superblock that makes the index valid.
+func (d *Dir) saveIndex(fill func(w *IndexWriter) error, valid func(*format.Superblock)) (err error) {
 	gen := d.Superblock().IndexGen + 1
 	if err := d.writeIndex(gen, fill); err != nil {
 		return errors.Join(err, os.Remove(d.Join(format.IndexTmpName)))
@@ -108,7 +128,10 @@ func (d *Dir) SaveIndex(fill func(w *IndexWriter) error) (err error) {
 	if err := d.SyncDir(); err != nil {
 		return err
 	}
-	return d.updateSuper(func(s *format.Superblock) { s.Clean, s.IndexGen = true, gen })
+	return d.updateSuper(func(s *format.Superblock) {
+		s.IndexGen = gen
+		valid(s)
+	})
 }
 
 // writeIndex writes kvfs-index.tmp and makes it durable.

@@ -69,16 +69,17 @@ type Dir struct {
 		sync.Mutex
 		super format.Superblock // as on disk, or as the write under way will leave it
 		at    int               // which copy holds it
-		older bool              // the other copy says that the index is valid
+		other format.Superblock // the other copy; zero if it is not good
+		since *format.SlabSet   // slabs marked since the Checkpoint under way began; nil: there is none
 	}
 }
 
 // superState is the superblock as it was read.
 type superState struct {
 	super format.Superblock
-	at    int      // the copy that counts
-	older bool     // the other copy is good and says that the index is valid
-	bad   [2]error // what is wrong with each copy
+	at    int               // the copy that counts
+	other format.Superblock // the other copy; zero if it is not good
+	bad   [2]error          // what is wrong with each copy
 }
 
 // SuperblockError says that neither copy of the superblock is usable.
@@ -124,10 +125,10 @@ func readSuper(f *os.File) (superState, error) {
 		}
 		st.bad[i] = err
 		if err == nil && (st.at < 0 || sb.Seq > st.super.Seq) {
-			st.older = st.at >= 0 && st.super.Clean
+			st.other = st.super
 			st.super, st.at = sb, i
 		} else if err == nil {
-			st.older = sb.Clean
+			st.other = sb
 		}
 	}
 	if st.at < 0 {
@@ -158,38 +159,81 @@ func (d *Dir) Superblock() format.Superblock {
 func (d *Dir) updateSuper(change func(*format.Superblock)) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	d.mu.Lock()
-	next, at := d.mu.super, 1-d.mu.at
-	d.mu.Unlock()
+	next := d.Superblock()
 	change(&next)
-	next.Seq++
-	if err := writeSuperCopy(d.file, &next, at); err != nil {
+	return d.writeOther(&next)
+}
+
+// writeOther writes s to the copy that does not count, which then does. It needs d.writing.
+func (d *Dir) writeOther(s *format.Superblock) error {
+	d.mu.Lock()
+	at := 1 - d.mu.at
+	d.mu.Unlock()
+	s.Seq++
+	if err := writeSuperCopy(d.file, s, at); err != nil {
 		return err
 	}
 	d.mu.Lock()
-	d.mu.older = d.mu.super.Clean
-	d.mu.super, d.mu.at = next, at
+	d.mu.super, d.mu.other, d.mu.at = *s, d.mu.super, at
 	d.mu.Unlock()
 	return nil
 }
 
-// MarkDirty marks the index as invalid on disk. It must have returned before the first change to
-// any slab. It does nothing if the index is already invalid.
-func (d *Dir) MarkDirty() error {
-	// Mark both copies: if the newer one is damaged later, the older one must not bring back an
-	// outdated index.
+// withdraw makes a change after which a start believes less of the index. It returns when both copies say so: if the newer one
+// is damaged later, the older one must not bring back an outdated index. It writes nothing if they say so already. It needs
+// d.writing.
+func (d *Dir) withdraw(change func(*format.Superblock)) error {
 	for range 2 {
 		d.mu.Lock()
-		clean := d.mu.super.Clean || d.mu.older
+		next := d.mu.super
+		change(&next)
+		done := next == d.mu.super && !d.mu.other.Outdated(&next)
 		d.mu.Unlock()
-		if !clean {
+		if done {
 			return nil
 		}
-		if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
+		if err := d.writeOther(&next); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// MarkDirty marks the index as invalid on disk. It, or KeepIndex, must have returned before the first change to
+// any slab. It does nothing if the index is already invalid.
+func (d *Dir) MarkDirty() error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.withdraw(func(s *format.Superblock) { s.Clean, s.Partial = false, false })
+}
+
+// KeepIndex has the index, which Recover has read without an error, stay valid for slabs that do not change. From now on
+// Mark must have returned before the first change to a slab that Recover took from the index.
+func (d *Dir) KeepIndex() error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.withdraw(func(s *format.Superblock) {
+		if s.Clean {
+			s.Clean, s.Partial, s.Changed = false, true, format.SlabSet{}
+		}
+	})
+}
+
+// Mark records durably that a slab changes, so that no start takes it from the present index, nor from the one that a
+// Checkpoint under way is writing.
+func (d *Dir) Mark(number uint32) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	d.mu.Lock()
+	if d.mu.since != nil {
+		d.mu.since.Add(number)
+	}
+	d.mu.Unlock()
+	return d.withdraw(func(s *format.Superblock) {
+		if s.Partial {
+			s.Changed.Add(number)
+		}
+	})
 }
 
 // SetWritten records, durably, how many bytes were written on a day (days since the epoch, UTC).

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
@@ -18,6 +19,9 @@ type Slab struct {
 	File  *directio.File
 	Path  string
 	Sync  durable.File
+	// Changed says that the directory has a mark of the slab, or that the index does not describe it. Writes are under way.
+	Changed atomic.Bool
+	Writes  atomic.Int32
 	// ------ set by the caller before AddSlab, and by Recut
 	Size   int64             // of the file, bytes
 	Header format.SlabHeader // constant while any slot is in use

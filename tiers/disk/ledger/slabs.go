@@ -85,13 +85,22 @@ func (l *Ledger) Forget(s *Slab) (keys []block.Key) {
 }
 
 // Headers returns copies of the headers of a slab's live blocks.
-func (l *Ledger) Headers(s *Slab) (list []format.SlotHeader) {
+func (l *Ledger) Headers(s *Slab) []format.SlotHeader {
+	list, _ := l.headers(s, s.slots)
+	return list
+}
+
+// headers returns copies of the headers of live blocks. settled says that there are no other blocks, and no header to write.
+func (l *Ledger) headers(s *Slab, slots []SlotID) (list []format.SlotHeader, settled bool) {
 	var keys []byte
-	for _, id := range s.slots {
+	settled = true
+	for _, id := range slots {
 		if id == 0 {
 			continue
 		}
-		if e := l.table.at(id); e.state == slotLive {
+		e := l.table.at(id)
+		settled = settled && e.state == slotLive && e.flags&flagDirty == 0
+		if e.state == slotLive {
 			h := l.table.header(e, s.Header.Epoch)
 			first := len(keys)
 			keys = append(keys, h.Key...)
@@ -99,7 +108,16 @@ func (l *Ledger) Headers(s *Slab) (list []format.SlotHeader) {
 			list = append(list, h)
 		}
 	}
-	return list
+	return list, settled
+}
+
+// Settled returns copies of the headers of a slab's live blocks in n slots from first on. ok is false if the slab has no longer
+// that epoch, or if the header of one of its slots is not on the device as it is to be.
+func (l *Ledger) Settled(s *Slab, epoch uint64, first, n uint32) (list []format.SlotHeader, ok bool) {
+	if l.slabs[s.ID] != s || s.Header.Epoch != epoch || s.retired || int(first) >= len(s.slots) {
+		return nil, false
+	}
+	return l.headers(s, s.slots[first:min(int(first+n), len(s.slots))])
 }
 
 // Held returns the live blocks of part i of the ledger, from 0. more is false after the last part.

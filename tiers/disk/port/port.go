@@ -55,6 +55,7 @@ type Caller int
 const (
 	ByKeeper Caller = iota
 	BySyncer
+	ByMarker
 	callers
 )
 

@@ -1,0 +1,57 @@
+package disk
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+)
+
+// TestCheckpoint shows that a start after a kill takes from the index what has not changed since, whether a clean stop or a
+// checkpoint has written it, and reads the tables of the other slabs: what was stored or removed since the index was written is as
+// it was left.
+func TestCheckpoint(t *testing.T) {
+	for _, how := range []string{"clean stop", "checkpoint"} {
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t, 1, 16<<20, func(o *Options) { o.SlabBytes = 1 << 20 })
+			var blocks []stored
+			for i := range 400 {
+				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 20_000)})
+			}
+			r.mustStore(t, blocks...)
+			if err := r.sync(t); err != nil {
+				t.Fatal(err)
+			}
+			if how == "checkpoint" {
+				r.checkpoint(t)
+			} else {
+				r.reopen(t)
+			}
+			all := r.indexed()
+			if all < 8 {
+				t.Fatalf("%d slabs in the index", all)
+			}
+			r.Remove([]block.Key{blocks[0].key})
+			if err := r.sync(t); err != nil { // its slot is free
+				t.Fatal(err)
+			}
+			newer := stored{keyOf("newer"), 1000, bytesOf(1000, 20_000)}
+			r.mustStore(t, newer)
+			if err := r.sync(t); err != nil {
+				t.Fatal(err)
+			}
+			next := r.crash(t)
+			if n := next.indexed(); n >= all || n < all-3 {
+				t.Errorf("%d slabs are taken from the index, it has %d, of which one or two have changed", n, all)
+			}
+			if p := next.presence(t, blocks[0].key); p != driver.Miss {
+				t.Errorf("a removed block came back: %v", p)
+			}
+			next.mustLoad(t, newer)
+			for _, b := range blocks[1:] {
+				next.mustLoad(t, b)
+			}
+		})
+	}
+}
