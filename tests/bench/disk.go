@@ -297,7 +297,7 @@ func (j *job) recovery() {
 		goal float64
 		end  func() // of the previous daemon
 	}{
-		{"with the index, after a clean stop", 0.5, func() { must(t.server.stop()) }}, {"without it, after SIGKILL", 1, t.server.crash},
+		{"with the index, after a clean stop", 0.5, func() { must(t.server.stop()) }}, {"with the index, after SIGKILL", 1, t.server.crash},
 	} {
 		var seconds samples
 		told, share := "", 100.0

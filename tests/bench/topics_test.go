@@ -169,7 +169,7 @@ func TestDiskTopics(t *testing.T) {
 		"cold":       {"| 64 KiB |       8 |", "| 1 MiB  |       1 |"},
 		"drain":      {"0.90, quick", "|    100 |"},
 		"hotcascade": {"0.90, quick"},
-		"recovery": {"eviction of all from memory", "with the index, after a clean stop", "without it, after SIGKILL",
+		"recovery": {"eviction of all from memory", "with the index, after a clean stop", "with the index, after SIGKILL",
 			"under 5", "under 0.5", "under 1", "recovery_seconds 0.25", " 100 "},
 	} {
 		t.Run(topic, func(t *testing.T) { mustContain(t, checkTopic(t, topic, useFake(t)...), want...) })

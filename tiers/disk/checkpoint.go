@@ -59,6 +59,9 @@ func (d *device) checkpointDue() bool {
 func (d *device) checkpoint() error {
 	t := d.tier
 	d.sinceIndex.Store(0)
+	if err := d.syncer.Flush(); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	slabs := d.mu.space.ByNumber()
 	t.mu.Unlock()
@@ -83,8 +86,8 @@ func (d *device) checkpoint() error {
 // settled returns the headers of a slab for the index. ok is false if the slab may not be described: what is durable in
 // its table may differ from the ledger. From settled on, the next write to the slab marks it first.
 //
-// A writer counts itself in Writes, and then looks whether the slab is marked. settled takes the mark away, and then looks at
-// Writes. So one of them sees the other.
+// A writer counts itself in Writes, and then looks whether the slab is marked. settled takes the mark away, and then
+// looks at Writes. So one of them sees the other.
 func (d *device) settled(s *ledger.Slab) (h format.SlabHeader, list []format.SlotHeader, ok bool) {
 	t := d.tier
 	t.mu.Lock()

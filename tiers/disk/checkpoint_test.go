@@ -24,7 +24,9 @@ func TestCheckpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			if how == "checkpoint" {
-				r.checkpoint(t)
+				if err := r.checkpoint(); err != nil {
+					t.Fatal(err)
+				}
 			} else {
 				r.reopen(t)
 			}

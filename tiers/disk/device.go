@@ -279,11 +279,12 @@ func (d *device) keepIndex(rec *home.Recovered, byFound map[*home.Slab]*ledger.S
 	if rec.ByIndex < rec.Blocks/2 {
 		d.sinceIndex.Store(math.MaxInt64 / 2) // a checkpoint soon: the next start need not read so many tables
 	}
+	for found, s := range byFound {
+		s.Changed.Store(rec.IndexErr != nil || !found.Indexed())
+		s.Sync.Dirty.Store(!found.Indexed()) // an earlier process may not have synced what its table says
+	}
 	if rec.IndexErr != nil {
 		return d.home.MarkDirty()
-	}
-	for found, s := range byFound {
-		s.Changed.Store(!found.Indexed())
 	}
 	return d.home.KeepIndex()
 }

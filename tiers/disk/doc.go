@@ -14,8 +14,9 @@
 //
 // # What is written when
 //
-// The flag in the superblock is cleared, durably, before the first change to a slab. A clean close
-// sets it again after it has written the index.
+// A slab is marked in the superblock, durably, before its first change since the index was written. A start takes the
+// slabs without a mark from the index, and reads the tables of the others. A clean close writes the index. So does a
+// checkpoint, once a minute at most: of the slabs whose tables are durable and agree with the ledger at that moment.
 //
 // A store writes the data, then the slot's header. A crash between the two leaves the slot free. A
 // removal or an eviction writes the free header, and only then is the slot given out again. So no

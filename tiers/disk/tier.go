@@ -27,12 +27,13 @@ import (
 // # Lock order
 //
 // Tier.mu, then the mutex of a queue, a port, a syncer or a Pool. No two of the latter are held
-// together. None is held across I/O, or a call of the Host or of Done.
+// together. None is held across I/O, or a call of the Host or of Done. device.marking is, without another lock: those
+// wait for it whose write must wait for a mark.
 //
 // # Decisions
 //
 //   - Attributes of blocks stay in memory: 20 bytes a block, and one row for each combination of
-//     mode, owner and directories. So Close writes the index, and Blocks answers, without reading
+//     mode, owner and directories. So the index is written, and Blocks answers, without reading
 //     the tables again.
 //   - One keeper goroutine per device makes all changes to the use of a slot. It writes the headers
 //     of removed, evicted and renamed blocks, makes slabs, gives them to other classes, and evicts. So a header never
@@ -384,7 +385,7 @@ func (t *Tier) heldOf(i int) (list []driver.Held, more bool) {
 
 // Close finishes the accepted jobs. When ctx is done, it fails the unfinished ones with ErrClosed.
 // It then writes what is left and the indexes, and unlocks the directories. It returns the errors
-// of devices that were not closed cleanly. Such a device recovers by its tables. If a device does
+// of devices that were not closed cleanly. Such a device recovers by the tables of the slabs that have changed. If a device does
 // not answer, its memory is leaked. A second call waits for the first.
 func (t *Tier) Close(ctx context.Context) error {
 	t.close.Do(func() { t.closeErr = t.shutdown(ctx) })

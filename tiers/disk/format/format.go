@@ -154,7 +154,8 @@ func (c *SlabSet) Add(number uint32) {
 	}
 }
 
-// Outdated reports whether s, if it came to count instead of now, would have a start believe more of the index than now does.
+// Outdated reports whether s, if it came to count in place of now, would have a start believe more of the index than
+// now does.
 func (s *Superblock) Outdated(now *Superblock) bool {
 	switch {
 	case s.Clean:

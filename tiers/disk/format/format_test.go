@@ -51,8 +51,8 @@ func wantBytesAt(t *testing.T, page []byte, want map[int]string) {
 	}
 }
 
-// TestPartial: a superblock whose index counts for some slabs only is read as it was written, and a kvfs that knows only flag
-// 1 finds an index of another generation.
+// TestPartial: a superblock whose index counts for some slabs only is read as it was written, and a kvfs that knows
+// only flag 1 finds an index of another generation.
 func TestPartial(t *testing.T) {
 	page := make([]byte, PageBytes)
 	s := sampleSuper()

@@ -2,7 +2,7 @@
 // all that it holds, read as a whole.
 //
 //	Open     checks a directory, locks it, and reads or makes the superblock
-//	Dir      the superblock while the tier runs; Recover at its start, SaveIndex at its end
+//	Dir      the superblock while the tier runs; Recover at its start, Checkpoint meanwhile, SaveIndex at its end
 //	Check    fsck: what is wrong with a directory, and repair
 //
 // The caller reads and writes blocks, in the files that SlabPath names. This package reads whole
