@@ -67,6 +67,10 @@ type Starter interface {
 	// runs on the goroutine that reaps the device. It must be short and must not wait. It may call
 	// Start again. The errors are in ops.
 	Start(ops []Op, done func())
+
+	// Run is Start for a caller that may wait. If the engine has nothing else to do, the first op is done by a system
+	// call of the caller, which spares the goroutine that reaps the device. done may be called from within Run.
+	Run(ops []Op, done func())
 }
 
 // Stats are totals of an Engine.

@@ -165,6 +165,33 @@ func (s *scheduler) Start(ops []Op, done func()) {
 	go done() // there was nothing to do
 }
 
+// Run implements Starter.
+func (s *scheduler) Run(ops []Op, done func()) {
+	b := &batch{then: done}
+	reqs := b.requests(ops, (*Op).check)
+	s.mu.Lock()
+	var p *piece
+	queued := s.enqueueLocked(b, reqs)
+	if queued && s.mu.flying.first == nil && s.mu.parked.first == nil {
+		p = s.takeLocked()
+	}
+	s.mu.Unlock()
+	if !queued {
+		done() // there was nothing to do
+		return
+	}
+	if p != nil {
+		n, errno := p.transfer()
+		s.finish(p, n, errno)
+	}
+	s.mu.Lock()
+	left := s.anyLocked()
+	s.mu.Unlock()
+	if left {
+		s.wake()
+	}
+}
+
 // requests makes the requests of b, with the errors of those that cannot be done.
 func (b *batch) requests(ops []Op, check func(*Op) error) []request {
 	reqs := make([]request, len(ops))
@@ -194,6 +221,10 @@ func (s *scheduler) unlock() {
 func (s *scheduler) enqueue(b *batch, reqs []request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.enqueueLocked(b, reqs)
+}
+
+func (s *scheduler) enqueueLocked(b *batch, reqs []request) bool {
 	for i := range reqs {
 		r := &reqs[i]
 		switch {

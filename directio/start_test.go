@@ -3,6 +3,7 @@ package directio
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,77 @@ func TestStartFed(t *testing.T) {
 			read(3, func() { read(0, end); read(1, end); read(2, end) }) // these go to the kernel together
 			over.Wait()
 		}
+	})
+}
+
+// TestRun: an engine that has nothing else to do does an op within Run; while one is under way, Run is Start. Errors are told
+// as by Start.
+func TestRun(t *testing.T) {
+	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
+		content := make([]byte, 2*Alignment)
+		noise(content, 4)
+		f, m := fileWith(t, "", content), mem(t, 2*Alignment)
+		run := func(op Op, within bool) error {
+			t.Helper()
+			ops, done := []Op{op}, make(chan struct{})
+			e.(Starter).Run(ops, func() { close(done) })
+			select {
+			case <-done:
+			default:
+				if within {
+					t.Error("not done when Run returned")
+				}
+				<-done
+			}
+			return ops[0].Err
+		}
+		for page := range 2 {
+			at := page * Alignment
+			err := run(Op{Kind: Read, File: f, Mem: m[at:][:Alignment], Off: int64(at)}, true)
+			if err != nil || !bytes.Equal(m[:at+Alignment], content[:at+Alignment]) {
+				t.Errorf("page %d: %v, or wrong bytes", page, err)
+			}
+		}
+		if err := run(Op{Kind: Read, File: f, Mem: m, Off: Alignment}, false); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("beyond the end: %v", err)
+		}
+		if err := run(Op{Kind: Read, File: f, Mem: m, Off: 1}, true); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("misaligned: %v", err)
+		}
+		if st := e.Stats(); st.Reads != 2 || st.InFlight != 0 {
+			t.Errorf("%d reads, %d in flight", st.Reads, st.InFlight)
+		}
+		closeEngine(t, e)
+		if err := run(Op{Kind: Read, File: f, Mem: m}, true); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestRunClosed: an engine that is closed during a Run ends when the Run does.
+func TestRunClosed(t *testing.T) {
+	f, m := fileWith(t, "", make([]byte, Alignment)), mem(t, Alignment)
+	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
+		s, ok := e.(*scheduler)
+		if !ok {
+			t.Skip("no engine of the kernel")
+		}
+		b := &batch{then: func() {}}
+		reqs := b.requests([]Op{{Kind: Read, File: f, Mem: m}}, (*Op).check)
+		s.mu.Lock()
+		s.enqueueLocked(b, reqs)
+		p := s.takeLocked() // as Run does
+		s.mu.Unlock()
+		gone := make(chan struct{})
+		go func() { closeEngine(t, e); close(gone) }()
+		eventually(t, "the engine to be closing", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.mu.closed
+		})
+		n, errno := p.transfer()
+		s.finish(p, n, errno)
+		<-gone
 	})
 }
 

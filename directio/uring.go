@@ -102,7 +102,7 @@ func (u *uring) run(ready chan<- error) {
 func (u *uring) step() bool {
 	u.asleep.Store(true)
 	closed, drained := u.submitAll()
-	if !u.armed && !closed {
+	if !u.armed && (!closed || !drained && len(u.free) == u.entries) { // at the end only a Run may be under way
 		u.arm()
 	}
 	if drained && !u.armed {

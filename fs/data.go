@@ -95,6 +95,9 @@ func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply
 	if err != state.ErrHollow {
 		return f.openedRead(o, nil, err, in.Pid, out), false
 	}
+	spare, end := reply.Keep()
+	defer end()
+	by.Spare = spare
 	f.engine.OpenLater(id, by, func(o openfile.Opened, file *os.File, err error) {
 		if f.refs != nil {
 			f.refs.later.RLock()

@@ -180,6 +180,12 @@ func (e *Engine) Do(ctx context.Context, ops []directio.Op) error {
 	return nil
 }
 
+// Run implements directio.Starter. It calls done from within.
+func (e *Engine) Run(ops []directio.Op, done func()) {
+	_ = e.Do(context.Background(), ops) // errors are also in Err of the ops
+	done()
+}
+
 // Start implements directio.Starter. It calls Do on a goroutine of its own.
 func (e *Engine) Start(ops []directio.Op, done func()) {
 	go func() { // ends when the ops do

@@ -18,9 +18,9 @@ import (
 // own loop wakes a second thread for each request, to listen while the first works. Where a
 // wake-up costs more than the work, that is most of an OPEN. Here one thread, the leader, takes
 // requests and answers the short ones itself. It hands the lead to another thread before a long
-// request, and when a request turns out to wait (mayBlock). An OPEN of a block that has to be
-// loaded starts a goroutine. If no other OPEN waits, that runs on the leader's thread until it
-// waits for the tier (yield).
+// request, and when a request turns out to wait (mayBlock). The load of a block may keep the leader
+// of a client that is alone (Reply.Keep). Else an OPEN of such a block starts a goroutine. If no
+// other OPEN waits, that runs on the leader's thread until it waits for the tier (yield).
 //
 // A leader that has just answered spins for a moment before it sleeps. The next request of a
 // client that reads block after block comes within microseconds, and a wake-up takes tens of
@@ -55,6 +55,7 @@ type loop struct {
 
 	unique  atomic.Uint64      // request that the leader answers itself, 0 if none
 	opening atomic.Int64       // OPENs that are answered later, plus one that is being decided
+	stint   stint              // of the leader that a load keeps
 	opens   [512]atomic.Uint64 // the numbers of the last OPENs; see opened
 	spare   chan struct{}      // hands the lead to a parked worker
 	parked  atomic.Int64
@@ -206,12 +207,19 @@ func (d *loop) stop() { d.once.Do(func() { close(d.quit) }) }
 // work is the life of one worker: it leads, hands the lead over for a long request, answers
 // that, and waits to lead again.
 func (d *loop) work(lead bool) {
-	defer d.wg.Done()
 	runtime.LockOSThread() // other goroutines must not run on a thread that spins
 	defer runtime.UnlockOSThread()
 	w := d.newWorker()
-	defer w.free()
+	defer func() {
+		w.free()
+		if !w.late {
+			d.wg.Done()
+		}
+	}()
 	for {
+		if w.late {
+			return
+		}
 		if !lead {
 			if d.parked.Add(1) > maxParked {
 				d.parked.Add(-1)

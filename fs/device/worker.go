@@ -2,6 +2,7 @@ package device
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -21,6 +22,8 @@ type worker struct {
 	cpu     int           // of the client
 	times   *latencyShard // counts how long requests take
 	seen    *Access       // the request in in; nil if nobody watches
+	over    atomic.Uint64 // request whose stint was too long
+	late    bool          // it had that request: nobody waits for this worker any more
 }
 
 // newWorker makes a worker with buffers outside the heap: a collection waits until the heap has doubled, and nearly all of
@@ -129,6 +132,7 @@ func (w *worker) lead() bool {
 		w.d.unique.Store(h.Unique)
 		w.answer(fd, n)
 		if !w.d.unique.CompareAndSwap(h.Unique, 0) {
+			w.late = w.over.Load() == h.Unique
 			return true // the request waited, and another worker leads
 		}
 	}
@@ -207,7 +211,7 @@ func (w *worker) answer(fd, n int) {
 		w.seen = nil
 	}
 	// If another OPEN waits, the next request is likely to be there. A thread that the yield starts would run where the follower is bound.
-	if later && w.d.opening.Load() <= 1 && w.home == nil {
+	if later && w.d.opening.Load() == 1 && w.home == nil {
 		yield()
 	}
 }
@@ -269,6 +273,7 @@ type Reply struct {
 	unique uint64
 	came   time.Time // of the request
 	seen   *Access   // nil if nobody watches
+	w      *worker   // that has the request; for Keep
 }
 
 // Send answers with st and out.
@@ -331,7 +336,7 @@ func (w *worker) hot(fd, n int) (size int, ok bool) {
 			return w.head(h.Unique, w.d.files.Open(nil, in, out), unsafe.Sizeof(*out)), true
 		}
 		w.d.opening.Add(1)
-		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique, w.came, w.seen})
+		st, later := w.d.files.OpenLater(in, out, Reply{w.d, fd, h.Unique, w.came, w.seen, w})
 		if later {
 			return 0, true
 		}

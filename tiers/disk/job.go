@@ -35,13 +35,14 @@ type job struct {
 	state []atomic.Uint32
 	left  atomic.Int64 // blocks not done, plus one for the submission
 
+	spare    bool  // driver.Job.Spare; constant
 	accepted bool  // counted in Tier.mu.jobs; constant after submit
 	pinned   []pin // guarded by Tier.mu until the job is complete
 }
 
 // newJob accepts a job. The caller must then call its submit.
 func (t *Tier) newJob(in *driver.Job, op string) *job {
-	j := &job{t: t, id: in.ID, op: op, done: in.Done}
+	j := &job{t: t, id: in.ID, op: op, done: in.Done, spare: in.Spare}
 	j.keys = make([]block.Key, len(in.Blocks))
 	j.out = make([]driver.Outcome, len(in.Blocks))
 	j.state = make([]atomic.Uint32, len(in.Blocks))
@@ -58,7 +59,11 @@ func (j *job) submit(tasks []*task) {
 	for _, k := range tasks {
 		k.dev.submit(k)
 	}
-	if j.left.Add(-1) == 0 {
+	switch {
+	case j.left.Add(-1) > 0:
+	case j.spare:
+		j.complete()
+	default:
 		go j.complete() // ends with Done; Close waits for it by Tier.mu.jobs
 	}
 }

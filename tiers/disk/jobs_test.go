@@ -126,6 +126,27 @@ func (r *rig) load(t testing.TB, key block.Key, size int64) (o driver.Outcome, d
 	return o, data
 }
 
+// TestSpareLoad: a load whose caller may wait is done when Load returns, or else follows as any other.
+func TestSpareLoad(t *testing.T) {
+	r := newRig(t, 1, 64<<20, nil)
+	blocks := []stored{{keyOf("small"), 1, bytesOf(1, 64<<10)}, {keyOf("large"), 2, bytesOf(2, 3<<20)}}
+	r.mustStore(t, blocks...)
+	for _, b := range blocks {
+		file, result := memFile(t, nil), make(chan *driver.Result, 1)
+		r.Load(&driver.Job{ID: 1, Spare: true, Done: func(res *driver.Result) { result <- res }, Blocks: []driver.Transfer{
+			{Key: b.key, Size: int64(len(b.data)), File: file},
+		}})
+		if within := len(result) > 0; within != (b.key.Hash == "small") {
+			t.Errorf("%v: done within Load: %v", b.key, within)
+		}
+		data := make([]byte, len(b.data))
+		o := (<-result).Outcomes[0]
+		if _, err := file.ReadAt(data, 0); err != nil || o.Status != driver.Loaded || !bytes.Equal(data, b.data) {
+			t.Errorf("%v: %v (%v), %v, or wrong bytes", b.key, o.Status, o.Err, err)
+		}
+	}
+}
+
 // mustLoad loads a block, which must have its bytes.
 func (r *rig) mustLoad(t testing.TB, b stored) {
 	t.Helper()

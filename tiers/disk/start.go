@@ -40,7 +40,11 @@ func (d *device) startLoad(k *task) bool {
 func (d *device) startReads(st directio.Starter, k *task, need int64, buf *directio.Buffer) {
 	d.workers.Add(1) // the job is not complete, so nothing waits for the workers yet
 	ops, opOf := stagedReads(k.fetches, buf.Bytes())
-	st.Start(ops, func() {
+	start := st.Start
+	if k.job.spare {
+		start = st.Run
+	}
+	start(ops, func() {
 		d.started(k, ops, opOf, buf)
 		d.starting.Add(-need)
 	})

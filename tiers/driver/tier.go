@@ -62,7 +62,7 @@ type Tier interface {
 	//
 	// Store and Load take ownership of job until they have called job.Done,
 	// which they do exactly once, from any goroutine but not from within
-	// Store or Load itself, with one Outcome a block in the order of job.Blocks,
+	// Store or Load itself unless the job is Spare, with one Outcome a block in the order of job.Blocks,
 	// also when everything failed, was skipped, or the job is empty.
 	Store(job *Job)
 
@@ -103,6 +103,7 @@ type Job struct {
 	Request   string        // the caller's request id, for logs and batching; may be empty
 	Promotion bool          // a Load on behalf of a reader rather than of a prefetch
 	Force     bool          // a Store that somebody waits for (fsync): no write budget applies
+	Spare     bool          // a Load that may keep its caller until it is done, and call Done from within Load
 	Blocks    []Transfer    // any number; keys are distinct
 	Done      func(*Result) // called exactly once; must not block
 }

@@ -20,6 +20,7 @@ type Load struct {
 	Request string         // loads of one job have the same
 	Ahead   bool           // asked for ahead of use: nobody waits for it in an open
 	Copy    bool           // it is no read, and does not count as one in a Batch
+	Spare   bool           // who asks for it has nothing else to do: see driver.Job
 	For     Loader
 }
 
@@ -124,6 +125,7 @@ func (l *Lane) beginLoads(j *LoadJob, batch []*Load) {
 	for i, ld := range batch {
 		job.Blocks[i] = driver.Transfer{Key: ld.Key, Size: ld.Size, Sum: ld.Sum, File: ld.File, Attrs: driver.Attrs{Seq: ld.Seq}}
 	}
+	job.Spare = len(batch) == 1 && batch[0].Spare
 	job.Done = l.answered(job, func(r *driver.Result) { l.loaded(j, batch, r) })
 	l.o.Tier.Load(job)
 }

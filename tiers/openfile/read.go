@@ -48,16 +48,16 @@ func (fl *Files) OpenHot(id index.ID, by state.Caller) (Opened, error) {
 	return o, err
 }
 
-// OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow. It does not wait. It calls then when
-// the open can be answered, from any goroutine, possibly before OpenLater returns. then must not block. On success
-// file is the block's file, open until then returns, or nil.
+// OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow. It does not wait, unless by is Spare. It
+// calls then when the open can be answered, from any goroutine, possibly before OpenLater returns. then must not block.
+// On success file is the block's file, open until then returns, or nil.
 func (fl *Files) OpenLater(id index.ID, by state.Caller, then func(o Opened, file *os.File, err error)) {
 	deadline, late := fl.transfer.OpenDeadline(id)
 	if late {
 		then(Opened{}, nil, block.ErrNotFound)
 		return
 	}
-	fl.transfer.PromoteLater(id, deadline, func(file *os.File, err error) {
+	fl.transfer.PromoteLater(id, deadline, by.Spare, func(file *os.File, err error) {
 		o, err := fl.openPromoted(id, by, err)
 		then(o, file, err)
 	})

@@ -58,7 +58,12 @@ func (t *Tier) KeepsUser() {}
 
 // Load implements driver.Tier.
 func (t *Tier) Load(job *driver.Job) {
-	if !t.begin(func() { t.runLoad(job) }) {
+	switch {
+	case !job.Spare && t.begin(func() { t.runLoad(job) }):
+	case job.Spare && t.enter():
+		defer t.jobs.Done()
+		t.runLoad(job)
+	default:
 		t.refuse("load", job)
 	}
 }

@@ -274,6 +274,16 @@ func (t *Tier) begin(run func()) bool {
 	return true
 }
 
+// enter is begin for a job that its caller runs; t.jobs.Done follows.
+func (t *Tier) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.mu.closed {
+		t.jobs.Add(1)
+	}
+	return !t.mu.closed
+}
+
 // deepen grows the stack of a new goroutine at once to what a fetch needs. Else it grows in steps, and each moves all that is on it.
 //
 //go:noinline

@@ -25,6 +25,9 @@ type Caller struct {
 	// version and Accounts.NeedCgroups says so.
 	Cgroup string
 
+	// Spare: Thread's request is the only one, so OpenLater may wait for a device.
+	Spare bool
+
 	// Waits is called before Lookup, OpenRead, OpenWrite, Create, Flush and Rename wait. Nil: no call.
 	Waits Waiter
 }
@@ -45,7 +48,7 @@ func Announce(w Waiter) {
 
 // After returns c without the fields that matter only during the call.
 func (c Caller) After() Caller {
-	c.Waits, c.See, c.Cgroup = nil, nil, ""
+	c.Waits, c.See, c.Cgroup, c.Spare = nil, nil, "", false
 	return c
 }
 

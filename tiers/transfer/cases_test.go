@@ -135,7 +135,7 @@ func TestGivenUp(t *testing.T) {
 		w.evictNow(id)
 		release := r.Hold(tiertest.OpLoad)
 		var later error
-		w.PromoteLater(id, w.Opts.PromoteTimeout, func(_ *os.File, err error) { later = err })
+		w.PromoteLater(id, w.Opts.PromoteTimeout, false, func(_ *os.File, err error) { later = err })
 		err := w.Promote(context.Background(), nil, id, false)
 		w.ExpirePromotions()
 		if w.Tiers[0].StatsLocked().PromoteTimeouts != 2 || err == nil || later == nil {

@@ -393,7 +393,7 @@ func (m *model) read(s tiertest.Step) {
 	case 1:
 		go func() { r.done <- m.PromoteOwn(context.Background(), b.id) }()
 	default:
-		m.PromoteLater(b.id, time.Hour, func(_ *os.File, err error) { r.done <- err })
+		m.PromoteLater(b.id, time.Hour, false, func(_ *os.File, err error) { r.done <- err })
 	}
 }
 

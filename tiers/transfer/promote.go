@@ -166,10 +166,10 @@ func (tr *Transfer) promotionLocked(id index.ID, own bool) (p *promotion, first 
 	return p, true
 }
 
-// PromoteLater is promote for a caller that does not wait. It calls then when the block is in memory or cannot be
-// had, from any goroutine, possibly before PromoteLater returns. then must not block. PromoteLater gives up after
-// deadline.
-func (tr *Transfer) PromoteLater(id index.ID, deadline time.Duration, then func(file *os.File, err error)) {
+// PromoteLater is promote for a caller that does not wait, unless it is spare: then a tier may keep it while it loads the
+// block. It calls then when the block is in memory or cannot be had, from any goroutine, possibly before PromoteLater
+// returns. then must not block. PromoteLater gives up after deadline.
+func (tr *Transfer) PromoteLater(id index.ID, deadline time.Duration, spare bool, then func(file *os.File, err error)) {
 	tr.Mu.Lock()
 	p, first := tr.promotionLocked(id, false)
 	if p == nil {
@@ -181,6 +181,9 @@ func (tr *Transfer) PromoteLater(id index.ID, deadline time.Duration, then func(
 	p.tier.HastenLocked(&p.Load)
 	until := tr.Now() + int64(min(deadline, tr.Opts.PromoteTimeout))
 	p.later = append(p.later, laterOpen{then, until, deadline < tr.Opts.PromoteTimeout})
+	if first {
+		p.Spare = spare && p.Size <= spareBytes && deadline >= tr.Opts.PromoteTimeout
+	}
 	tr.Mu.Unlock()
 	if first {
 		tr.startPromotion(p)
@@ -189,6 +192,9 @@ func (tr *Transfer) PromoteLater(id index.ID, deadline time.Duration, then func(
 		time.AfterFunc(deadline, func() { tr.turnAway([]*promotion{p}, until) }) // whatever the clock of now says
 	}
 }
+
+// spareBytes bounds the blocks whose loads keep their callers. A larger one takes so long that a wake-up matters little.
+const spareBytes = 1 << 20
 
 // startPromotion begins a promotion without waiting for room.
 func (tr *Transfer) startPromotion(p *promotion) {
@@ -467,6 +473,7 @@ func (tr *Transfer) queueLoads(list []*promotion) (queued []*state.Secondary) {
 	if !closed {
 		for _, p := range list {
 			p.asked++
+			p.Spare = p.Spare && p.asked == 1
 			if p.Seq = 0; p.tier == tr.Remote || p.tier.Finder != nil && !p.Sum.Valid {
 				p.Seq = p.seq
 			}
