@@ -104,8 +104,10 @@ func (j *job) readWhole(s *blockSet) func(*client, int) {
 }
 
 // clear removes the blocks, not the directory.
-func (s *blockSet) clear() {
-	for i := range s.count {
+func (s *blockSet) clear() { s.clearSome(0, s.count) }
+
+func (s *blockSet) clearSome(first, count int) {
+	for i := first; i < first+count; i++ {
 		// Go tries again if a signal ends the call.
 		if err := os.Remove(s.final.text(i)); !errors.Is(err, os.ErrNotExist) {
 			must(err)

@@ -57,6 +57,11 @@ func (c *client) store(temporary, final *byte, size int) {
 	succeeded("rename", errno)
 }
 
+func (c *client) unlink(path *byte) {
+	_, _, errno := unix.RawSyscall(unix.SYS_UNLINKAT, atCwd, uintptr(unsafe.Pointer(path)), 0)
+	succeeded("unlink", errno)
+}
+
 func (c *client) stat(path *byte, size int) {
 	var st unix.Stat_t
 	_, _, errno := unix.RawSyscall6(unix.SYS_NEWFSTATAT, atCwd, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&st)), 0, 0, 0)

@@ -19,18 +19,14 @@ const roleEnv = "BENCH_ROLE"
 // The roles.
 const (
 	loopbackRole = "loopback"
-	engineRole   = "engine"
-	followRole   = "follow"
 	rdmaRole     = "rdma"
 )
 
 // role is the task of a child.
 type role struct {
-	Name        string
-	Mount       string // the mount point of an engine or of the loopback
-	Path        string // the directory of its memory tier, or below it; of an audience: the file; of a node: its IP address
-	MemoryBytes int64
-	Count       int // of an audience: how many there are
+	Name  string
+	Mount string // the mount point of the loopback
+	Path  string // the directory below the loopback; of a node: its IP address
 }
 
 // childArgs returns the command line of a child with a role.
@@ -44,14 +40,8 @@ func play(text string) error {
 	return try(func() {
 		var r role
 		must(json.Unmarshal([]byte(text), &r))
-		if r.Name != followRole {
-			runtime.UnlockOSThread() // see init: it starts no children
-		}
+		runtime.UnlockOSThread() // see init: it starts no children
 		switch r.Name {
-		case followRole:
-			playAudience(r, os.Stdin, os.Stdout)
-		case engineRole:
-			playEngine(r, os.Stdin, os.Stdout)
 		case loopbackRole:
 			playLoopback(r)
 		case rdmaRole:

@@ -18,6 +18,7 @@ func topicTable() []topic {
 			"(open a temporary file, one write, close, rename over the block)", (*blockSet).store)}, // as vLLM does
 		{"fresh", nothing, throughput("Writes of new names",
 			"(the same; the blocks are removed outside of the timing)", (*blockSet).store)},
+		{"full", noDisk, (*job).full},
 		{"open", nothing, perTarget("Open and close of a hot block, without a read", (*blockSet).openClose, "us", "times the best",
 			func(perSec, toBest float64) []any {
 				return []any{fmt.Sprintf("%.1f", 1e6/perSec), fmt.Sprintf("%.1f", 1/toBest)}
@@ -45,7 +46,6 @@ func topicTable() []topic {
 		{"rdma", fabric, (*job).fabrics},
 		// The control directory.
 		{"query", need(nothing, "python3"), (*job).query},
-		{"events", nothing, (*job).events},
 		// Ways to run.
 		{"store", nothing, (*job).store},
 		{"takeover", noRoot, (*job).takeover},

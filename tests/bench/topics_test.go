@@ -145,7 +145,7 @@ func TestTopics(t *testing.T) {
 	needMounts(t)
 	for topic, rows := range map[string][]string{
 		"query":    {"| exists, binary ", "| longest_hit, full, 3 windows, JSON "},
-		"events":   {"| " + followers},
+		"full":     {"|      huge tmpfs |", "| full, SSD below |"},
 		"store":    {"| hot reads, 64 KiB", "| writes over existing names, 16 MiB"},
 		"takeover": {"| 100 "},
 		"prefetch": {"| prefetch, then 1 reader", "| cold reads, 8 readers"},
