@@ -2,16 +2,12 @@ package tiers_test
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"os"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -130,24 +126,5 @@ func TestFreedStream(t *testing.T) {
 	lent = nil
 	if st := fi.Sys().(*syscall.Stat_t); !freed[[2]uint64{st.Dev, st.Ino}] {
 		t.Errorf("not told of, but of %v", freed)
-	}
-}
-
-// TestEvictions shows that each block that leaves memory counts once, by the rule by which it went.
-func TestEvictions(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{CapacityBytes: 4 * page})
-	defer w.close(false)
-	for i, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		if err := w.put(10, name, payload(i, 2, page)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := w.e.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", Paths: []string{"f"}, Force: true})
-	if err := errors.Join(err, w.unlink(10, "e")); err != nil {
-		t.Fatal(err)
-	}
-	want := map[event.Eviction]uint64{{Tier: "memory", Rule: fate.ReasonCapacity}: 2, {Tier: "memory", Rule: fate.ReasonRequest}: 1}
-	if got, n := w.e.Events().Evictions(), w.e.Stats().Counters.Evicted; !maps.Equal(got, want) || n != 3 {
-		t.Errorf("got %v, %d in all, want %v", got, n, want)
 	}
 }

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/fate"
 )
 
 // TestLog shows that a reader that comes too late hears how much it missed, that one at the end waits for
-// the next event, and that a closed log is read to its end.
-func TestLog(t *testing.T) {
+// the next event, its ctx or the close, and that a closed log is read to its end.
+func TestLog(t *testing.T) { synctest.Test(t, readLog) }
+
+func readLog(t *testing.T) {
 	l := event.New()
 	for range event.Ring + 3 {
 		l.Add(event.Event{Kind: event.Stored})
@@ -22,20 +26,38 @@ func TestLog(t *testing.T) {
 	if n != 2 || missed != 3 || err != nil || buf[0].Seq != 4 || buf[1].Seq != 5 {
 		t.Fatalf("from 1: %d events from %d, %d missed, %v", n, buf[0].Seq, missed, err)
 	}
+	if n, missed, err := l.Read(t.Context(), 1, nil); n != 0 || missed != 0 || err != nil {
+		t.Errorf("into an empty buffer: %d events, %d missed, %v", n, missed, err)
+	}
 	end := l.Next()
 	got := make(chan error, 1)
-	go func() {
-		n, _, err := l.Read(context.Background(), end, buf)
+	read := func(ctx context.Context, seq uint64) {
+		n, _, err := l.Read(ctx, seq, buf)
 		if err == nil && (n != 1 || buf[0].Kind != event.Evicted) {
 			err = errors.New("another event")
 		}
 		got <- err
-	}()
-	l.Add(event.Event{Kind: event.Evicted})
-	if err := <-got; err != nil {
-		t.Error("at the end:", err)
 	}
-	l.Close()
+	meet := func(what string, want error, ctx context.Context, seq uint64, do func()) {
+		t.Helper()
+		go read(ctx, seq)
+		synctest.Wait()
+		if len(got) != 0 {
+			t.Errorf("%s: a reader at the end does not wait", what)
+		}
+		do()
+		if err := <-got; !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := event.Event{Kind: event.Evicted, Tier: "memory", Reason: fate.ReasonQuota}
+	meet("the next event", nil, t.Context(), end, func() { l.Add(gone) })
+	if n := l.Evictions(); len(n) != 1 || n[event.Eviction{Tier: "memory", Rule: fate.ReasonQuota}] != 1 {
+		t.Errorf("evictions %v", n)
+	}
+	meet("the end of the ctx", context.Canceled, ctx, end+1, cancel)
+	meet("the close", block.ErrClosed, t.Context(), end+1, l.Close)
 	l.Add(event.Event{Kind: event.Stored}) // is lost
 	if n, _, err := l.Read(t.Context(), end, buf); n != 1 || err != nil {
 		t.Errorf("the last event of a closed log: %d, %v", n, err)
