@@ -45,57 +45,6 @@ func (w *world) setPin(name string, pinned bool) error {
 	return err
 }
 
-// TestPinQuota shows that a pin above a quota fails, whatever the quota is of, while others pin; and that bytes count from
-// the pin to its end, in whatever way it ends.
-func TestPinQuota(t *testing.T) {
-	for kind, name := range map[memory.QuotaKind]string{memory.QuotaGroup: "a", memory.QuotaUser: "1", memory.QuotaCgroup: "/c/1"} {
-		t.Run(string(kind), func(t *testing.T) {
-			w := shared(t, state.Options{CapacityBytes: 64 * page})
-			want := func(err error, is error, pinned, quota int) {
-				t.Helper()
-				if got, want := w.pins(), fmt.Sprintf("%s %s: %d of %d", kind, name, pinned, quota); got != want || !errors.Is(err, is) {
-					t.Errorf("%s, %v; want %s, %v", got, err, want, is)
-				}
-			}
-			w.pinQuota(kind, name, 3)
-			must(t, w.put(10, "a/1", fill("2p", "x")), w.put(10, "a/2", fill("2p", "x")), w.put(10, "a/3", fill("1p", "x")), w.put(20, "b/1", fill("4p", "x")))
-			want(w.setPin("a/1", true), nil, 2, 3)
-			want(w.setPin("a/2", true), block.ErrQuota, 2, 3)
-			want(w.setPin("a/1", true), nil, 2, 3)
-			want(w.setPin("b/1", true), nil, 2, 3)
-
-			w.pinQuota(kind, name, 1) // less than is pinned
-			want(w.setPin("a/3", true), block.ErrQuota, 2, 1)
-			want(w.setPin("a/1", true), nil, 2, 1)
-			want(w.setPin("a/1", false), nil, 0, 1)
-			want(w.setPin("a/3", true), nil, 1, 1)
-
-			w.pinQuota(kind, name, 4)
-			must(t, w.setPin("a/1", true))
-			want(w.put(10, "a/1", fill("2p", "y")), nil, 3, 4) // it inherits the pin
-			w.pinQuota(kind, name, 6)
-			want(w.put(10, "a/1", fill("3p", "y")), nil, 4, 6)
-			f, err := w.openWrite(t.Context(), 10, "a/3", false)
-			must(t, err)
-			_, err = f.h.WriteAt(t.Context(), fill("4p", "z"), 0)
-			want(err, block.ErrQuota, 4, 6)
-			f.close()
-
-			must(t, w.put(10, "a/t.tmp", fill("1p", "z")))
-			want(w.setPin("a/3", false), nil, 3, 6)
-			want(w.rename(10, "a/t.tmp", "a/1", false), nil, 0, 6) // the pin goes with the block
-			want(w.setPin("a/2", true), nil, 2, 6)
-			want(w.unlink(10, "a/2"), nil, 0, 6)
-			want(w.setPin("a/1", true), nil, 1, 6)
-			w.pinQuota(kind, name, 0)
-			if got := w.pins(); got != "" {
-				t.Errorf("at the end: %s", got)
-			}
-			w.close(false)
-		})
-	}
-}
-
 // TestPinQuotaMoves shows that a pinned block counts where it is renamed to, and for whom it is given to; and that a group
 // takes no more than it may have.
 func TestPinQuotaMoves(t *testing.T) {
@@ -217,4 +166,32 @@ func TestPinQuotaRefused(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	w.close(false)
+}
+
+// shared is a world of 16 pages in which process n is user n and is in control group /c/n.
+func shared(t *testing.T, o state.Options) *world {
+	t.Helper()
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = patience / 1000
+	}
+	w := open(t, shmDir(t), o)
+	w.users = true
+	must(t, w.mkdir("a"), w.mkdir("b"))
+	return w
+}
+
+// quota sets a quota of some pages.
+func (w *world) quota(kind memory.QuotaKind, name string, pages int64) {
+	w.t.Helper()
+	must(w.t, w.e.Accounts().SetQuota(context.Background(), memory.Quota{Kind: kind, Name: name, Bytes: pages * page}))
+	w.audit()
+}
+
+// used is what the engine tells of the quotas, in pages.
+func (w *world) used() string {
+	var got []string
+	for _, q := range w.e.Accounts().Quotas() {
+		got = append(got, fmt.Sprintf("%s %s: %d of %d", q.Kind, q.Name, q.UsedBytes/page, q.Bytes/page))
+	}
+	return strings.Join(got, ", ")
 }
