@@ -27,30 +27,6 @@ func (nd *node) fill() {
 	}
 }
 
-// TestRemoteNewer: a later version that is announced without a grave of the earlier one is
-// what a look-up finds from then on, and the kernel is told of the change.
-func TestRemoteNewer(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	b := c.nodes[1]
-	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
-	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
-	old, err := b.lookup(10, "g/x")
-	must(t, err)
-	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	b.hear(0, "g", driver.Located{Seq: 21, Mode: 0o40700}, true)
-	at, err := b.lookup(10, "g/x")
-	must(t, err)
-	if at.Size != 7 || at.ID == old.ID {
-		t.Errorf("found %+v, before %+v", at, old)
-	}
-	if dir := resolve(t, b.world, "g"); dir.Mode != 0o40700 {
-		t.Errorf("the directory: mode %o", dir.Mode)
-	}
-	b.forget(old.ID)
-	b.forget(at.ID)
-}
-
 // TestRemoteBusy: a block that cannot be had just now is a miss, also where others have a
 // later version: an engine never gets ESTALE from what it has just looked up.
 func TestRemoteBusy(t *testing.T) {
@@ -178,26 +154,6 @@ func TestRemoteAttrs(t *testing.T) {
 		t.Errorf("of what cannot be fetched: %v", err)
 	}
 	b.forget(at.ID)
-}
-
-// TestTakeOverDir: a block that is offered does not take the place of a directory.
-func TestTakeOverDir(t *testing.T) {
-	for _, known := range []string{"g/sub", "g/sub/x"} {
-		c := newCrowd(t, 2, state.Options{})
-		a, b := c.nodes[0], c.nodes[1]
-		must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("x")), b.mkdir("q"), b.put(10, "q/z", []byte("z")))
-		c.tell()
-		at, err := b.lookup(10, known)
-		must(t, err)
-		h, _ := a.e.Holding("g/sub")
-		offer := tiers.Holding{Path: "g/sub", Mode: 0o100644, Size: 3, Seq: h.Seq + 5}
-		if err := b.e.Take(context.Background(), &offer); !errors.Is(err, block.ErrExist) {
-			t.Errorf("%s is known: %v", known, err)
-		}
-		b.forget(at.ID)
-		b.audit()
-		c.close()
-	}
 }
 
 // TestTakeOver: a version that is offered takes the place of an older one of this node
@@ -395,35 +351,4 @@ func TestRemoteForcedEvict(t *testing.T) {
 	b.e.Expire() // which finds it being copied
 	b.disk.Fail(errors.New("broken"))
 	eventually(t, "the entry goes", func() bool { return b.entries() == "g" })
-}
-
-// TestRemoteSameNumber: a block that is evicted while it is being copied to disk, and then
-// found elsewhere, is not taken for the one that was copied.
-func TestRemoteSameNumber(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	b := c.nodes[1]
-	ctx := until(t)
-	must(t, b.mkdir("g"), b.put(10, "g/y", []byte("y")))
-	h, _ := b.e.Holding("g/y")
-	release := b.disk.Hold(tiertest.OpStore)
-	at, err := b.lookup(10, "g/y")
-	must(t, err)
-	done := make(chan error, 1)
-	go func() { done <- b.e.Fsync(ctx, at.ID) }() // ends with the store
-	must(t, b.disk.AwaitSubmitted(ctx, tiertest.OpStore, 1))
-	b.evict("g/y")
-	b.forget(at.ID)
-	b.hear(0, "g/y", located(&h), true)
-	again, err := b.lookup(10, "g/y")
-	must(t, err)
-	release()
-	if err := <-done; err != nil && !errors.Is(err, block.ErrNotFound) {
-		t.Errorf("fsync: %v", err)
-	}
-	must(t, b.e.Quiesce(ctx))
-	if _, ok := b.e.Copies("disk")["g/y"]; ok {
-		t.Error("the disk is believed to have what it was told to remove")
-	}
-	b.forget(again.ID)
 }

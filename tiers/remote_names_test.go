@@ -47,109 +47,6 @@ func TestRemoteDirsGone(t *testing.T) {
 	eventually(t, "the directory goes", func() bool { return b.entries() == "" })
 }
 
-// TestRemoteDirsUsed: a directory of another node that a process of this one has looked up, as mkdir does when it is there,
-// opened or begun to write in stays when the other node goes, and a removal still removes it.
-func TestRemoteDirsUsed(t *testing.T) {
-	for how, use := range map[string]func(nd *node) error{
-		"looked up": func(nd *node) error { _, err := nd.lookup(10, "g/sub"); return err },
-		"opened": func(nd *node) error {
-			a, err := nd.e.Resolve(context.Background(), "g/sub")
-			nd.e.OpenDir(a.ID)
-			return err
-		},
-		"written in": func(nd *node) error {
-			f, err := nd.openOrCreate(10, "g/sub/new.tmp")
-			if err == nil {
-				err = nd.unlink(10, "g/sub/new.tmp")
-				f.release()
-			}
-			return err
-		},
-	} {
-		for _, back := range []bool{false, true} {
-			c := newCrowd(t, 3, state.Options{})
-			a, b := c.nodes[0], c.nodes[1]
-			must(t, a.mkdir("g"), a.mkdir("g/sub"), a.mkdir("g/idle"))
-			c.tell()
-			must(t, use(b))
-			b.letGo()
-			resolve(t, b.world, "g/idle")
-			for _, nd := range c.nodes[1:] { // a goes
-				nd.mu.Lock()
-				nd.known[0] = nil
-				for p := range nd.watched {
-					nd.checkLostLocked(p)
-				}
-				nd.mu.Unlock()
-			}
-			c.tell()
-			eventually(t, how+": what is used is left", func() bool { return b.entries() == "g g/sub" })
-			if !back {
-				must(t, b.put(10, "g/sub/x", []byte("x")))
-				c.tell()
-				c.nodes[2].mustRead(t, "g/sub/x", "x")
-				c.close()
-				continue
-			}
-			a.tellAll() // it was only cut off
-			must(t, a.rmdir("g/sub"), a.rmdir("g/idle"), a.rmdir("g"))
-			c.tell()
-			for _, nd := range c.nodes {
-				if got := nd.entries(); got != "" {
-					t.Errorf("%s, and removed: left %q", how, got)
-				}
-			}
-			c.close()
-		}
-	}
-}
-
-func (nd *node) mustRead(t *testing.T, name, want string) {
-	t.Helper()
-	if got := nd.reads(name); got != want {
-		t.Errorf("%s: read %q, want %q", name, got, want)
-	}
-}
-
-// TestRemoteInPlace: a version that takes the place of another in the same file voids the
-// copies of that, also those that nobody has told of yet.
-func TestRemoteInPlace(t *testing.T) {
-	for _, tell := range []bool{false, true} {
-		c := newCrowd(t, 2, state.Options{})
-		a, b := c.nodes[0], c.nodes[1]
-		fetch := func(name, want string) {
-			t.Helper()
-			c.tell()
-			if got := b.reads(name); got != want {
-				t.Errorf("read %q, want %q", got, want)
-			}
-			if tell {
-				c.tell()
-			}
-		}
-		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("0123456789")))
-		fetch("g/x", "0123456789")
-		at, err := a.lookup(10, "g/x")
-		must(t, err, a.e.TruncateName(context.Background(), at.ID, by(10), 3))
-		c.tell()
-		c.everywhere("g/x", "012")
-
-		f, err := a.openOrCreate(10, "g/y")
-		must(t, err, f.close())
-		r, err := a.openRead(20, "g/y")
-		must(t, err)
-		fetch("g/y", "")
-		w, err := a.openWrite(context.Background(), 10, "g/y", false)
-		must(t, err)
-		_, err = w.h.WriteAt(context.Background(), []byte("data"), 0)
-		must(t, err, w.close(), r.close())
-		c.tell()
-		c.everywhere("g/y", "data")
-		a.forget(at.ID)
-		c.close()
-	}
-}
-
 // TestRemoteRemoveWindow: while a removal is still at work no process finds the block
 // with other nodes, so that it does not stay here for good.
 func TestRemoteRemoveWindow(t *testing.T) {
@@ -171,38 +68,6 @@ func TestRemoteRemoveWindow(t *testing.T) {
 	must(t, b.unlink(10, "g/x"))
 	c.tell()
 	c.everywhere("g/x", "ENOENT")
-}
-
-// TestRemoteRenameDir: what moves with a directory is found under the new name, whatever
-// was removed there before, and under the old one nobody keeps it.
-func TestRemoteRenameDir(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("d"), a.put(10, "d/x", []byte("keep")))
-	must(t, a.mkdir("e"), a.put(10, "e/x", []byte("old")), a.unlink(10, "e/x"), a.rmdir("e"))
-	must(t, a.rename(10, "d", "e", false))
-	c.tell()
-	c.everywhere("e/x", "keep")
-	c.everywhere("d/x", "ENOENT")
-	for p, seq := range b.graves { // as in an exchange of graves
-		a.e.Supersede(p, false, seq)
-	}
-	if got := a.reads("e/x"); got != "keep" {
-		t.Errorf("after an exchange of graves its own node reads %q", got)
-	}
-	a.mu.Lock()
-	grave := a.graves["d/x"]
-	a.mu.Unlock()
-	if grave == 0 {
-		t.Error("no grave under the old name")
-	}
-
-	must(t, a.mkdir("theirs"), a.put(10, "theirs/x", []byte("x")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
-	c.tell()
-	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("onto a directory in which others have something: %v", err)
-	}
 }
 
 // TestRenameNeverFetches: a rename takes no bytes from other nodes and asks them nothing. What only they have it
@@ -383,39 +248,6 @@ func TestHideElsewhere(t *testing.T) {
 	b.reads("g/y")
 	list("g", "y")
 	list("", "own", "g")
-}
-
-// TestEventsAlone: without other nodes nobody is told of directories and attributes.
-func TestEventsAlone(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{})
-	defer w.close(false)
-	must(t, w.mkdir("g"), w.put(10, "g/x", []byte("x")))
-	next, mode := w.e.Events().Next(), uint32(0o600)
-	_, err := w.e.SetAttr(resolve(t, w, "g/x").ID, tiers.Change{Mode: &mode})
-	must(t, err, w.mkdir("h"), w.rmdir("h"))
-	if got := w.e.Events().Next(); got != next {
-		t.Errorf("%d events", got-next)
-	}
-}
-
-// TestRemoteEmptyUnlinked: a file that was committed empty, read elsewhere, and unlinked
-// while it was being written, is gone everywhere.
-func TestRemoteEmptyUnlinked(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", nil))
-	c.tell()
-	if got := b.reads("g/x"); got != "" {
-		t.Errorf("read %q", got)
-	}
-	c.tell()
-	f, err := a.openOrCreate(10, "g/x")
-	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte("more"), 0)
-	must(t, err, a.unlink(10, "g/x"), f.close())
-	c.tell()
-	c.everywhere("g/x", "ENOENT")
 }
 
 // TestRemoteAdoptedDirs: a node that finds blocks on its disk after a restart tells of the

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -21,52 +19,6 @@ import (
 func resolveSeq(nd *node, name string) uint64 {
 	h, _ := nd.e.Holding(name)
 	return h.Seq
-}
-
-// TestRemoteSameTime: two nodes that store one name without knowing of each other keep
-// what they have, and everybody else takes the later.
-func TestRemoteSameTime(t *testing.T) {
-	c := newCrowd(t, 3, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), b.mkdir("g"))
-	f, err := b.create(10, "g/x.tmp", false, true) // begun before the other has it
-	must(t, err)
-	must(t, a.put(10, "g/x", []byte("one")))
-	c.tell()
-	_, err = f.h.WriteAt(context.Background(), []byte("two"), 0)
-	must(t, err, b.rename(10, "g/x.tmp", "g/x", false), f.close())
-	c.tell()
-	for n, want := range []string{"one", "two", "two"} {
-		if got := c.nodes[n].reads("g/x"); got != want {
-			t.Errorf("node %d reads %q, want %q", n, got, want)
-		}
-	}
-}
-
-// TestRemoteRename: a block that this node has, too, is renamed for all; a directory that others have is
-// not (EXDEV).
-func TestRemoteRename(t *testing.T) {
-	c := newCrowd(t, 3, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
-	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")), a.put(10, "g/y", []byte("two")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
-	c.tell()
-	if err := b.rename(10, "g", "h", false); !errors.Is(err, unix.EXDEV) {
-		t.Errorf("a directory of others: %v", err)
-	}
-	if got := b.reads("g/x"); got != "one" {
-		t.Errorf("read %q", got)
-	}
-	must(t, b.rename(10, "own", "mine", false), b.rename(10, "g/x", "g/y", false))
-	c.tell()
-	c.everywhere("g/x", "ENOENT")
-	c.everywhere("g/y", "one")
-	c.everywhere("own/z", "ENOENT")
-	c.everywhere("mine/z", "z")
-	if err := b.rename(10, "mine/z", "g/y", true); !errors.Is(err, block.ErrExist) {
-		t.Errorf("no replace: %v", err)
-	}
 }
 
 // TestTake: a block that is offered becomes this node's own and goes on to its disk, but

@@ -45,3 +45,23 @@ func TestShown(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenedDir: a directory of other nodes stays when they lose it, if a process of this node has opened it, which it can
+// without a look-up of its own.
+func TestOpenedDir(t *testing.T) {
+	for _, opened := range []bool{false, true} {
+		m := newModel(true, false, false)
+		m.far.has["d"] = driver.Located{Mode: state.ModeDir | 0o755, Seq: 1}
+		var id index.ID
+		m.locked(func(g *state.Gone) { id = m.nm.WalkLocked("d", g) })
+		if opened {
+			m.nm.OpenDir(id)
+		}
+		m.far.drop("d")
+		m.settle()
+		if left := m.nm.Mu.Ix.Walk("d") != 0; left != opened {
+			t.Errorf("opened %v: left %v", opened, left)
+		}
+		m.nm.Primary.Close(false)
+	}
+}
