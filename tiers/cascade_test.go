@@ -72,34 +72,6 @@ func TestCascade(t *testing.T) {
 	}
 }
 
-// TestCascadeQueue: what exceeds the queue is not protected from eviction, but gets
-// its turn, and all of it arrives.
-func TestCascadeQueue(t *testing.T) {
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	release := disk.Hold(tiertest.OpStore)
-	w := openLower(t, shmDir(t), state.Options{
-		CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 3 * page}},
-	}, disk)
-	defer w.close(false)
-	for i := range 12 {
-		must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
-	}
-	st := w.e.Stats().Secondaries[0]
-	if st.QueuedBytes != 3*page || st.QueuedBlocks != 3 || st.QueueLimitBytes != 3*page {
-		t.Errorf("queue: %+v", st)
-	}
-	w.audit()
-	release()
-	w.quiesce()
-	if n := len(held(disk)); n != 12 {
-		t.Errorf("%d of 12 blocks arrived", n)
-	}
-	// What is larger than the queue goes through it alone (B16).
-	must(t, w.put(10, "large", fill("5p", "x")))
-	w.quiesce()
-	w.wantWhere("large", "[memory disk]")
-}
-
 // TestCascadeRefused: a tier without room, without budget, or out of order leaves the
 // block in memory, where it is read and evicted as without that tier; the counters
 // tell (A31).
@@ -176,99 +148,8 @@ func TestOverrunSpares(t *testing.T) {
 	w.end()
 }
 
-// cascadeOrders are what happens to names while the copy of block a, content "1", is
-// held back.
-var cascadeOrders = []struct {
-	name string
-	do   func(w *lower)
-	want string // what the tier holds in the end
-}{
-	{"nothing", func(w *lower) {}, "a=1"},
-	{"unlink", func(w *lower) { must(w.t, w.unlink(10, "a")) }, ""},
-	{"rename", func(w *lower) { must(w.t, w.rename(10, "a", "b", false)) }, "b=1"},
-	{"rename twice", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.rename(10, "b", "c", false)) }, "c=1"},
-	{"rename and back", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.rename(10, "b", "a", false)) }, "a=1"},
-	{"rename, unlink", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.unlink(10, "b")) }, ""},
-	{"rename, write anew", func(w *lower) { must(w.t, w.rename(10, "a", "b", false), w.put(10, "a", []byte("2"))) }, "a=2 b=1"},
-	{"rewrite", func(w *lower) { must(w.t, w.put(10, "a", []byte("2"))) }, "a=2"},
-	{"rewrite twice", func(w *lower) { must(w.t, w.put(10, "a", []byte("2")), w.put(10, "a", []byte("3"))) }, "a=3"},
-	{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "a"), w.put(10, "a", []byte("2"))) }, "a=2"},
-	{"replaced by rename", func(w *lower) {
-		must(w.t, w.put(10, "a.tmp", []byte("2")), w.rename(10, "a.tmp", "a", false))
-	}, "a=2"},
-	{"replaces", func(w *lower) { must(w.t, w.put(10, "b", []byte("2")), w.rename(10, "a", "b", false)) }, "b=1"},
-	{"swapped", func(w *lower) {
-		must(w.t, w.put(10, "b", []byte("2")), w.rename(10, "a", "c", false), w.rename(10, "b", "a", false), w.rename(10, "c", "b", false))
-	}, "a=2 b=1"},
-	{"written in place", func(w *lower) {
-		f, err := w.openWrite(context.Background(), 10, "a", false)
-		must(w.t, err)
-		_, err = f.h.WriteAt(context.Background(), []byte("9"), 0)
-		must(w.t, err, f.close())
-	}, "a=9"},
-	{"opened for writing only", func(w *lower) {
-		f, err := w.openWrite(context.Background(), 10, "a", false)
-		must(w.t, err, f.close())
-	}, "a=1"},
-	{"attributes", func(w *lower) { must(w.t, w.e.SetPinned(resolve(w.t, w.world, "a").ID, true)) }, "a=1"},
-	{"to a temporary name", func(w *lower) { must(w.t, w.rename(10, "a", "a.tmp", false)) }, "*"},
-	{"evicted by force", func(w *lower) {
-		_, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", All: true, Force: true})
-		must(w.t, err)
-	}, ""},
-	{"directory", func(w *lower) {
-		must(w.t, w.mkdir("d"), w.rename(10, "a", "d/a", false), w.rename(10, "d", "e", false))
-	}, "e/a=1"},
-}
-
 // bare is a tier with none of the optional abilities.
 type bare struct{ driver.Tier }
-
-// TestCascadeOrder: whatever happens to a name while its copy is queued or under way,
-// the tier holds in the end what the names say, whether it can rename or not.
-func TestCascadeOrder(t *testing.T) {
-	for _, queued := range []bool{false, true} {
-		for _, plain := range []bool{false, true} {
-			for _, row := range cascadeOrders {
-				t.Run(fmt.Sprintf("%s queued=%v plain=%v", row.name, queued, plain), func(t *testing.T) {
-					disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-					o := state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 32 * page}}}
-					if plain {
-						o.Secondaries[0].Tier = bare{disk}
-					}
-					w := openLower(t, shmDir(t), o, disk)
-					defer w.close(false)
-					release := disk.Hold(tiertest.OpStore)
-					before := 0
-					for before = 0; queued && before < 4; before++ { // all jobs that may be under way
-						must(t, w.put(10, fmt.Sprint(before), []byte("x")))
-						must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, before+1))
-					}
-					must(t, w.put(10, "a", []byte("1")))
-					if !queued {
-						must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, 1))
-					}
-					a, err := w.lookup(20, "a") // the entry stays while somebody refers to it
-					must(t, err)
-					row.do(w)
-					w.audit()
-					for i := range before {
-						w.unlink(10, fmt.Sprint(i))
-					}
-					release()
-					w.quiesce()
-					w.wantHeld(disk, row.want)
-					w.forget(a.ID)
-					for _, line := range w.news() {
-						if strings.Contains(line, "stored  ") {
-							t.Errorf("event of a block without a name: %q", line)
-						}
-					}
-				})
-			}
-		}
-	}
-}
 
 // wantHeld compares what a tier holds with pairs of name and content; "*" is anything
 // that the engine agrees with.
@@ -378,51 +259,5 @@ func TestCascadeOnEvict(t *testing.T) {
 	}
 	if st := w.e.Stats(); st.Counters.Lost != 0 {
 		t.Errorf("%d blocks lost", st.Counters.Lost)
-	}
-}
-
-// TestCascadeOnEvictFlow: under a stream of blocks those that leave memory are copied, once each, and no others; in
-// whatever order they leave. One that is read while it is copied stays (A13).
-func TestCascadeOnEvictFlow(t *testing.T) {
-	for _, policy := range []string{"lru", "arc", "s3fifo"} {
-		t.Run(policy, func(t *testing.T) {
-			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-			w := openLower(t, shmDir(t), state.Options{
-				CapacityBytes: 256 * page, Policy: policy, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}},
-			}, disk)
-			defer w.close(false)
-			const blocks = 400
-			for i := range blocks {
-				must(t, w.put(10, fmt.Sprint(i), fill("4p", string(rune('a'+i%26)))))
-			}
-			w.quiesce()
-			st := w.e.Stats()
-			if c := st.Counters; c.Evicted == 0 || c.Lost != 0 || st.Secondaries[0].Cascaded != c.Evicted || st.Blocks+st.Hollow != blocks {
-				t.Errorf("%d blocks evicted, %d copied, %d lost; %d in memory, %d not", c.Evicted, st.Secondaries[0].Cascaded, c.Lost, st.Blocks, st.Hollow)
-			}
-			if policy == "lru" {
-				w.wantWhere("0", "[disk]", fmt.Sprint(blocks-64-1), "[disk]", fmt.Sprint(blocks-64+4), "[memory]", fmt.Sprint(blocks-1), "[memory]")
-			}
-
-			release := disk.Hold(tiertest.OpStore)
-			done := make(chan error, 1)
-			go func() { done <- w.put(10, "more", fill("16p", "z")) }()
-			read := ""
-			eventually(t, "a block leaves", func() bool {
-				for i := 0; i < blocks && read == ""; i++ {
-					if name := fmt.Sprint(i); w.e.Leaving(resolve(t, w.world, name).ID) {
-						read = name
-					}
-				}
-				return read != ""
-			})
-			if got := w.content(read); len(got) != 4*page {
-				t.Errorf("%s has %d bytes while it is copied", read, len(got))
-			}
-			release()
-			must(t, <-done)
-			w.quiesce()
-			w.wantWhere(read, "[memory disk]")
-		})
 	}
 }

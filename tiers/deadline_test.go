@@ -103,46 +103,6 @@ func TestOpenDeadlinePredicted(t *testing.T) {
 	}
 }
 
-// TestOpenDeadlineRecovers: a tier that was slow is found out to be fast again by opens alone.
-func TestOpenDeadlineRecovers(t *testing.T) {
-	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
-		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
-		w := openLower(t, dir, state.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
-		names := []string{"a", "b"}
-		w.hollow("12345", names...)
-		w.e.Measure("disk", 5, time.Second)
-		misses := 0
-		for i := 0; w.openLike(false, names[i%2]) != "ok" || i < 2; i++ {
-			if misses++; misses > 200 {
-				t.Fatal("never")
-			}
-			w.drain()
-			w.evict("memory", names[i%2])
-		}
-		if misses < 10 { // else it was not by its measurements
-			t.Errorf("%d misses", misses)
-		}
-		w.end()
-	})
-}
-
-// TestOpenDeadlineStale: what a tier gave long ago does not count.
-func TestOpenDeadlineStale(t *testing.T) {
-	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
-		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
-		w := openLower(t, dir, state.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
-		w.hollow("12345", "a")
-		w.e.Measure("disk", 5, time.Second)
-		w.wantStates("l", "a")
-		<-time.After(11 * time.Second)
-		w.wantStates("1", "a")
-		if got := w.openLike(true, "a"); got != "ok" {
-			t.Errorf("open: %s", got)
-		}
-		w.end()
-	})
-}
-
 // TestOpenDeadlineExceeded: an open is a miss when the deadline has passed and not before, and
 // counted as such; the load goes on. A deadline that is no shorter than PromoteTimeout is none.
 func TestOpenDeadlineExceeded(t *testing.T) {

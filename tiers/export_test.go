@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // SetListWait sets Options.ListWait.
@@ -354,4 +355,34 @@ func (e *Engine) Ref(id index.ID) {
 	e.st.Mu.Lock()
 	defer e.st.Mu.Unlock()
 	e.st.ApplyLocked(catalog.Referred{ID: id})
+}
+
+// Limits of prefetches.
+const (
+	PrefetchKeys = transfer.PrefetchKeys
+	MaxHintCalls = transfer.MaxHintCalls
+)
+
+// AuditLoads compares the accounts of loads with what is queued and under way.
+func (e *Engine) AuditLoads() error {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	var errs []error
+	for _, s := range e.st.Tiers {
+		errs = append(errs, s.AuditLocked())
+	}
+	return errors.Join(errs...)
+}
+
+// Measure has a tier appear to have given bytes in took, just now.
+func (e *Engine) Measure(tier string, bytes int64, took time.Duration) {
+	e.st.Mu.Lock()
+	defer e.st.Mu.Unlock()
+	for _, s := range e.st.Tiers {
+		if s.Opts.Name == tier {
+			now := e.st.Opts.Now()
+			s.Predict = lane.Predictor{}
+			s.Predict.Ended(now.Add(-took), now, bytes)
+		}
+	}
 }

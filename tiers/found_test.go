@@ -15,7 +15,6 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/event"
 	"github.com/kvfs/kvfs/tiers/names"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -381,40 +380,6 @@ func TestFoundQueries(t *testing.T) {
 	eventually(t, "a hint works", func() bool { return w.states(names.PresenceOptions{}, "g/a/y") == "m" })
 	b.Remove([]block.Key{mustKey(t, "old"), mustKey(t, "f/x"), mustKey(t, "g/x.tmp")})
 	w.quiesce()
-	w.end()
-}
-
-// TestFoundShown: users are told of what they may read.
-func TestFoundShown(t *testing.T) {
-	w, b := openBucket(t, state.Options{})
-	b.gives("g/x")
-	for _, row := range []struct {
-		uid, gid uint32
-		want     string
-	}{{7, 100, "1"}, {100, 8, "1"}, {100, 100, "."}} {
-		if got := w.states(names.PresenceOptions{As: &event.Viewer{UID: row.uid, GIDs: []uint32{row.gid}}}, "g/x"); got != row.want {
-			t.Errorf("user %d of group %d: %q", row.uid, row.gid, got)
-		}
-	}
-	w.content("g/x")
-	w.end()
-}
-
-// TestFoundExpires: a block found keeps its time to live.
-func TestFoundExpires(t *testing.T) {
-	clock := newTestClock()
-	w, b := openBucket(t, state.Options{Now: clock.now})
-	a := foreign("g/x", 10)
-	a.Expires = clock.now().Add(time.Minute).UnixNano()
-	b.give("g/x", "x", a)
-	b.give("g/y", "y", a)
-	w.wantRead("x", "g/x")
-	clock.add(2 * time.Minute)
-	w.wantRead("ErrNotFound", "g/x", "g/y")
-	w.e.Expire()
-	w.drain()
-	w.wantHeld(b.Reference, "g/y=y") // nobody has asked for that one
-	b.Remove([]block.Key{mustKey(t, "g/y")})
 	w.end()
 }
 

@@ -86,40 +86,6 @@ func (f *file) rewrite(data string, off int64) {
 	must(f.w.t, err)
 }
 
-// TestFsyncRenamedByAnother: a rename by another process than the writer, after an fsync, commits nothing yet. The tier
-// keeps no copy of the block that lost the name, and gets the new one at the writer's close.
-func TestFsyncRenamedByAnother(t *testing.T) {
-	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-	must(t, w.put(10, "a", []byte("old")))
-	w.quiesce()
-	w.wantHeld(disk, "a=old")
-	f := w.write(10, "t.tmp", "new")
-	must(t, w.e.Fsync(until(t), f.id), w.rename(20, "t.tmp", "a", false))
-	w.quiesce()
-	w.wantHeld(disk, "")
-	must(t, f.close())
-	w.quiesce()
-	w.wantHeld(disk, "a=new")
-	w.end()
-}
-
-// TestFsyncPoisoned: of a file whose write failed, fsync stores nothing and says so.
-func TestFsyncPoisoned(t *testing.T) {
-	w, disk := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: time.Nanosecond}, tiertest.ReferenceOptions{})
-	f := w.write(10, "g/a", "1")
-	if _, err := f.h.WriteAt(context.Background(), []byte("x"), 8*page); !errors.Is(err, block.ErrTooLarge) {
-		t.Fatalf("write: %v", err)
-	}
-	if err := w.e.Fsync(until(t), f.id); !errors.Is(err, block.ErrPoisoned) || !errors.Is(err, block.ErrTooLarge) {
-		t.Errorf("fsync: %v", err)
-	}
-	w.wantHeld(disk, "")
-	if err := f.close(); !errors.Is(err, block.ErrPoisoned) {
-		t.Errorf("close: %v", err)
-	}
-	w.end()
-}
-
 // TestStoreVolatile: a tier is told which files may change while it stores them, and
 // gets no checksum of those.
 func TestStoreVolatile(t *testing.T) {

@@ -207,23 +207,6 @@ func TestPrefetchBounded(t *testing.T) {
 	w.end()
 }
 
-// TestPrefetchTooLarge: a block that memory has no room for fails, the others do not.
-func TestPrefetchTooLarge(t *testing.T) {
-	w, _ := openLowerOne(t, state.Options{CapacityBytes: 8 * page, WriteTimeout: time.Millisecond}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("7p", "x")), "g/large")
-	w.hollow("x", "g/a", "g/b")
-	must(t, w.put(10, "g/pin", fill("2p", "x")))
-	must(t, w.e.SetPinned(resolve(t, w.world, "g/pin").ID, true))
-	got := w.prefetch(context.Background(), "g/a", "g/large", "g/b")
-	if s := got.letters(); s != "l!l" || !errors.Is(got.results[1].Err, block.ErrNoSpace) {
-		t.Errorf("results %q, %v", s, got.results[1].Err)
-	}
-	w.drain()
-	must(t, w.e.SetPinned(resolve(t, w.world, "g/pin").ID, false))
-	w.atRest()
-	w.end()
-}
-
 // TestPrefetchCancel: when it is cancelled, all that is not told yet fails at once, no more is
 // begun, and what was under way leaves no pin behind.
 func TestPrefetchCancel(t *testing.T) {
@@ -318,52 +301,6 @@ func TestPrefetchClose(t *testing.T) {
 	w.e.Hint(nil, "", paths)
 }
 
-// TestPrefetchMeets: what happens to a name while its block is on its way.
-func TestPrefetchMeets(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		do   func(w *lower)
-		want string
-	}{
-		{"unlink", func(w *lower) { must(w.t, w.unlink(10, "g/a")) }, "."},
-		{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "g/a"), w.put(10, "g/a", []byte("2"))) }, "m"},
-		{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, "l"},
-		{"rewritten", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("2"))) }, "m"},
-		{"being written anew", func(w *lower) {
-			f, err := w.create(20, "g/b", true, true)
-			must(w.t, err, w.unlink(10, "g/a"), w.rename(20, "g/b", "g/a", false))
-			w.t.Cleanup(func() { f.release() })
-		}, "m."},
-		{"read", func(w *lower) {
-			a, err := w.lookup(10, "g/a")
-			must(w.t, err)
-			if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
-				w.t.Error(err)
-			}
-			w.forget(a.ID)
-		}, "l"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-			w.hollow("1", "g/a")
-			release := disk.Hold(tiertest.OpLoad)
-			f := newFetched(1)
-			done := make(chan struct{})
-			go func() { defer close(done); w.fetch(context.Background(), f, "g/a") }()
-			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
-			row.do(w)
-			must(t, w.e.Drain(until(t)))
-			release()
-			<-done
-			if s := f.letters(); !strings.Contains(row.want, s) {
-				t.Errorf("result %q, want %q: %v", s, row.want, f.results[0].Err)
-			}
-			eventually(t, "all loads have ended", w.e.AtRest)
-			w.audit()
-		})
-	}
-}
-
 // TestPrefetchTimeout: a tier that does not answer fails a prefetch after PromoteTimeout; what it
 // gives afterwards leaves no pin (A24).
 func TestPrefetchTimeout(t *testing.T) {
@@ -383,52 +320,6 @@ func TestPrefetchTimeout(t *testing.T) {
 	release()
 	w.atRest()
 	w.wantWhere("g/a", "[memory disk]")
-	w.end()
-}
-
-// TestPrefetchGivesWay: who waits in an open goes before what is wanted ahead of use.
-func TestPrefetchGivesWay(t *testing.T) {
-	var begun jobOrder
-	var mu sync.Mutex
-	waitedFor := map[string]bool{}
-	w, disk := openLowerOne(t, state.Options{CapacityBytes: 1024 * page, PromoteBatchKeys: 1}, tiertest.ReferenceOptions{
-		Workers: 1, OnJob: func(op tiertest.Op, j *driver.Job) {
-			if op == tiertest.OpLoad {
-				begun.add(j)
-				mu.Lock()
-				defer mu.Unlock()
-				waitedFor[j.Blocks[0].Key.Path()] = j.Promotion
-			}
-		}})
-	const underWay = 64
-	names := numbered("g", underWay+10)
-	w.hollow(string(fill("1p", "x")), names...)
-	w.hollow("x", "g/read")
-	release := disk.Hold(tiertest.OpLoad)
-	f := newFetched(len(names))
-	var wg sync.WaitGroup
-	wg.Go(func() { w.fetch(context.Background(), f, names...) })
-	eventually(t, "the rest waits", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 10 })
-	wg.Go(func() {
-		if got := w.content("g/read"); len(got) == 0 || got[0] != 'x' {
-			t.Errorf("g/read: %.20q", got)
-		}
-	})
-	eventually(t, "what is read is asked for", func() bool { _, waiting := w.e.Jobs(); return waiting["disk"] == 11 })
-	must(t, w.e.AuditLoads())
-	release()
-	wg.Wait()
-	want := []string{"g/read", names[underWay]}
-	if order := begun.keys(); len(order) < underWay+2 || !slices.Equal(order[underWay:underWay+2], want) {
-		t.Errorf("then came %v, want %v", order[min(underWay, len(order)):], want)
-	}
-	if !waitedFor[want[0]] || waitedFor[want[1]] {
-		t.Errorf("waited for: %v", waitedFor)
-	}
-	if s := f.letters(); s != strings.Repeat("l", len(names)) {
-		t.Errorf("results %q", s)
-	}
-	w.atRest()
 	w.end()
 }
 

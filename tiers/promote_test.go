@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -13,10 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/openfile"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -272,145 +269,6 @@ func TestPromoteHint(t *testing.T) {
 	}
 }
 
-// TestPromoteMeets: what happens to a name while its block is on its way up. The
-// reader gets the block or a miss, never other bytes; the names mean in the end what
-// they should (A24, C20).
-func TestPromoteMeets(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		do   func(w *lower)
-		read []string // what the reader may get
-		then string   // pairs of name and content
-	}{
-		{"unlink, write anew", func(w *lower) { must(w.t, w.unlink(10, "g/a"), w.put(10, "g/a", []byte("2"))) }, []string{"2"}, "g/a=2"},
-		{"rename, write anew", func(w *lower) {
-			must(w.t, w.rename(10, "g/a", "g/b", false), w.put(10, "g/a", []byte("2")))
-		}, []string{"1", "2"}, "g/a=2 g/b=1"},
-		{"rename directory", func(w *lower) { must(w.t, w.rename(10, "g", "h", false)) }, []string{"1"}, "h/a=1"},
-		{"rename to a group with quota", func(w *lower) { must(w.t, w.mkdir("q"), w.rename(10, "g/a", "q/a", false)) }, []string{"1"}, "q/a=1"},
-		{"replaced by rename", func(w *lower) {
-			must(w.t, w.put(10, "g/a.tmp", []byte("2")), w.rename(10, "g/a.tmp", "g/a", false))
-		}, []string{"2"}, "g/a=2"},
-		{"rewritten", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("2"))) }, []string{"2"}, "g/a=2"},
-		{"attributes", func(w *lower) {
-			mode, mtime := uint32(0o600), int64(1e18)
-			_, err := w.e.SetAttr(resolve(w.t, w.world, "g/a").ID, tiers.Change{Mode: &mode, Mtime: &mtime})
-			must(w.t, err, w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Hour))
-		}, []string{"1"}, "g/a=1"},
-		{"evict", func(w *lower) {
-			r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "disk", All: true, Force: true})
-			if must(w.t, err); r.KeptN != 1 || r.Kept[0].Reason != fate.ReasonOpen {
-				w.t.Errorf("evict: %+v", r)
-			}
-		}, []string{"1"}, "g/a=1"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, state.Options{
-				Groups: map[block.GroupID]state.GroupOptions{"q": {QuotaBytes: 8 * page}},
-			}, tiertest.ReferenceOptions{})
-			w.hollow("1", "g/a")
-			release := disk.Hold(tiertest.OpLoad)
-			got := make(chan string, 1)
-			go func() { got <- w.content("g/a") }()
-			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
-			row.do(w)
-			must(t, w.e.Drain(until(t))) // the tier knows, before the load begins
-			release()
-			if g := <-got; !slices.Contains(row.read, g) {
-				t.Errorf("the reader got %q, want one of %q", g, row.read)
-			}
-			w.quiesce()
-			w.wantHeld(disk, row.then)
-			for name := range held(disk) {
-				w.evict("memory", name)
-				if got := w.content(name); got != "1" && got != "2" {
-					t.Errorf("%s: %q", name, got)
-				}
-			}
-			w.end()
-		})
-	}
-}
-
-// TestPromoteCrash: a block that was promoted is found in memory after a crash, with
-// its time of modification, even one that was set while it was hollow (A11).
-func TestPromoteCrash(t *testing.T) {
-	dir := shmDir(t)
-	w := openLower(t, dir, state.Options{}, tiertest.NewReference(t, tiertest.ReferenceOptions{}))
-	w.hollow("content", "a", "b")
-	mtime := int64(1e18)
-	_, err := w.e.SetAttr(resolve(t, w.world, "b").ID, tiers.Change{Mtime: &mtime})
-	must(t, err)
-	if w.content("a")+w.content("b") != "contentcontent" {
-		t.Error("not promoted")
-	}
-	before := resolve(t, w.world, "a")
-	w.quiesce()
-	w.crash()
-	next := open(t, dir, state.Options{})
-	defer next.close(false)
-	if got := next.content("a") + next.content("b"); got != "contentcontent" {
-		t.Errorf("after the crash: %q", got)
-	}
-	if a, b := resolve(t, next, "a"), resolve(t, next, "b"); a.Mtime != before.Mtime || b.Mtime != mtime {
-		t.Errorf("times of modification %d, %d; want %d, %d", a.Mtime, b.Mtime, before.Mtime, mtime)
-	}
-	if n := next.e.Stats().Counters.AdoptDropped; n != 0 {
-		t.Errorf("%d dropped", n)
-	}
-}
-
-// TestOpenLater: an open that is answered later is answered once: when the block is
-// there, when the name is gone, or when it took too long (A15, A17).
-func TestOpenLater(t *testing.T) {
-	for _, row := range []struct {
-		name string
-		o    state.Options
-		do   func(w *lower, release func())
-		want string
-	}{
-		{"there", state.Options{}, func(w *lower, release func()) { release() }, "ok"},
-		{"gone", state.Options{}, func(w *lower, release func()) { must(w.t, w.unlink(10, "g/a")); release() }, "ErrStale"},
-		{"lost", state.Options{}, func(w *lower, release func()) {
-			w.refs[0].Corrupt(mustKey(w.t, "g/a"))
-			release()
-		}, "ErrStale"},
-		{"late", state.Options{PromoteTimeout: time.Millisecond}, func(w *lower, release func()) {}, "ErrNotFound"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			w, disk := openLowerOne(t, row.o, tiertest.ReferenceOptions{})
-			w.hollow("content", "g/a")
-			a, err := w.lookup(10, "g/a")
-			must(t, err)
-			release := disk.Hold(tiertest.OpLoad)
-			got := make(chan string, 2)
-			w.e.OpenLater(a.ID, by(10), func(o openfile.Opened, file *os.File, err error) {
-				if err == nil {
-					p, readErr := io.ReadAll(file)
-					if readErr != nil || string(p) != "content" || o.Size != 7 {
-						t.Errorf("%+v, %q, %v", o, p, readErr)
-					}
-				}
-				got <- kind(err)
-			})
-			row.do(w, release)
-			if g := <-got; g != row.want {
-				t.Errorf("got %s, want %s", g, row.want)
-			}
-			if row.want == "ok" {
-				w.e.CloseRead(a.ID)
-			}
-			release()
-			w.drain()
-			if len(got) != 0 {
-				t.Error("answered twice")
-			}
-			w.forget(a.ID)
-			w.end()
-		})
-	}
-}
-
 // TestPromoteInterrupted: who is interrupted while it waits for room leaves at once.
 func TestPromoteInterrupted(t *testing.T) {
 	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, tiertest.ReferenceOptions{})
@@ -432,46 +290,6 @@ func TestPromoteInterrupted(t *testing.T) {
 	must(t, w.e.SetPinned(pin, false)) // the promotion goes on
 	w.quiesce()
 	w.wantWhere("g/a", "[memory disk]")
-	w.end()
-}
-
-// TestNothingToDo: no files, no keys, no work: all is a success without a job (C18).
-func TestNothingToDo(t *testing.T) {
-	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-	must(t, w.e.Drain(until(t)))
-	for _, tier := range []string{"memory", "disk"} {
-		if r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: tier, All: true}); err != nil || r.Blocks != 0 || r.KeptN != 0 {
-			t.Errorf("evict from %s: %+v, %v", tier, r, err)
-		}
-	}
-	w.e.TellTouched()
-	for _, op := range []tiertest.Op{tiertest.OpStore, tiertest.OpLoad} {
-		if n, _ := disk.Jobs(op); n != 0 {
-			t.Errorf("%d jobs of kind %v", n, op)
-		}
-	}
-	w.end()
-}
-
-// TestPromoteOneKeyTwice: a name that goes to another block while its first one waits
-// to be loaded does not make a job with one key twice (A5, C20).
-func TestPromoteOneKeyTwice(t *testing.T) {
-	w, disk := openLowerOne(t, state.Options{PromoteWindow: time.Hour, PromoteBatchKeys: 2}, tiertest.ReferenceOptions{OnJob: checkJob})
-	for i, data := range []string{"1", "2"} {
-		w.hollow(data, "g/a")
-		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "g/a").ID, by(10), true); kind(err) != "ErrPending" {
-			t.Error(err)
-		}
-		if i == 0 { // the second makes the job full, so that both may be done at any time
-			eventually(t, "it is asked for", func() bool { return w.e.Promotions() > 0 })
-			eventually(t, "it has its room", func() bool { return w.e.Stats().UsedBytes == page })
-			must(t, w.unlink(10, "g/a"))
-		}
-	}
-	must(t, disk.AwaitDone(until(t), tiertest.OpLoad, 2))
-	if got := w.content("g/a"); got != "2" {
-		t.Errorf("read %q", got)
-	}
 	w.end()
 }
 
@@ -520,73 +338,4 @@ func TestPromoteLateWrite(t *testing.T) {
 			w.end()
 		})
 	}
-}
-
-// touchCounter notes how many blocks a tier is told at a time to have been read.
-type touchCounter struct {
-	driver.Tier
-	mu        sync.Mutex
-	most, sum int
-}
-
-// Touch implements driver.Tier.
-func (c *touchCounter) Touch(keys []block.Key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.most, c.sum = max(c.most, len(keys)), c.sum+len(keys)
-}
-
-// TestTouchBatches: tiers are told of all blocks that were read, a bounded number at a
-// time.
-func TestTouchBatches(t *testing.T) {
-	const blocks = 1100
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	count := &touchCounter{Tier: disk}
-	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 2 * blocks * page, Secondaries: []state.SecondaryOptions{{Tier: count}}}, disk)
-	for i := range blocks {
-		must(t, w.put(10, fmt.Sprint(i), []byte("x")))
-	}
-	w.quiesce()
-	for i := range blocks {
-		w.content(fmt.Sprint(i))
-	}
-	w.e.TellTouched()
-	eventually(t, "the tier is told of all", func() bool { // the clock may have told of some
-		count.mu.Lock()
-		defer count.mu.Unlock()
-		return count.sum == blocks
-	})
-	if count.most > 1024 {
-		t.Errorf("told of %d at a time", count.most)
-	}
-	w.close(false)
-}
-
-// TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
-// tier keeps them waiting: it is a miss. A writer that has waited takes them, also
-// beyond what a search without force looks at.
-func TestPromoteSpares(t *testing.T) {
-	const n = 64
-	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("1p", "x")), "g/cold")
-	release := disk.Hold(tiertest.OpStore)
-	for i := range n {
-		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))
-	}
-	if got := w.content("g/cold"); got != "ErrNotFound" {
-		t.Errorf("read %.20q", got)
-	}
-	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Blocks != n {
-		t.Errorf("%d blocks lost by a read, %d left", st.Counters.Lost, st.Blocks)
-	}
-	must(t, w.put(10, "g/late", fill("1p", "z")))
-	if st := w.e.Stats(); st.Counters.Lost == 0 {
-		t.Error("the late writer found room, and nothing was lost")
-	}
-	release()
-	w.quiesce()
-	if got := w.content("g/cold"); got != string(fill("1p", "x")) {
-		t.Errorf("read %.20q", got)
-	}
-	w.end()
 }

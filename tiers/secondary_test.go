@@ -423,19 +423,6 @@ func TestTierSummary(t *testing.T) {
 	w.end()
 }
 
-// TestSummaryOfMemoryAlone: what is opened in memory is counted without any tier below, too.
-func TestSummaryOfMemoryAlone(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{})
-	defer w.close(false)
-	must(t, w.write(10, "a", "four").close())
-	f, err := w.openRead(20, "a")
-	must(t, err)
-	must(t, f.close())
-	if s := w.e.Stats().Summary; s.MemoryKeys != 1 || s.SuccessKeys != 1 || s.BytesByTier["memory"] != 4 {
-		t.Errorf("totals %+v", s)
-	}
-}
-
 // touched is a tier that counts the blocks that it was told to have been read.
 type touched struct {
 	*tiertest.Reference

@@ -77,33 +77,13 @@ func TestWhy(t *testing.T) {
 		{"removed, elsewhere", func(w *failing) {
 			must(w.t, w.mkdir("h"), w.put(10, "h/a", []byte("x")), w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"))
 		}, "g/a", "removed rule=unlink by=thread 17", ""},
-		{"removed and back", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"), w.put(10, "g/a", []byte("x")))
-			w.drain()
-		}, "g/a", "present tier=memory,disk", ""},
 		{"expired", func(w *failing) {
 			must(w.t, w.put(10, "g/a", []byte("x")), w.e.SetTTL(resolve(w.t, w.world, "g/a").ID, time.Nanosecond))
 			w.e.Expire()
 		}, "g/a", "expired rule=expired", "time to live"},
-		{"renamed", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(10, "g/a", "g/b", false))
-		}, "g/a", "renamed by=thread 10 to=g/b", "renamed to g/b by thread 10"},
 		{"renamed with its directory", func(w *failing) {
 			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(17, "g", "h", false), w.rename(18, "h", "i", false))
 		}, "g/a", "renamed by=thread 17 to=i/a", "renamed to i/a, with its directory"},
-		{"a directory that was renamed", func(w *failing) { must(w.t, w.rename(17, "g", "h", false)) }, "g", "renamed by=thread 17 to=h", "renamed to h"},
-		{"not in the directory that was renamed", func(w *failing) { must(w.t, w.rename(17, "g", "h", false)) }, "g/a", "never_stored", ""},
-		{"removed before its directory was renamed", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")), w.unlink(17, "g/a"), w.rename(18, "g", "h", false))
-		}, "g/a", "removed rule=unlink by=thread 17", ""},
-		{"removed after its directory was renamed", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")), w.rename(18, "g", "h", false), w.unlink(17, "h/a"))
-			w.wantVerdict("h/a", "removed rule=unlink by=thread 17")
-		}, "g/a", "renamed by=thread 18 to=h/a", ""},
-		{"replaced by a rename", func(w *failing) {
-			must(w.t, w.put(10, "g/a", []byte("x")), w.put(10, "g/b", []byte("y")), w.rename(18, "g/b", "g/a", false))
-			must(w.t, w.mkdir("h"), w.rename(19, "g/a", "h/a", false))
-		}, "g/b", "renamed by=thread 18 to=g/a", ""},
 		{"renamed from temporary", func(w *failing) {
 			must(w.t, w.put(10, "g/a.tmp", []byte("x")), w.rename(10, "g/a.tmp", "g/b", false))
 			w.drain()
@@ -228,18 +208,6 @@ func TestWhyExceeded(t *testing.T) {
 	w.wantVerdict("g/a", "present tier=memory,disk")
 }
 
-// TestWhyTimeout: as PromoteTimeout does.
-func TestWhyTimeout(t *testing.T) {
-	w := openWhy(t, state.Options{PromoteTimeout: time.Millisecond})
-	w.hollow("x", "g/a")
-	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
-	release := w.refs[0].Hold(tiertest.OpLoad)
-	w.content("g/a")
-	release()
-	w.drain()
-	w.wantVerdict("g/a", "unreachable tier=disk rule=timeout")
-}
-
 // TestWhyOf: the attribute of a file says the same as its path, of a new version that it is being
 // written, and of one without a name that.
 func TestWhyOf(t *testing.T) {
@@ -263,43 +231,6 @@ func TestWhyOf(t *testing.T) {
 		t.Errorf("without a name: %+v", v)
 	}
 	must(t, f.close())
-}
-
-// TestWhyForgets: what happened to the most names ago is forgotten first, and since when all is
-// remembered is known. A name to which something happens again counts anew.
-func TestWhyForgets(t *testing.T) {
-	clock := newTestClock()
-	w := open(t, shmDir(t), state.Options{Now: clock.now})
-	defer w.close(false)
-	remove := func(name string) {
-		must(t, w.put(10, name, nil), w.unlink(17, name))
-		clock.add(time.Millisecond)
-	}
-	start := clock.now()
-	remove("again")
-	remove("once")
-	for i := range fate.MaxNames - 2 {
-		remove(fmt.Sprint(i))
-	}
-	w.wantVerdict("once", "removed tier=memory rule=unlink by=thread 17")
-	if v := w.e.Why("unknown"); !v.Time.Equal(start) {
-		t.Errorf("remembers since %v, want %v", v.Time.Sub(start), 0)
-	}
-	remove("again")
-	w.wantVerdict("once", "removed tier=memory rule=unlink by=thread 17")
-	remove("more")
-	w.wantVerdict("once", "never_stored")
-	w.wantVerdict("again", "removed tier=memory rule=unlink by=thread 17")
-	w.wantVerdict("0", "removed tier=memory rule=unlink by=thread 17")
-	if v := w.e.Why("once"); !v.Time.Equal(start.Add(time.Millisecond)) {
-		t.Errorf("remembers since %v", v.Time.Sub(start))
-	}
-	remove("and more")
-	w.wantVerdict("0", "never_stored")
-	w.wantVerdict("1", "removed tier=memory rule=unlink by=thread 17")
-	if v := w.e.Why("0"); !v.Time.Equal(start.Add(2 * time.Millisecond)) {
-		t.Errorf("remembers since %v", v.Time.Sub(start))
-	}
 }
 
 // TestWhyRemote: what only another node had and has no more; what it removed; what it has.
