@@ -261,3 +261,31 @@ func TestCascadeOnEvict(t *testing.T) {
 		t.Errorf("%d blocks lost", st.Counters.Lost)
 	}
 }
+
+// TestCascadeQueue: what exceeds the queue is not protected from eviction, but gets
+// its turn, and all of it arrives.
+func TestCascadeQueue(t *testing.T) {
+	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	release := disk.Hold(tiertest.OpStore)
+	w := openLower(t, shmDir(t), state.Options{
+		CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 3 * page}},
+	}, disk)
+	defer w.close(false)
+	for i := range 12 {
+		must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
+	}
+	st := w.e.Stats().Secondaries[0]
+	if st.QueuedBytes != 3*page || st.QueuedBlocks != 3 || st.QueueLimitBytes != 3*page {
+		t.Errorf("queue: %+v", st)
+	}
+	w.audit()
+	release()
+	w.quiesce()
+	if n := len(held(disk)); n != 12 {
+		t.Errorf("%d of 12 blocks arrived", n)
+	}
+	// What is larger than the queue goes through it alone (B16).
+	must(t, w.put(10, "large", fill("5p", "x")))
+	w.quiesce()
+	w.wantWhere("large", "[memory disk]")
+}

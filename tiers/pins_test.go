@@ -130,44 +130,6 @@ func TestPinQuotaLower(t *testing.T) {
 	w.end()
 }
 
-// TestPinQuotaRefused shows which quotas of pins are refused, and that each kind of quota goes by itself.
-func TestPinQuotaRefused(t *testing.T) {
-	w := shared(t, state.Options{})
-	set := func(kind memory.QuotaKind, name string, bytes int64, pinned bool) error {
-		return w.e.Accounts().SetQuota(t.Context(), memory.Quota{Kind: kind, Name: name, Bytes: bytes, Pinned: pinned})
-	}
-	w.quota(memory.QuotaUser, "1", 8)
-	w.quota(memory.QuotaGroup, "a", 8)
-	for _, of := range [][2]string{{"user", "1"}, {"user", "anna"}, {"group", "a"}, {"group", "none"}, {"cgroup", "/c"}, {"cgroup", "c"}, {"node", "1"}} {
-		if err := set(memory.QuotaKind(of[0]), of[1], 0, true); !errors.Is(err, block.ErrInvalid) {
-			t.Errorf("clear %s: %v", of, err)
-		}
-	}
-	if err := set(memory.QuotaUser, "1", -1, true); !errors.Is(err, block.ErrInvalid) {
-		t.Errorf("a negative one: %v", err)
-	}
-	if got, want := w.used(), "group a: 0 of 8, user 1: 0 of 8"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	w.pinQuota(memory.QuotaUser, "1", 99) // a lower tier may have more than memory
-	w.pinQuota(memory.QuotaGroup, "a", 99)
-	w.quota(memory.QuotaUser, "1", 0)
-	w.quota(memory.QuotaGroup, "a", 0)
-	if got, want := w.pins(), "group a: 0 of 99, user 1: 0 of 99"; got != want || w.used() != "group a: 0 of 0, user 1: 0 of 0" {
-		t.Errorf("%s, want %s; used %s", got, want, w.used())
-	}
-	if err := set(memory.QuotaUser, "1", 0, false); !errors.Is(err, block.ErrInvalid) {
-		t.Errorf("clear what is not there: %v", err)
-	}
-	for i := range 63 {
-		must(t, set(memory.QuotaGroup, fmt.Sprint("g", i), page, i%2 == 0))
-	}
-	if err := set(memory.QuotaGroup, "large", page, true); !errors.Is(err, block.ErrInvalid) {
-		t.Errorf("one too many: %v", err)
-	}
-	w.close(false)
-}
-
 // shared is a world of 16 pages in which process n is user n and is in control group /c/n.
 func shared(t *testing.T, o state.Options) *world {
 	t.Helper()
@@ -178,20 +140,4 @@ func shared(t *testing.T, o state.Options) *world {
 	w.users = true
 	must(t, w.mkdir("a"), w.mkdir("b"))
 	return w
-}
-
-// quota sets a quota of some pages.
-func (w *world) quota(kind memory.QuotaKind, name string, pages int64) {
-	w.t.Helper()
-	must(w.t, w.e.Accounts().SetQuota(context.Background(), memory.Quota{Kind: kind, Name: name, Bytes: pages * page}))
-	w.audit()
-}
-
-// used is what the engine tells of the quotas, in pages.
-func (w *world) used() string {
-	var got []string
-	for _, q := range w.e.Accounts().Quotas() {
-		got = append(got, fmt.Sprintf("%s %s: %d of %d", q.Kind, q.Name, q.UsedBytes/page, q.Bytes/page))
-	}
-	return strings.Join(got, ", ")
 }

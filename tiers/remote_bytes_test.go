@@ -352,3 +352,27 @@ func TestRemoteForcedEvict(t *testing.T) {
 	b.disk.Fail(errors.New("broken"))
 	eventually(t, "the entry goes", func() bool { return b.entries() == "g" })
 }
+
+// TestRemoteNewer: a later version that is announced without a grave of the earlier one is
+// what a look-up finds from then on, and the kernel is told of the change.
+func TestRemoteNewer(t *testing.T) {
+	c := newCrowd(t, 2, state.Options{})
+	defer c.close()
+	b := c.nodes[1]
+	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
+	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
+	old, err := b.lookup(10, "g/x")
+	must(t, err)
+	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
+	b.hear(0, "g", driver.Located{Seq: 21, Mode: 0o40700}, true)
+	at, err := b.lookup(10, "g/x")
+	must(t, err)
+	if at.Size != 7 || at.ID == old.ID {
+		t.Errorf("found %+v, before %+v", at, old)
+	}
+	if dir := resolve(t, b.world, "g"); dir.Mode != 0o40700 {
+		t.Errorf("the directory: mode %o", dir.Mode)
+	}
+	b.forget(old.ID)
+	b.forget(at.ID)
+}

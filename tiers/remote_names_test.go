@@ -270,3 +270,62 @@ func TestRemoteAdoptedDirs(t *testing.T) {
 		}
 	}
 }
+
+// TestRemoteEmptyUnlinked: a file that was committed empty, read elsewhere, and unlinked
+// while it was being written, is gone everywhere.
+func TestRemoteEmptyUnlinked(t *testing.T) {
+	c := newCrowd(t, 2, state.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("g"), a.put(10, "g/x", nil))
+	c.tell()
+	if got := b.reads("g/x"); got != "" {
+		t.Errorf("read %q", got)
+	}
+	c.tell()
+	f, err := a.openOrCreate(10, "g/x")
+	must(t, err)
+	_, err = f.h.WriteAt(context.Background(), []byte("more"), 0)
+	must(t, err, a.unlink(10, "g/x"), f.close())
+	c.tell()
+	c.everywhere("g/x", "ENOENT")
+}
+
+// TestRemoteInPlace: a version that takes the place of another in the same file voids the
+// copies of that, also those that nobody has told of yet.
+func TestRemoteInPlace(t *testing.T) {
+	for _, tell := range []bool{false, true} {
+		c := newCrowd(t, 2, state.Options{})
+		a, b := c.nodes[0], c.nodes[1]
+		fetch := func(name, want string) {
+			t.Helper()
+			c.tell()
+			if got := b.reads(name); got != want {
+				t.Errorf("read %q, want %q", got, want)
+			}
+			if tell {
+				c.tell()
+			}
+		}
+		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("0123456789")))
+		fetch("g/x", "0123456789")
+		at, err := a.lookup(10, "g/x")
+		must(t, err, a.e.TruncateName(context.Background(), at.ID, by(10), 3))
+		c.tell()
+		c.everywhere("g/x", "012")
+
+		f, err := a.openOrCreate(10, "g/y")
+		must(t, err, f.close())
+		r, err := a.openRead(20, "g/y")
+		must(t, err)
+		fetch("g/y", "")
+		w, err := a.openWrite(context.Background(), 10, "g/y", false)
+		must(t, err)
+		_, err = w.h.WriteAt(context.Background(), []byte("data"), 0)
+		must(t, err, w.close(), r.close())
+		c.tell()
+		c.everywhere("g/y", "data")
+		a.forget(at.ID)
+		c.close()
+	}
+}

@@ -470,6 +470,10 @@ func TestNoSecondaries(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	w.wantWhere("7", "[memory]", "0", "ErrNotFound")
+	w.content("7")
+	if s := w.e.Stats().Summary; s.MemoryKeys != 1 || s.SuccessKeys != 1 || s.BytesByTier["memory"] != 2*page {
+		t.Errorf("totals %+v", s)
+	}
 	if _, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "disk", All: true}); kind(err) != "ErrInvalid" {
 		t.Errorf("evict: %v", err)
 	}

@@ -268,4 +268,10 @@ func TestGroups(t *testing.T) {
 			t.Errorf("quota %+v: %v", bad, err)
 		}
 	}
+	for i := range 65 {
+		err := mem.Accounts().SetQuota(t.Context(), Quota{Kind: QuotaGroup, Name: fmt.Sprint("n", i), Bytes: page, Pinned: i%2 == 0})
+		if want := i < 64; (err == nil) != want {
+			t.Errorf("quota %d of a group: %v", i+1, err)
+		}
+	}
 }

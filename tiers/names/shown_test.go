@@ -1,8 +1,10 @@
 package names
 
 import (
+	"os"
 	"testing"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
@@ -20,10 +22,14 @@ func TestShown(t *testing.T) {
 	}{
 		{0o644, 0o755, true}, {0o600, 0o755, false}, {0o644, 0o700, false}, {0o604, 0o701, true}, {0o640, 0o755, false},
 	} {
-		for _, far := range []bool{false, true} {
-			m := newModel(far, false, false)
+		for _, where := range []string{"here", "other nodes", "a Finder"} {
+			far, find := where == "other nodes", where == "a Finder"
+			m := newModel(far, false, find)
 			attrs := func(mode uint16) catalog.Attrs { return catalog.Attrs{Mode: mode, UID: owner, GID: owner} }
-			if far {
+			if find {
+				m.nm.ApplyLocked(&catalog.CreatedDir{Attrs: attrs(state.ModeDir | tc.dir), Parent: index.Root, Name: "d"})
+				m.find.has["d/a"] = driver.Located{Mode: uint32(state.ModeRegular | tc.file), UID: owner, GID: owner, Seq: 1}
+			} else if far {
 				m.far.has["d"] = driver.Located{Mode: uint32(state.ModeDir | tc.dir), UID: owner, GID: owner, Seq: 1}
 				m.far.has["d/a"] = driver.Located{Mode: uint32(state.ModeRegular | tc.file), UID: owner, GID: owner, Seq: 1}
 			} else {
@@ -35,9 +41,9 @@ func TestShown(t *testing.T) {
 				out := make([]Place, 1)
 				m.nm.Presences([][]byte{[]byte("d/a")}, PresenceOptions{Lease: true, As: &event.Viewer{UID: user, GIDs: []uint32{user}}, Request: "r"}, out)
 				if got := out[0].Presence == driver.Hit; got != want {
-					t.Errorf("mode %o in %o, elsewhere %v: shown to user %d: %v", tc.file, tc.dir, far, user, got)
+					t.Errorf("mode %o in %o, with %s: shown to user %d: %v", tc.file, tc.dir, where, user, got)
 				}
-				if n := m.nm.ReleaseRequest(&event.Viewer{UID: user, GIDs: []uint32{user}}, "r"); !far && (n == 1) != want {
+				if n := m.nm.ReleaseRequest(&event.Viewer{UID: user, GIDs: []uint32{user}}, "r"); where == "here" && (n == 1) != want {
 					t.Errorf("mode %o in %o: user %d has %d leases", tc.file, tc.dir, user, n)
 				}
 			}
@@ -63,5 +69,22 @@ func TestOpenedDir(t *testing.T) {
 			t.Errorf("opened %v: left %v", opened, left)
 		}
 		m.nm.Primary.Close(false)
+	}
+}
+
+// noFiles is a primary tier that has room for no more files.
+type noFiles struct{ driver.Primary }
+
+// Create implements driver.Primary.
+func (noFiles) Create() (driver.BlobID, *os.File, error) { return 0, nil, block.ErrNoSpace }
+
+// TestDirWithoutFile: where memory has room for no more files, a directory does without.
+func TestDirWithoutFile(t *testing.T) {
+	m := newModel(false, false, false)
+	defer m.nm.Primary.Close(false)
+	m.nm.Primary = noFiles{m.nm.Primary}
+	a, err := m.nm.Mkdir(index.Root, "d", 0o755, 0, 0, state.Process{})
+	if err != nil || m.nm.Mu.Ix.At(a.ID).InMemory() || m.nm.Mu.DirFiles() != 0 {
+		t.Errorf("%+v, %v; %d files", a, err, m.nm.Mu.DirFiles())
 	}
 }
