@@ -127,11 +127,6 @@ func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, ot
 	return c, c.nodes[1], others
 }
 
-// waits counts calls of MayWait.
-type waits struct{ n int }
-
-func (w *waits) MayWait() { w.n++ }
-
 // TestAskLookup: a name of which the node knows nothing is asked for once, component by component, and then found. The
 // thread is told before. What is here already, and what others do not tell of, is not asked for.
 func TestAskLookup(t *testing.T) {
@@ -150,11 +145,11 @@ func TestAskLookup(t *testing.T) {
 	}
 	others.wantAsks()
 
-	before, thread := b.e.Stats().Counters, &waits{}
+	before, thread := b.e.Stats().Counters, new(waitCount)
 	asker := by(10)
 	asker.Waits = thread
-	if _, err := b.lookupBy(asker, "g/sub/none"); !errors.Is(err, block.ErrNotFound) || thread.n != 1 {
-		t.Errorf("a name that nobody has: %v, announced %d times", err, thread.n)
+	if _, err := b.lookupBy(asker, "g/sub/none"); !errors.Is(err, block.ErrNotFound) || *thread != 1 {
+		t.Errorf("a name that nobody has: %v, announced %d times", err, *thread)
 	}
 	others.wantAsks("g/sub/none")
 	clock.add(time.Second) // no store followed it
@@ -410,4 +405,39 @@ func TestAskDirs(t *testing.T) {
 	}
 	must(t, b.rmdir("h"))
 	others.wantAsks("g", "g", "h")
+}
+
+// TestAskStale: an open of a version that its holder lost, of which the node knows nothing any more, is asked for again and finds
+// a later version.
+func TestAskStale(t *testing.T) {
+	c, b, others := newNarrowCrowd(t, 3, state.Options{})
+	defer c.close()
+	first, third := c.nodes[0], c.nodes[2]
+	must(t, first.put(10, "x", []byte("older")), third.put(10, "x", []byte("newer")))
+	b.hear(0, "x", located(holding(t, first, "x")), true)
+	at, err := b.lookup(10, "x")
+	must(t, err)
+	first.evict("x")
+	b.hear(2, "x", located(holding(t, third, "x")), true)
+	others.lapse(false, "x")
+	if _, err := b.openReadID(10, at.ID); !errors.Is(err, state.ErrStale) {
+		t.Errorf("open: %v", err)
+	}
+	b.forget(at.ID)
+	if got := b.reads("x"); got != "newer" {
+		t.Errorf("read %q", got)
+	}
+	others.wantAsks("x", "x")
+	if err := c.nodes[1].e.Quiesce(until(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func holding(t *testing.T, nd *node, path string) *tiers.Holding {
+	t.Helper()
+	h, ok := nd.e.Holding(path)
+	if !ok {
+		t.Fatalf("node %d has no %s", nd.n, path)
+	}
+	return &h
 }

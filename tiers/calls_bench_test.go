@@ -2,9 +2,15 @@ package tiers_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -44,4 +50,69 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	})
 	w.forget(dir.ID)
+}
+
+// BenchmarkMiss measures look-ups of names that are not there.
+func BenchmarkMiss(b *testing.B) {
+	w := open(b, shmDir(b), state.Options{})
+	defer w.close(false)
+	names := make([]string, 1<<16)
+	for i := range names {
+		names[i] = fmt.Sprint("none", i)
+	}
+	i := 0
+	for b.Loop() {
+		w.e.Lookup(index.Root, names[i%len(names)], by(10))
+		i++
+	}
+}
+
+// listed is a tier that does nothing but list blocks.
+type listed struct {
+	driver.Tier
+	blocks int
+}
+
+// Blocks implements driver.Enumerator.
+func (l *listed) Blocks(fn func(h *driver.Held) bool) error {
+	h := driver.Held{Size: 65536, Sum: block.Checksum{Sum: 1, Valid: true}, Attrs: driver.Attrs{Mode: 0o644, Mtime: 1, Dirs: make([]driver.DirAttrs, 1)}}
+	for i := range l.blocks {
+		h.Key = block.Key{Group: block.GroupID(fmt.Sprintf("g%d", i%16)), Hash: block.Hash(fmt.Sprintf("%064x", uint64(i)*0x9e3779b97f4a7c15))}
+		h.Attrs.Seq = uint64(i + 1)
+		if !fn(&h) {
+			break
+		}
+	}
+	return nil
+}
+
+// Stats implements driver.Statser.
+func (l *listed) Stats() driver.Stats { return driver.Stats{Blocks: int64(l.blocks)} }
+
+// Close implements driver.Tier.
+func (l *listed) Close(context.Context) error { return nil }
+
+// BenchmarkEnumerate: what a start with a full SSD tier costs above that tier.
+func BenchmarkEnumerate(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		ctx := context.Background()
+		store, err := mem.Open(ctx, mem.Options{Dir: shmDir(b) + "/s", SizeBytes: 64 << 20, NoMount: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		e, err := tiers.Open(ctx, state.Options{
+			Primary: store, CapacityBytes: 32 << 20,
+			Secondaries: []state.SecondaryOptions{{Name: "disk", Tier: &listed{blocks: 1_000_000}}},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := e.Close(ctx, false); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
 }

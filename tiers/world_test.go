@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -89,13 +90,11 @@ func open(t testing.TB, dir string, o state.Options) *world {
 }
 
 // hooked is a memory tier that calls remove before it removes a file, and create before it
-// makes one, to let something else happen at that moment. With free set that is what is free, and with most set there is
-// room for no more files than that.
+// makes one, to let something else happen at that moment. With free set that is what is free.
 type hooked struct {
 	driver.Primary
 	remove, create func()
 	free           func() int64
-	most           func() bool
 }
 
 // FreeBytes implements driver.Primary.
@@ -111,9 +110,6 @@ func (h *hooked) Create() (driver.BlobID, *os.File, error) {
 	if fn := h.create; fn != nil {
 		h.create = nil
 		fn()
-	}
-	if h.most != nil && h.most() {
-		return 0, nil, block.ErrNoSpace
 	}
 	return h.Primary.Create()
 }
@@ -455,6 +451,46 @@ func (w *world) names(tid uint32, dir string) ([]string, error) {
 	}
 }
 
+// removeAll removes what is below dir, pinned or not, as any process sees it.
+func removeAll(t testing.TB, w *world, dir string) {
+	t.Helper()
+	for _, tid := range []uint32{10, 20, 30} {
+		names, err := w.names(tid, dir)
+		if err != nil {
+			t.Fatalf("readdir %q: %v", dir, err)
+		}
+		for _, n := range names {
+			p := strings.TrimPrefix(dir+"/"+n, "/")
+			a, err := w.lookup(tid, p)
+			if err != nil {
+				continue
+			}
+			w.forget(a.ID)
+			if a.Mode&0o170000 != 0o040000 {
+				err = w.unlink(tid, p)
+			} else if removeAll(t, w, p); tid == 30 {
+				err = w.rmdir(p)
+			}
+			if err != nil {
+				t.Errorf("remove %s: %v", p, err)
+			}
+		}
+	}
+}
+
+// fill returns n times a letter. n has the suffix p if it counts pages.
+func fill(n, letter string) []byte {
+	size, pages := strings.CutSuffix(n, "p")
+	times, err := strconv.Atoi(size)
+	if err != nil {
+		panic(err)
+	}
+	if pages {
+		times *= page
+	}
+	return bytes.Repeat([]byte(letter), times)
+}
+
 // closer answers openfile.Closer.
 type closer struct{ killed, open bool }
 
@@ -499,24 +535,6 @@ func pages(n int64) string {
 		return fmt.Sprintf("%dp", n/page)
 	}
 	return fmt.Sprint(n)
-}
-
-// runs prints bytes as runs of letters: "a*2p b*100"; zeros are written as 0.
-func runs(p []byte) string {
-	var out []string
-	for len(p) > 0 {
-		n := len(p) - len(bytes.TrimLeft(p, string(rune(p[0]))))
-		c := string(rune(p[0]))
-		if p[0] == 0 {
-			c = "0"
-		}
-		out = append(out, c+"*"+pages(int64(n)))
-		p = p[n:]
-	}
-	if out == nil {
-		return "empty"
-	}
-	return strings.Join(out, " ")
 }
 
 // kinds names the errors in scripts.
