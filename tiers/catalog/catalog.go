@@ -102,17 +102,11 @@ func (c *Catalog) begin(id index.ID) (*index.Entry, Change) {
 
 // end completes a Change after the fields of the entry have changed.
 func (c *Catalog) end(en *index.Entry, ch Change) Change {
-	ch.Is = c.Standing(ch.ID, en)
-	c.recount(ch.Was, ch.Is)
-	return ch
-}
-
-// recount counts a file that counted as was, and counts as is from now on.
-func (c *Catalog) recount(was, is Standing) {
-	if was != is {
-		c.count(was, -1)
-		c.count(is, 1)
+	if ch.Is = c.Standing(ch.ID, en); ch.Is != ch.Was {
+		c.count(ch.Was, -1)
+		c.count(ch.Is, 1)
 	}
+	return ch
 }
 
 func (c *Catalog) count(s Standing, n int64) {

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/room"
 )
 
@@ -89,11 +90,11 @@ func (c *Catalog) resize(en *index.Entry, delta int64) {
 	}
 }
 
-// leave takes an entry out of the orders of eviction, if it is in them.
-func (c *Catalog) leave(id index.ID, en *index.Entry) {
+// leave takes an entry out of the orders of eviction, if it is in them, but for by, which takes it out itself.
+func (c *Catalog) leave(id index.ID, en *index.Entry, by policy.Policy) {
 	if en.Ranked() {
 		en.Fields().Flags &^= index.FlagPolicy
-		c.Room.Unrank(c.Bill(en), uint32(id), nil)
+		c.Room.Unrank(c.Bill(en), uint32(id), by)
 	}
 }
 
@@ -115,7 +116,7 @@ func (c *Catalog) classify(id index.ID, en *index.Entry) {
 	}
 	switch {
 	case hold:
-		c.leave(id, en)
+		c.leave(id, en, nil)
 	case !en.Ranked():
 		en.Fields().Flags |= index.FlagPolicy
 		c.Room.Rank(c.Bill(en), uint32(id), c.PathHash(id), max(ChargeOf(en.Size()), 1))
@@ -127,7 +128,7 @@ func (c *Catalog) rebill(id index.ID, en *index.Entry, group uint32, accounts [2
 	if en.Group() == group && en.Accounts() == accounts {
 		return
 	}
-	c.leave(id, en)
+	c.leave(id, en, nil)
 	charge := c.Charge(id, en)
 	if en.Group() != group {
 		c.Room.Move(en.Group(), group, charge)

@@ -15,10 +15,7 @@ type Leaving struct {
 }
 
 func (x Leaving) apply(c *Catalog) Change {
-	if en := c.Ix.At(x.ID); en.Ranked() {
-		en.Fields().Flags &^= index.FlagPolicy
-		c.Room.Unrank(c.Bill(en), uint32(x.ID), x.By)
-	}
+	c.leave(x.ID, c.Ix.At(x.ID), x.By)
 	return Change{ID: x.ID}
 }
 
@@ -35,7 +32,7 @@ type Reranked struct{ ID index.ID }
 
 func (x Reranked) apply(c *Catalog) Change {
 	en := c.Ix.At(x.ID)
-	c.leave(x.ID, en)
+	c.leave(x.ID, en, nil)
 	c.classify(x.ID, en)
 	return Change{ID: x.ID}
 }

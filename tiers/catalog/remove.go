@@ -76,7 +76,7 @@ func (x Restarted) apply(c *Catalog) Change {
 	ch.Left = c.left(x.ID, en, false)
 	pinned := en.Pinned()
 	c.pin(x.ID, en, false)
-	c.leave(x.ID, en)
+	c.leave(x.ID, en, nil)
 	if charge := c.Charge(x.ID, en); charge > 0 {
 		c.use(en, -charge)
 	}

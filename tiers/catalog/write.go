@@ -97,7 +97,7 @@ type Committed struct {
 func (x Committed) apply(c *Catalog) Change {
 	en, ch := c.begin(x.ID)
 	ch.Grew = c.grow(x.ID, en, x.Size)
-	c.leave(x.ID, en) // its size changed: enter it anew
+	c.leave(x.ID, en, nil) // its size changed: enter it anew
 	en.Fields().Flags &^= index.FlagUncommitted | index.FlagSum | index.FlagRefused | index.FlagOnceSeen | index.FlagFetched
 	f := en.Fields()
 	f.Size, f.Mtime, f.Ctime, f.Seq = x.Size, x.Mtime, max(x.Mtime, en.Ctime()), x.Seq

@@ -93,15 +93,10 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 		}
 		return policy.Skip
 	}
-	h.takeLocked(id)
+	h.ApplyLocked(catalog.Leaving{ID: id, By: h.order})
 	h.freed += max(catalog.ChargeOf(en.Size()), 1) // an empty block frees a file
 	h.victims = append(h.victims, id)
 	return policy.Evict
-}
-
-// takeLocked takes a block that goes out of the other orders that it is in.
-func (h *hunt) takeLocked(id index.ID) {
-	h.ApplyLocked(catalog.Leaving{ID: id, By: h.order})
 }
 
 // uncopiedLocked queues the copy of a block that has no copy in a tier of this node. stays: the block may not go
@@ -111,7 +106,7 @@ func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, s
 	if h.Lazy != 0 && own|en.Storing() == 0 && !h.force {
 		if v, ok := h.leaveLocked(id, en, h.need-h.freed); ok {
 			if v == policy.Evict {
-				h.takeLocked(id)
+				h.ApplyLocked(catalog.Leaving{ID: id, By: h.order})
 			}
 			return v, true
 		}
@@ -136,7 +131,11 @@ const (
 // block when the copy is there. need is the number of bytes that still have to go. Copies under way come to no more
 // than need or one job of a tier, whichever is more. ok is false if the block is not for such a tier.
 func (mem *Memory) leaveLocked(id index.ID, en *index.Entry, need int64) (v policy.Verdict, ok bool) {
-	if mem.leavingLocked() >= max(need, min(lane.StoreJobBytes, mem.Opts.CapacityBytes/64)) {
+	leaving := int64(0)
+	for _, s := range mem.Tiers {
+		leaving += s.LeavingLocked()
+	}
+	if leaving >= max(need, min(lane.StoreJobBytes, mem.Opts.CapacityBytes/64)) {
 		return policy.Stop, true
 	}
 	switch {
@@ -242,10 +241,10 @@ func (mem *Memory) Reserve(ctx context.Context, id index.ID, n int64, started bo
 		mem.Mu.Unlock()
 		mem.Finish(&g)
 		switch {
-		case ok && high:
-			mem.WakeEvictor()
-			return nil
 		case ok:
+			if high {
+				mem.WakeEvictor()
+			}
 			return nil
 		case err != nil:
 			return &block.Error{Op: "reserve", Tier: "memory", Err: err}
@@ -318,14 +317,6 @@ func (mem *Memory) RunEvictor(ctx context.Context) {
 			mem.Finish(&g)
 		}
 	}
-}
-
-// leavingLocked returns the bytes of blocks that are being copied because they leave memory.
-func (mem *Memory) leavingLocked() (bytes int64) {
-	for _, s := range mem.Tiers {
-		bytes += s.LeavingLocked()
-	}
-	return bytes
 }
 
 // ExpireLocked removes the files that are past their time to live.
