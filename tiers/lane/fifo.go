@@ -23,11 +23,6 @@ func (q *fifo[T]) pushFront(x T) {
 	q.items[q.head] = x
 }
 
-// pushAllFront puts xs, which it may keep, before all else.
-func (q *fifo[T]) pushAllFront(xs []T) {
-	q.items, q.head = append(xs, q.items[q.head:]...), 0
-}
-
 func (q *fifo[T]) front() T { return q.items[q.head] }
 
 func (q *fifo[T]) pop() T {

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"iter"
+	"maps"
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -147,15 +148,7 @@ func (l *Lane) StoringLocked(key block.Key) bool {
 }
 
 // BegunLocked yields the stores that the tier does, in no order.
-func (l *Lane) BegunLocked() iter.Seq[*Store] {
-	return func(yield func(*Store) bool) {
-		for s := range l.begun {
-			if !yield(s) {
-				return
-			}
-		}
-	}
-}
+func (l *Lane) BegunLocked() iter.Seq[*Store] { return maps.Keys(l.begun) }
 
 // JoinLocked adds a waiter to the store of a block that is queued or begun, and reports whether there is one.
 // A queued one is moved to the front.
@@ -189,12 +182,11 @@ func (l *Lane) VoidLocked(id index.ID, seq uint64) {
 	}
 }
 
-// RetargetLocked follows that a version of a block has another entry or number: stores that are queued or
-// begun are about that now.
-func (l *Lane) RetargetLocked(from, to index.ID, seq, newSeq uint64) {
+// RetargetLocked follows that a version of a block has another number: stores that are queued or begun are about that now.
+func (l *Lane) RetargetLocked(id index.ID, seq, newSeq uint64) {
 	move := func(s *Store) {
-		if s.is(from, seq) {
-			s.ID, s.Seq = to, newSeq
+		if s.is(id, seq) {
+			s.Seq = newSeq
 		}
 	}
 	for _, s := range l.stores.rest() {

@@ -85,5 +85,5 @@ func (l *Lane) expandTreeLocked() {
 	} else {
 		l.moving = slices.Delete(l.moving, 0, 1)
 	}
-	l.keyed.pushAllFront(ops)
+	l.keyed.items, l.keyed.head = append(ops, l.keyed.rest()...), 0
 }

@@ -78,21 +78,14 @@ func (tr *Transfer) copyLocked(s *state.Secondary, id index.ID, en *index.Entry,
 // DropCopiesLocked takes a block that is gone out of the tiers, voids its stores, and parts its promotion from the entry:
 // another block may get the entry.
 func (tr *Transfer) DropCopiesLocked(id index.ID, en *index.Entry) {
-	tr.voidStoresLocked(id, en)
+	if en.Storing() != 0 {
+		for _, s := range tr.Tiers {
+			s.VoidLocked(id, en.Seq())
+		}
+	}
 	tr.RemoveCopiesLocked(id, en)
 	if p := tr.promotions[id]; p != nil {
 		tr.orphanLocked(p)
-	}
-}
-
-// voidStoresLocked voids the stores of a block that are queued or under way, because the
-// block is gone: another block may get its entry.
-func (tr *Transfer) voidStoresLocked(id index.ID, en *index.Entry) {
-	if en.Storing() == 0 {
-		return
-	}
-	for _, s := range tr.Tiers {
-		s.VoidLocked(id, en.Seq())
 	}
 }
 
@@ -179,44 +172,22 @@ func (tr *Transfer) storeNow(ctx context.Context, w state.Waiter, s *state.Secon
 	}
 }
 
-func waitStored(ctx context.Context, w state.Waiter, done <-chan error) error {
-	return storedError(waitDone(ctx, w, done))
-}
-
-func waitDone(ctx context.Context, w state.Waiter, done <-chan error) error {
+// waitStored waits for the result of a store. A block that was replaced or removed meanwhile needs no copy.
+func waitStored(ctx context.Context, w state.Waiter, done <-chan error) (err error) {
 	select {
-	case err := <-done: // already
-		return err
+	case err = <-done: // already
 	default:
+		state.Announce(w)
+		select {
+		case err = <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	state.Announce(w)
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// storedError turns the error of a store into that of the wait for it. A block that
-// was replaced or removed meanwhile needs no copy.
-func storedError(err error) error {
 	if errors.Is(err, block.ErrNotFound) {
 		return nil
 	}
 	return err
-}
-
-// makeDurable waits until a committed block is stored and synced.
-func (tr *Transfer) makeDurable(ctx context.Context, w state.Waiter, id index.ID) error {
-	s := tr.Keeper()
-	if s == nil {
-		return nil
-	}
-	if ok, err := tr.storeNow(ctx, w, s, id, true); err != nil || !ok {
-		return err
-	}
-	return tr.flushTier(ctx, w, s)
 }
 
 // flushTier waits until all blocks, removals and renames that a tier has so far are durable.
@@ -237,7 +208,14 @@ func (tr *Transfer) flushTier(ctx context.Context, w state.Waiter, s *state.Seco
 // or if sync is set: a process called fsync before.
 func (tr *Transfer) AfterCommit(ctx context.Context, w state.Waiter, id index.ID, sync bool) error {
 	if sync {
-		return tr.makeDurable(ctx, w, id)
+		s := tr.Keeper()
+		if s == nil {
+			return nil
+		}
+		if ok, err := tr.storeNow(ctx, w, s, id, true); err != nil || !ok {
+			return err
+		}
+		return tr.flushTier(ctx, w, s)
 	}
 	for _, s := range tr.Tiers {
 		if s.Opts.Cascade != state.CascadeSync {

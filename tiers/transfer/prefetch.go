@@ -218,18 +218,13 @@ func (tr *Transfer) awaitPrefetchLocked(f *prefetch, i int, x *prefetchFound) {
 	p.waiters++
 	p.later = append(p.later, laterOpen{until: tr.Now() + int64(tr.Opts.PromoteTimeout), then: func(_ *os.File, err error) {
 		if err == nil {
-			tr.leaseFetched(p.id, &f.r)
+			tr.Mu.Lock()
+			tr.names.LeaseLocked(p.id, tr.Mu.Ix.At(p.id), tr.Now(), f.r.As, f.r.Request)
+			tr.Mu.Unlock()
+			tr.names.CloseRead(p.id) // gives back the pin of the load
 		}
 		f.ended(i, p.Size, err)
 	}})
-}
-
-// leaseFetched grants a loaded block the lease of the request, and ends the pin of the load.
-func (tr *Transfer) leaseFetched(id index.ID, r *PrefetchRequest) {
-	tr.Mu.Lock()
-	tr.names.LeaseLocked(id, tr.Mu.Ix.At(id), tr.Now(), r.As, r.Request)
-	tr.Mu.Unlock()
-	tr.names.CloseRead(id)
 }
 
 // start reports the results that are known already, and starts the promotions; those of one tier become few jobs.

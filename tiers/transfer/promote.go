@@ -327,7 +327,7 @@ func (tr *Transfer) tryRoomForPromotion(p *promotion) *shortage {
 	}
 	if ok {
 		p.charge = n
-		tr.chargePromotionLocked(p, n)
+		tr.Mu.Room.Charge(p.bill, n, true)
 	}
 	high := ok && tr.Mu.Room.High(0)
 	tr.Mu.Unlock()
@@ -339,11 +339,6 @@ func (tr *Transfer) tryRoomForPromotion(p *promotion) *shortage {
 		return nil
 	}
 	return short
-}
-
-// chargePromotionLocked accounts for the memory of a promotion under way.
-func (tr *Transfer) chargePromotionLocked(p *promotion, n int64) {
-	tr.Mu.Room.Charge(p.bill, n, true)
 }
 
 // finishPromotion enters a loaded block in memory, unless the name means something else by now.
@@ -400,7 +395,7 @@ func (tr *Transfer) enterPromoted(s *state.Secondary, p *promotion, o *driver.Ou
 	if en == nil {
 		return nil, state.ErrStale
 	}
-	tr.chargePromotionLocked(p, -p.charge)
+	tr.Mu.Room.Charge(p.bill, -p.charge, true)
 	// The reference keeps the entry until the record is written.
 	tr.ApplyLocked(catalog.Arrived{ID: p.id, Blob: uint64(p.blob), Sum: o.Sum, Now: tr.Now(), N: uint32(p.waiters)})
 	tr.names.OwnDirsLocked(p.id)

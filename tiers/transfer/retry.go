@@ -136,7 +136,7 @@ func (tr *Transfer) RenumberedLocked(id index.ID, was uint64) {
 	en := tr.Mu.Ix.At(id)
 	if en.Storing() != 0 {
 		for _, s := range tr.Tiers {
-			s.RetargetLocked(id, id, was, en.Seq())
+			s.RetargetLocked(id, was, en.Seq())
 		}
 	}
 	if p := tr.promotions[id]; p != nil && p.seq == was {
@@ -153,7 +153,7 @@ func (tr *Transfer) failPromotion(p *promotion, err error) {
 	}
 	tr.Mu.Lock()
 	if p.charge > 0 {
-		tr.chargePromotionLocked(p, -p.charge)
+		tr.Mu.Room.Charge(p.bill, -p.charge, true)
 		tr.Mu.Room.Signal()
 	}
 	if tr.promotions[p.id] == p {
