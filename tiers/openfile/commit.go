@@ -125,24 +125,17 @@ func (fl *Files) release(h *Handle, abandoned bool) {
 	fl.ApplyLocked(catalog.Closed{ID: f.id})
 	f.handles = slices.DeleteFunc(f.handles, func(o *Handle) bool { return o == h })
 	f.born = fl.Now()
-	if len(f.handles) == 0 {
-		fl.endedLocked(f, en, g)
-	} else {
-		fl.goesOnLocked(f, en, &c, g)
-	}
-	fl.names.ClosedLocked(f.id, g)
-	fl.Mu.Unlock()
-	fl.Finish(g)
-}
-
-// goesOnLocked is called when a handle of f has ended that was not the last.
-func (fl *Files) goesOnLocked(f *File, en *index.Entry, c *draft.Close, g *state.Gone) {
 	switch {
-	case f.poisoned != nil && draft.End(*c) == draft.Drop: // other processes at most have it mapped
+	case len(f.handles) == 0:
+		fl.endedLocked(f, en, g)
+	case f.poisoned != nil && draft.End(c) == draft.Drop: // other processes at most have it mapped
 		fl.dropFailedLocked(f, g)
 	case c.Killed && c.Mine && c.Place != draft.Seen:
 		f.owner = f.handles[0].by.Proc()
 	}
+	fl.names.ClosedLocked(f.id, g)
+	fl.Mu.Unlock()
+	fl.Finish(g)
 }
 
 // end does the part of draft.End's decision about a handle of f that takes system calls.
@@ -247,7 +240,12 @@ func (fl *Files) commitLocked(f *File, size, mtime int64, g *state.Gone) (sync, 
 		fl.ApplyLocked(catalog.Sized{ID: f.id, Size: size, Mtime: mtime}) // as processes that have it open see them
 		return sync && !gone, false, nil
 	case !isBlock:
-		fl.resizedLocked(f, en, size, mtime, g) // its record is there already; size and time come from the file
+		ch := fl.ApplyLocked(catalog.Rewritten{ID: f.id, Size: size, Mtime: mtime}) // its record is there already
+		fl.KernelsLocked(ch, nil, g)
+		if ch.Grew > 0 {
+			fl.Mu.Counters.Overruns++
+			fl.ShrinkLocked(fl.Mu.Bill(en), g)
+		}
 		return false, false, nil
 	}
 	if err := fl.Mu.Room.Group(en.Group()).CheckSize(size); err != nil {
@@ -264,16 +262,6 @@ func (fl *Files) commitLocked(f *File, size, mtime int64, g *state.Gone) (sync, 
 	}
 	fl.publishLocked(f, en, size, mtime, g)
 	return sync, true, nil
-}
-
-// resizedLocked brings the entry in line when the bytes of a file that is never committed have changed.
-func (fl *Files) resizedLocked(f *File, en *index.Entry, size, mtime int64, g *state.Gone) {
-	ch := fl.ApplyLocked(catalog.Rewritten{ID: f.id, Size: size, Mtime: mtime})
-	fl.KernelsLocked(ch, nil, g)
-	if ch.Grew > 0 {
-		fl.Mu.Counters.Overruns++
-		fl.ShrinkLocked(fl.Mu.Bill(en), g)
-	}
 }
 
 // keepSyncedLocked is called before a version is committed that a process has called fsync on. The copy that a tier

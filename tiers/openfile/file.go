@@ -447,16 +447,6 @@ func (f *File) prepare(ctx context.Context, end int64, more bool) error {
 	return nil
 }
 
-// reserveTo makes room for end bytes in f.
-func (f *File) reserveTo(ctx context.Context, end int64) error {
-	f.growth.Lock()
-	defer f.growth.Unlock()
-	f.e.Mu.Lock()
-	want, started := catalog.ChargeOf(end)-f.Charge(), f.started
-	f.e.Mu.Unlock()
-	return f.e.memory.Reserve(ctx, f.id, want, started)
-}
-
 // whole reports whether f is as long as the blocks of its group and has no hole. Then no write of f can have ended
 // short, though the engine saw none of them.
 func (f *File) whole(size int64) bool {

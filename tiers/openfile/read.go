@@ -36,7 +36,14 @@ func (fl *Files) OpenRead(ctx context.Context, id index.ID, by state.Caller, non
 	if !hollow {
 		return o, err
 	}
-	return fl.openHollow(ctx, id, by, nonblock)
+	deadline, late := state.NoDeadline, false
+	if !nonblock { // else no process waits
+		deadline, late = fl.transfer.OpenDeadline(id)
+	}
+	if late {
+		return Opened{}, block.ErrNotFound
+	}
+	return fl.openPromoted(id, by, fl.transfer.PromoteWithin(ctx, by.Waits, id, nonblock, deadline))
 }
 
 // OpenHot is OpenRead for a block in memory. It does not wait. It fails with ErrHollow for other blocks.
@@ -61,17 +68,6 @@ func (fl *Files) OpenLater(id index.ID, by state.Caller, then func(o Opened, fil
 		o, err := fl.openPromoted(id, by, err)
 		then(o, file, err)
 	})
-}
-
-func (fl *Files) openHollow(ctx context.Context, id index.ID, by state.Caller, nonblock bool) (Opened, error) {
-	deadline, late := state.NoDeadline, false
-	if !nonblock { // else no process waits
-		deadline, late = fl.transfer.OpenDeadline(id)
-	}
-	if late {
-		return Opened{}, block.ErrNotFound
-	}
-	return fl.openPromoted(id, by, fl.transfer.PromoteWithin(ctx, by.Waits, id, nonblock, deadline))
 }
 
 // openPromoted opens a block after its promotion, which has ended with err.

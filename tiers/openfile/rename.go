@@ -251,7 +251,7 @@ func (fl *Files) moveLocked(r *renaming, g *state.Gone) (moved []index.ID, err e
 // followLocked has tiers and other nodes follow moved, which is a file or directory that was renamed and everything
 // below it. from and to are its paths.
 func (fl *Files) followLocked(moved []index.ID, from, to string, g *state.Gone) {
-	if fl.Remote != nil && fl.Mu.Ix.At(moved[0]).Mode()&state.ModeType == state.ModeDir {
+	if fl.Remote != nil && fl.Mu.Ix.At(moved[0]).IsDir() {
 		fl.renumberLocked(moved, from, to, g)
 	}
 	was := func(id index.ID) string { return from + fl.Mu.Ix.Path(id)[len(to):] }
@@ -570,7 +570,7 @@ func (fl *Files) checkTargetLocked(target index.ID, isDir bool, r *renaming, g *
 	if target == 0 {
 		return nil
 	}
-	tdir := fl.Mu.Ix.At(target).Mode()&state.ModeType == state.ModeDir
+	tdir := fl.Mu.Ix.At(target).IsDir()
 	switch {
 	case r.NoReplace:
 		return block.ErrExist

@@ -40,7 +40,12 @@ func (h *Handle) truncate(ctx context.Context, size int64) error {
 func (h *Handle) Allocate(ctx context.Context, off, length int64, keep bool) error {
 	f := h.File
 	if keep {
-		return f.reserveTo(ctx, off+length)
+		f.growth.Lock()
+		defer f.growth.Unlock()
+		f.e.Mu.Lock()
+		want, started := catalog.ChargeOf(off+length)-f.Charge(), f.started
+		f.e.Mu.Unlock()
+		return f.e.memory.Reserve(ctx, f.id, want, started)
 	}
 	if err := f.prepare(ctx, off+length, false); err != nil {
 		return err

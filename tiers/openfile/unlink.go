@@ -25,7 +25,7 @@ func (fl *Files) removeLocked(parent index.ID, name string, by *state.Caller, g 
 	if id == 0 {
 		return block.ErrNotFound
 	}
-	if fl.Mu.Ix.At(id).Mode()&state.ModeType == state.ModeDir {
+	if fl.Mu.Ix.At(id).IsDir() {
 		return block.ErrIsDir
 	}
 	if fl.names.IsLinkLocked(catalog.Name{Parent: parent, Name: name}) {
