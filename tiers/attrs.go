@@ -1,7 +1,6 @@
 package tiers
 
 import (
-	"errors"
 	"io"
 	"time"
 
@@ -131,14 +130,11 @@ func (e *Engine) makeOwn(op string, id index.ID, anew bool) (done func(), err er
 		if !far {
 			break
 		}
-		switch err := e.Transfer.Promote(e.st.Ctx, nil, id, false); {
-		case err == nil:
-			return func() { e.Names.CloseRead(id) }, nil
-		case !errors.Is(err, state.ErrStale) || tries == ownTries: // else it is here or gone: the next try shows it
-			return done, state.BringError(op, err)
+		if done, err = e.hold(op, id, tries); err != nil {
+			break
 		}
 	}
-	return done, nil
+	return done, err
 }
 
 // SetPinned pins a file, so that it is never evicted, or unpins it. It fetches a block that only others have first,

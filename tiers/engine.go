@@ -110,10 +110,10 @@ func (e *Engine) Lookup(parent index.ID, name string, by state.Caller) (state.At
 }
 
 // Events returns the log of events about blocks.
-func (e *Engine) Events() *event.Log { return e.st.Events() }
+func (e *Engine) Events() *event.Log { return e.st.EventLog }
 
 // Writing reports whether any file is being written.
-func (e *Engine) Writing() bool { return e.st.Writing() }
+func (e *Engine) Writing() bool { return e.st.Writers.Load() > 0 }
 
 // runExpiry removes files past their time to live, temporary files that were not open for
 // TempExpiry, private files that no process opens any more, and groups without files.

@@ -192,7 +192,7 @@ func (e *Engine) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID
 	return open
 }
 
-// whyKeptLocked returns why a block must stay in the tier, 0 if it may go.
+// whyKeptLocked returns why a block must stay in the tier from, memory if that is nil; 0 if it may go.
 func (e *Engine) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
 	here, elsewhere, own := e.copiesLocked(from, en)
 	pinned := en.Pinned() || e.st.Mu.Room.Group(en.Group()).Pinned()
@@ -216,11 +216,11 @@ func (e *Engine) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.
 // copiesLocked reports whether a tier, memory if it is nil, has a block, whether another tier has the block, too, and
 // whether such a tier is one of this node.
 func (e *Engine) copiesLocked(from *state.Secondary, en *index.Entry) (here, elsewhere, own bool) {
+	here = en.InMemory()
 	if from == nil {
-		return en.InMemory(), en.Tiers() != 0, e.st.OwnTiers(en) != 0
+		return here, en.Tiers() != 0, e.st.OwnTiers(en) != 0
 	}
-	inMemory := en.InMemory()
-	return en.Tiers()&from.Bit != 0, inMemory || en.Tiers()&^from.Bit != 0, inMemory || e.st.OwnTiers(en)&^from.Bit != 0
+	return en.Tiers()&from.Bit != 0, here || en.Tiers()&^from.Bit != 0, here || e.st.OwnTiers(en)&^from.Bit != 0
 }
 
 // dropCopyLocked evicts a block from memory, or from a secondary tier.

@@ -58,14 +58,10 @@ func (e *Engine) holdsLocked(id index.ID, en *index.Entry) bool {
 	if id == index.Root || !e.st.Mu.Ix.Linked(id) || !en.Stable() {
 		return false
 	}
-	far := uint16(0)
-	if e.st.Remote != nil {
-		far = e.st.Remote.Bit
-	}
 	if en.IsDir() {
-		return en.Tiers()&far == 0
+		return en.Tiers()&e.st.RemoteBit() == 0
 	}
-	local := en.InMemory() || en.Tiers()&^far != 0
+	local := en.InMemory() || e.st.OwnTiers(en) != 0
 	return local && !e.st.Mu.Room.Group(en.Group()).Pinned() && !e.st.ExpiredLocked(id)
 }
 

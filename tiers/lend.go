@@ -169,11 +169,12 @@ func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) 
 		return nil, block.ErrNoSpace
 	}
 	free := func() { e.streams.Give(charge) }
-	file, err := memoryFile()
+	fd, err := unix.MemfdCreate("kvfs-stream", unix.MFD_CLOEXEC)
 	if err != nil {
 		free()
-		return nil, err
+		return nil, os.NewSyscallError("memfd_create", err)
 	}
+	file := os.NewFile(uintptr(fd), "kvfs-stream")
 	l.File = file
 	l.close = func() {
 		e.st.TellFreed(file) // else a transport that registered the file keeps its pages, uncounted
@@ -222,13 +223,4 @@ func (e *Engine) streamFrom(ctx context.Context, s *state.Secondary, l *Lent, un
 		}()
 		return ctx.Err()
 	}
-}
-
-// memoryFile returns a file in memory without a name.
-func memoryFile() (*os.File, error) {
-	fd, err := unix.MemfdCreate("kvfs-stream", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
-	}
-	return os.NewFile(uintptr(fd), "kvfs-stream"), nil
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -27,13 +28,7 @@ const NoDeadline = time.Duration(math.MaxInt64)
 // DeadlineOfLocked returns how long the open of a block of group gr may take. gr is nil if the group has no account;
 // want is as in PresenceOptions.
 func (st *State) DeadlineOfLocked(gr *room.Group, want time.Duration) time.Duration {
-	if want == 0 {
-		want = st.Deadlines[gr]
-	}
-	if want == 0 {
-		want = st.Opts.OpenDeadline
-	}
-	if want <= 0 {
+	if want = cmp.Or(want, st.Deadlines[gr], st.Opts.OpenDeadline); want <= 0 {
 		return NoDeadline
 	}
 	return want

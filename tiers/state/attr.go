@@ -28,9 +28,6 @@ type Attr struct {
 	Changing bool
 }
 
-// Writing reports whether any file is being written. If none is, Lookup does not need to know the caller.
-func (st *State) Writing() bool { return st.Writers.Load() > 0 }
-
 // Dirent is one entry of a directory.
 type Dirent struct {
 	ID     index.ID

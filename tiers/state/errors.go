@@ -30,10 +30,7 @@ func BringError(op string, err error) error {
 // MissError turns the failure of a promotion into an error that an open may report. Engines take a miss as a miss,
 // and any other error for a broken file system.
 func MissError(err error) error {
-	switch {
-	case errors.Is(err, ErrStale), errors.Is(err, block.ErrPending), errors.Is(err, context.Canceled):
-		return err
-	case errors.Is(err, block.ErrNotFound):
+	if errors.Is(err, ErrStale) || errors.Is(err, block.ErrPending) || errors.Is(err, context.Canceled) || errors.Is(err, block.ErrNotFound) {
 		return err
 	}
 	return &block.Error{Op: "open", Err: fmt.Errorf("%w: %v", block.ErrNotFound, err)} // of no other kind

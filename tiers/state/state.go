@@ -86,9 +86,6 @@ func New(opts Options) *State {
 	return e
 }
 
-// Events returns the log of events about blocks.
-func (st *State) Events() *event.Log { return st.EventLog }
-
 // Now returns the time in nanoseconds since the epoch.
 func (st *State) Now() int64 { return st.Opts.Now().UnixNano() }
 
@@ -109,4 +106,16 @@ func (st *State) CheckLocked() {
 	m.Room.Check()
 	blocks, hollow := m.Blocks()
 	invariant.Check(blocks >= 0 && hollow >= 0, "blocks %d or hollow %d < 0", blocks, hollow)
+}
+
+// ApplyLocked makes a change of an entry, and everything in the catalog that follows from it.
+func (st *State) ApplyLocked(e catalog.Edit) catalog.Change { return st.Mu.Apply(e) }
+
+// CheckCountsLocked compares the counters with the entries, in builds with invariants. It is too slow for each Lock.
+func (st *State) CheckCountsLocked() {
+	if invariant.Enabled {
+		resident, hollow := st.Mu.Census()
+		b, h := st.Mu.Blocks()
+		invariant.Check(b == resident && h == hollow, "blocks %d and hollow %d, entries say %d and %d", b, h, resident, hollow)
+	}
 }
