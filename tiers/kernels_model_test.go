@@ -636,12 +636,7 @@ func TestKernelsModel(t *testing.T) {
 			m.live = nil
 			clock.add(24 * time.Hour) // versions that were never opened take their time
 			m.e.Expire()
-			removeAll(t, m.world, "")
-			m.noBlobs()
-			if st := m.e.Stats(); st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Names != 0 || st.Writing != 0 {
-				t.Errorf("left after all was removed: %+v", st)
-			}
-			m.close(false)
+			(&lower{world: m.world}).end()
 		})
 	}
 }
@@ -672,12 +667,7 @@ func TestKernelsStorm(t *testing.T) {
 	}
 	clock.add(24 * time.Hour) // versions that were never opened take their time
 	m.e.Expire()
-	removeAll(t, m.world, "")
-	m.noBlobs()
-	if st := m.e.Stats(); st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Names != 0 || st.Writing != 0 {
-		t.Errorf("left after all was removed: %+v", st)
-	}
-	m.close(false)
+	(&lower{world: m.world}).end()
 }
 
 // storm does all kinds of things to a few names; what it leaves open goes with its kernel.

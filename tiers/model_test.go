@@ -610,19 +610,5 @@ func (m *model) over() {
 	}
 	m.now.Add(int64(24 * time.Hour))
 	m.e.Expire()
-	removeAll(m.t, m.world, "")
-	if len(m.refs) > 0 {
-		m.quiesce()
-	}
-	m.noBlobs()
-	st := m.e.Stats()
-	for i, r := range m.refs {
-		if got := holds(r); got != "[]" {
-			m.t.Errorf("%s holds %s after all was removed", tierNames[i], got)
-		}
-	}
-	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 {
-		m.t.Errorf("left after all was removed: %+v", st)
-	}
-	m.close(false)
+	m.lower.end()
 }

@@ -387,12 +387,7 @@ func TestPrefetchStorm(t *testing.T) {
 	if n, done := disk.Jobs(tiertest.OpLoad); n == 0 || n != done {
 		t.Errorf("%d loads, %d done", n, done)
 	}
-	removeAll(t, w.world, "")
-	w.drain()
-	if st := w.e.Stats(); st.PinnedBytes != 0 || st.UsedBytes != 0 {
-		t.Errorf("left: %+v", st)
-	}
-	w.close(false)
+	w.end()
 }
 
 // stormStep does one of the things that TestPrefetchStorm is about.

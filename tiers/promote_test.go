@@ -39,7 +39,7 @@ func (w *lower) end() {
 	w.drain()
 	w.noBlobs()
 	st := w.e.Stats()
-	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 {
+	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 {
 		w.t.Errorf("left after all was removed: %+v", st)
 	}
 	for i, r := range w.refs {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -84,6 +85,44 @@ func TestIdle(t *testing.T) {
 	left("the open does not come", 1)
 	must(t, old.close())
 	left("and nobody has the old one open", 0)
+	w.close(false)
+}
+
+// TestExpired: a block past its time is gone at once, also to who has looked it up, and its name can be made anew.
+func TestExpired(t *testing.T) {
+	clock := newTestClock()
+	w := open(t, shmDir(t), state.Options{Now: clock.now})
+	must(t, w.put(10, "a", []byte("x")))
+	at, err := w.lookup(20, "a")
+	must(t, err, w.e.SetTTL(at.ID, time.Second))
+	clock.add(2 * time.Second)
+	if _, err := w.openReadID(20, at.ID); !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("open of what was looked up before: %v", err)
+	}
+	w.forget(at.ID)
+	f, err := w.create(10, "a", true, false)
+	must(t, err, f.close())
+	w.wantStates("m", "a")
+	w.close(false)
+}
+
+// TestRenameErrors: rename refuses what POSIX refuses.
+func TestRenameErrors(t *testing.T) {
+	w := open(t, shmDir(t), state.Options{})
+	must(t, w.mkdir("d"), w.mkdir("d/e"), w.mkdir("f"), w.put(10, "a", []byte("x")))
+	for _, row := range []struct {
+		from, to string
+		no       bool // RENAME_NOREPLACE
+		want     string
+	}{
+		{"none", "b", false, "ErrNotFound"}, {"a", "d", false, "ErrIsDir"}, {"d", "a", false, "ErrNotDir"}, {"d", "d/e/x", false, "ErrLoop"},
+		{"d", "d/e", false, "ErrLoop"}, {"f", "d", false, "ErrNotEmpty"}, {"a", "a/b", false, "ErrNotDir"}, {"a", block.Reserved, false, "ErrReserved"},
+		{"f", "d/e", true, "ErrExist"}, {"a", strings.Repeat("n", 256), false, "ErrNameTooLong"}, {"f", "d/e", false, "ok"},
+	} {
+		if got := kind(w.rename(10, row.from, row.to, row.no)); got != row.want {
+			t.Errorf("rename of %s to %.10s: %s, want %s", row.from, row.to, got, row.want)
+		}
+	}
 	w.close(false)
 }
 
