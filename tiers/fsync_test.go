@@ -160,6 +160,26 @@ func TestCopyTorn(t *testing.T) {
 	w.end()
 }
 
+// TestCopyMixed: a copy that ends while its block is open for writing may have bytes of both versions: the tier loses it, and
+// gets the next one.
+func TestCopyMixed(t *testing.T) {
+	g := &gated{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), jobs: make(chan *driver.Job, 1024)}
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: g}}}, g.Reference)
+	must(t, w.put(10, "a", []byte("1")))
+	slow := g.next(t)
+	f, err := w.openWrite(context.Background(), 10, "a", false)
+	must(t, err)
+	f.rewrite("22", 0)
+	g.Reference.Store(slow)
+	w.drain()
+	w.wantHeld(g.Reference, "")
+	g.pass()
+	must(t, f.close())
+	w.quiesce()
+	w.wantHeld(g.Reference, "a=22")
+	w.end()
+}
+
 // fsyncOf writes a in place, and returns what fsyncs and closes it.
 func (w *lower) fsyncOf() func() error {
 	f, err := w.openWrite(context.Background(), 10, "a", false)

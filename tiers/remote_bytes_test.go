@@ -376,3 +376,34 @@ func TestRemoteNewer(t *testing.T) {
 	b.forget(old.ID)
 	b.forget(at.ID)
 }
+
+// TestRemoteSameNumber: a block that is evicted while it is being copied to disk, and then
+// found elsewhere, is not taken for the one that was copied.
+func TestRemoteSameNumber(t *testing.T) {
+	c := newCrowd(t, 2, state.Options{})
+	defer c.close()
+	b := c.nodes[1]
+	ctx := until(t)
+	must(t, b.mkdir("g"), b.put(10, "g/y", []byte("y")))
+	h, _ := b.e.Holding("g/y")
+	release := b.disk.Hold(tiertest.OpStore)
+	at, err := b.lookup(10, "g/y")
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- b.e.Fsync(ctx, at.ID) }() // ends with the store
+	must(t, b.disk.AwaitSubmitted(ctx, tiertest.OpStore, 1))
+	b.evict("g/y")
+	b.forget(at.ID)
+	b.hear(0, "g/y", located(&h), true)
+	again, err := b.lookup(10, "g/y")
+	must(t, err)
+	release()
+	if err := <-done; err != nil && !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("fsync: %v", err)
+	}
+	must(t, b.e.Quiesce(ctx))
+	if _, ok := b.e.Copies("disk")["g/y"]; ok {
+		t.Error("the disk is believed to have what it was told to remove")
+	}
+	b.forget(again.ID)
+}

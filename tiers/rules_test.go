@@ -88,6 +88,30 @@ func TestIdle(t *testing.T) {
 	w.close(false)
 }
 
+// TestDescriptors: a file is committed by the last close of the process that writes it: not while that has another
+// descriptor, nor by a process that has inherited one.
+func TestDescriptors(t *testing.T) {
+	w := open(t, shmDir(t), state.Options{})
+	f := w.write(10, "a", "1")
+	for what, flush := range map[string]func() error{
+		"with another descriptor left": func() error { return f.flush(closer{open: true}) },
+		"by a process that inherited":  func() error { return w.e.Flush(context.Background(), f.h, by(20), closer{}) },
+		"by one that is killed":        func() error { return w.e.Flush(context.Background(), f.h, by(20), closer{killed: true}) },
+	} {
+		must(t, flush())
+		if _, err := w.lookup(20, "a"); !errors.Is(err, block.ErrNotFound) {
+			t.Errorf("close %s: %v", what, err)
+		}
+		f.rewrite("22", 0) // it goes on
+	}
+	must(t, f.flush(closer{}))
+	if got := w.content("a"); got != "22" {
+		t.Errorf("then: %q", got)
+	}
+	f.release()
+	w.close(false)
+}
+
 // TestExpired: a block past its time is gone at once, also to who has looked it up, and its name can be made anew.
 func TestExpired(t *testing.T) {
 	clock := newTestClock()
