@@ -255,3 +255,20 @@ func TestOpenDeadlineRace(t *testing.T) {
 	}
 	w.end()
 }
+
+// TestOpenDeadlineStale: what a tier gave long ago does not count.
+func TestOpenDeadlineStale(t *testing.T) {
+	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
+		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
+		w := openLower(t, dir, state.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
+		w.hollow("12345", "a")
+		w.e.Measure("disk", 5, time.Second)
+		w.wantStates("l", "a")
+		<-time.After(11 * time.Second)
+		w.wantStates("1", "a")
+		if got := w.openLike(true, "a"); got != "ok" {
+			t.Errorf("open: %s", got)
+		}
+		w.end()
+	})
+}

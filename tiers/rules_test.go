@@ -167,8 +167,11 @@ func TestRetained(t *testing.T) {
 	if st := w.e.Stats(); st.UsedBytes != 3*page || st.PinnedBytes != 2*page {
 		t.Errorf("%d bytes, %d pinned; want the block and two versions before it", st.UsedBytes, st.PinnedBytes)
 	}
-	if _, err := w.openReadID(20, refs[0].ID); !errors.Is(err, state.ErrStale) {
+	if f, err := w.openReadID(20, refs[0].ID); !errors.Is(err, state.ErrStale) {
 		t.Errorf("open of the oldest: %v", err)
+		if err == nil {
+			f.release()
+		}
 	}
 	f, err := w.openReadID(20, refs[1].ID)
 	must(t, err)
