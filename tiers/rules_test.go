@@ -187,6 +187,31 @@ func TestRetained(t *testing.T) {
 	w.close(false)
 }
 
+// TestGuesses: a new file gets the room of a block of its group at once, as long as such guesses take no more than half of
+// memory. What is not used goes back at the close.
+func TestGuesses(t *testing.T) {
+	w := open(t, shmDir(t), state.Options{CapacityBytes: 8 * page, Groups: map[block.GroupID]state.GroupOptions{"": {BlockBytes: 2 * page}}})
+	var files []*file
+	for i, want := range []struct {
+		pages  int64
+		direct bool
+	}{{2, true}, {4, true}, {4, false}} {
+		f, err := w.create(10, fmt.Sprint(i), false, true)
+		must(t, err)
+		files = append(files, f)
+		if used := w.e.Stats().UsedBytes; used != want.pages*page || f.h.Direct() != want.direct {
+			t.Errorf("file %d: %d bytes in use, direct %v; want %d pages, %v", i, used, f.h.Direct(), want.pages, want.direct)
+		}
+	}
+	for _, f := range files {
+		must(t, f.close())
+	}
+	if used := w.e.Stats().UsedBytes; used != 0 {
+		t.Errorf("%d bytes in use by empty files", used)
+	}
+	w.close(false)
+}
+
 // TestOverrun: what the kernel writes past the room of a file comes out of the headroom, and other blocks go for it. Beyond
 // that the close fails.
 func TestOverrun(t *testing.T) {
