@@ -561,3 +561,21 @@ func TestFoundAnew(t *testing.T) {
 		})
 	}
 }
+
+// TestFoundExpires: a block found keeps its time to live.
+func TestFoundExpires(t *testing.T) {
+	clock := newTestClock()
+	w, b := openBucket(t, state.Options{Now: clock.now})
+	a := foreign("g/x", 10)
+	a.Expires = clock.now().Add(time.Minute).UnixNano()
+	b.give("g/x", "x", a)
+	b.give("g/y", "y", a)
+	w.wantRead("x", "g/x")
+	clock.add(2 * time.Minute)
+	w.wantRead("ErrNotFound", "g/x", "g/y")
+	w.e.Expire()
+	w.drain()
+	w.wantHeld(b.Reference, "g/y=y") // nobody has asked for that one
+	b.Remove([]block.Key{mustKey(t, "g/y")})
+	w.end()
+}

@@ -429,3 +429,35 @@ func (w *lower) stormStep(rng *rand.Rand, n int, blocks []string) {
 		}
 	}
 }
+
+// TestPrefetchMeets: what happens to a name while its block is on its way.
+func TestPrefetchMeets(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		do   func(w *lower)
+		want string
+	}{
+		{"unlink", func(w *lower) { must(w.t, w.unlink(10, "g/a")) }, "."},
+		{"rename", func(w *lower) { must(w.t, w.rename(10, "g/a", "g/b", false)) }, "l"},
+		{"rewritten", func(w *lower) { must(w.t, w.put(10, "g/a", []byte("2"))) }, "m"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
+			w.hollow("1", "g/a")
+			release := disk.Hold(tiertest.OpLoad)
+			f := newFetched(1)
+			done := make(chan struct{})
+			go func() { defer close(done); w.fetch(context.Background(), f, "g/a") }()
+			must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
+			row.do(w)
+			must(t, w.e.Drain(until(t)))
+			release()
+			<-done
+			if s := f.letters(); !strings.Contains(row.want, s) {
+				t.Errorf("result %q, want %q: %v", s, row.want, f.results[0].Err)
+			}
+			eventually(t, "all loads have ended", w.e.AtRest)
+			w.audit()
+		})
+	}
+}

@@ -329,3 +329,35 @@ func TestRemoteInPlace(t *testing.T) {
 		c.close()
 	}
 }
+
+// TestRemoteRenameDir: what moves with a directory is found under the new name, whatever
+// was removed there before, and under the old one nobody keeps it.
+func TestRemoteRenameDir(t *testing.T) {
+	c := newCrowd(t, 2, state.Options{})
+	defer c.close()
+	a, b := c.nodes[0], c.nodes[1]
+	must(t, a.mkdir("d"), a.put(10, "d/x", []byte("keep")))
+	must(t, a.mkdir("e"), a.put(10, "e/x", []byte("old")), a.unlink(10, "e/x"), a.rmdir("e"))
+	must(t, a.rename(10, "d", "e", false))
+	c.tell()
+	c.everywhere("e/x", "keep")
+	c.everywhere("d/x", "ENOENT")
+	for p, seq := range b.graves { // as in an exchange of graves
+		a.e.Supersede(p, false, seq)
+	}
+	if got := a.reads("e/x"); got != "keep" {
+		t.Errorf("after an exchange of graves its own node reads %q", got)
+	}
+	a.mu.Lock()
+	grave := a.graves["d/x"]
+	a.mu.Unlock()
+	if grave == 0 {
+		t.Error("no grave under the old name")
+	}
+
+	must(t, a.mkdir("theirs"), a.put(10, "theirs/x", []byte("x")), b.mkdir("own"), b.put(10, "own/z", []byte("z")))
+	c.tell()
+	if err := b.rename(10, "own", "theirs", false); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("onto a directory in which others have something: %v", err)
+	}
+}

@@ -52,6 +52,29 @@ func TestShown(t *testing.T) {
 	}
 }
 
+// TestReleaseRequest: the end of a request ends its leases, but not one that another request has got since (C16).
+func TestReleaseRequest(t *testing.T) {
+	for _, since := range []bool{false, true} {
+		m := newModel(false, false, false)
+		m.addTier("disk")
+		id := m.nm.ApplyLocked(&catalog.CreatedFile{Attrs: catalog.Attrs{Mode: state.ModeRegular}, Parent: index.Root, Name: "a", Tiers: 1, Seq: 1}).ID
+		ask := func(request string) {
+			m.now++
+			m.nm.Presences([][]byte{[]byte("a")}, PresenceOptions{Lease: true, Request: request}, make([]Place, 1))
+		}
+		ask("request")
+		want, ended := int64(0), 1
+		if since {
+			ask("another")
+			want, ended = m.nm.Mu.Ix.At(id).Lease(), 0
+		}
+		if n := m.nm.ReleaseRequest(nil, "request"); n != ended || m.nm.Mu.Ix.At(id).Lease() != want {
+			t.Errorf("another since %v: %d leases have ended, it is until %d, want %d", since, n, m.nm.Mu.Ix.At(id).Lease(), want)
+		}
+		m.nm.Primary.Close(false)
+	}
+}
+
 // TestOpenedDir: a directory of other nodes stays when they lose it, if a process of this node has opened it, which it can
 // without a look-up of its own.
 func TestOpenedDir(t *testing.T) {
