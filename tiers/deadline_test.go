@@ -183,8 +183,8 @@ func TestOpenDeadlineNonblock(t *testing.T) {
 
 // TestPresencesDeadline: a query may have a deadline of its own, longer, shorter, or none.
 func TestPresencesDeadline(t *testing.T) {
-	w, _ := openLowerOne(t, state.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
-	w.hollow("12345", "g/a")
+	w, disk := openLowerOne(t, state.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
+	w.hollow("12345", "g/a", "g/b")
 	must(t, w.put(10, "g/m", []byte("x")))
 	w.e.Measure("disk", 5, 100*time.Millisecond)
 	for _, row := range []struct {
@@ -195,6 +195,15 @@ func TestPresencesDeadline(t *testing.T) {
 			t.Errorf("deadline %v: %q, want %q", row.deadline, got, row.want)
 		}
 	}
+	release := disk.Hold(tiertest.OpLoad) // what the tier was asked for before comes first
+	w.e.Hint(nil, "", [][]byte{[]byte("g/a")})
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1))
+	for deadline, want := range map[time.Duration]string{150 * time.Millisecond: "l", 250 * time.Millisecond: "1"} {
+		if got := w.states(names.PresenceOptions{Deadline: deadline}, "g/b"); got != want {
+			t.Errorf("deadline %v, behind another block: %q, want %q", deadline, got, want)
+		}
+	}
+	release()
 	if p, _, _ := w.deadlines(); p != 0 {
 		t.Errorf("%d counted as opens", p)
 	}

@@ -45,6 +45,27 @@ func (w *world) setPin(name string, pinned bool) error {
 	return err
 }
 
+// TestQuotaCgroup shows that a control group pays for what processes below it make, and that these are asked for while
+// there is such a quota.
+func TestQuotaCgroup(t *testing.T) {
+	w := shared(t, state.Options{})
+	a := w.e.Accounts()
+	quota := memory.Quota{Kind: memory.QuotaCgroup, Name: "/c", Bytes: 2 * page}
+	must(t, a.SetQuota(t.Context(), quota))
+	for i := range 4 {
+		must(t, w.put(10, fmt.Sprint("a/", i), fill("1p", "x")))
+	}
+	if q := a.Quotas(); len(q) != 1 || q[0].UsedBytes != 2*page || !a.NeedCgroups() {
+		t.Errorf("%+v; control groups are asked for: %v", q, a.NeedCgroups())
+	}
+	w.wantStates("..mm", "a/0", "a/1", "a/2", "a/3")
+	quota.Bytes = 0
+	if err := a.SetQuota(t.Context(), quota); err != nil || a.NeedCgroups() {
+		t.Errorf("at the end: %v; control groups are asked for: %v", err, a.NeedCgroups())
+	}
+	w.close(false)
+}
+
 // TestPinQuotaMoves shows that a pinned block counts where it is renamed to, and for whom it is given to; and that a group
 // takes no more than it may have.
 func TestPinQuotaMoves(t *testing.T) {

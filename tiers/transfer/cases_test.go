@@ -77,6 +77,23 @@ func TestOnce(t *testing.T) {
 	})
 }
 
+// TestCleanFull: a block that is to be evicted waits while the queue of its tier is full.
+func TestCleanFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(state.Options{LookupLease: -1, CapacityBytes: page}, tiertest.ReferenceOptions{}, state.CascadeOnEvict) // a quarter of it may wait
+		defer w.end()
+		defer w.tiers[0].Hold(tiertest.OpStore)()
+		for i, name := range []string{"a", "b", "c"} {
+			id := w.put(name, make([]byte, page/8))
+			w.locked(func(*state.Gone) {
+				if en := w.Mu.Ix.At(id); !w.CleanLocked(id, en, false) || (en.Storing() != 0) != (i < 2) {
+					t.Errorf("%s: on the way to %b, with %d blocks queued", name, en.Storing(), w.Tiers[0].StatsLocked().QueuedBlocks)
+				}
+			})
+		}
+	})
+}
+
 // TestPromotedVersion: a load brings nothing to an entry that has another version by then, nor to another block with the
 // number of an entry that is gone (A9).
 func TestPromotedVersion(t *testing.T) {
