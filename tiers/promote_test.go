@@ -339,3 +339,32 @@ func TestPromoteLateWrite(t *testing.T) {
 		})
 	}
 }
+
+// TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
+// tier keeps them waiting: it is a miss. A writer that has waited takes them, also
+// beyond what a search without force looks at.
+func TestPromoteSpares(t *testing.T) {
+	const n = 64
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("1p", "x")), "g/cold")
+	release := disk.Hold(tiertest.OpStore)
+	for i := range n {
+		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))
+	}
+	if got := w.content("g/cold"); got != "ErrNotFound" {
+		t.Errorf("read %.20q", got)
+	}
+	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Blocks != n {
+		t.Errorf("%d blocks lost by a read, %d left", st.Counters.Lost, st.Blocks)
+	}
+	must(t, w.put(10, "g/late", fill("1p", "z")))
+	if st := w.e.Stats(); st.Counters.Lost == 0 {
+		t.Error("the late writer found room, and nothing was lost")
+	}
+	release()
+	w.quiesce()
+	if got := w.content("g/cold"); got != string(fill("1p", "x")) {
+		t.Errorf("read %.20q", got)
+	}
+	w.end()
+}
