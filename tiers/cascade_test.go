@@ -289,3 +289,49 @@ func TestCascadeQueue(t *testing.T) {
 	w.quiesce()
 	w.wantWhere("large", "[memory disk]")
 }
+
+// TestCascadeOnEvictFlow: under a stream of blocks those that leave memory are copied, once each, and no others; in
+// whatever order they leave. One that is read while it is copied stays (A13).
+func TestCascadeOnEvictFlow(t *testing.T) {
+	for _, policy := range []string{"lru", "arc", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
+			w := openLower(t, shmDir(t), state.Options{
+				CapacityBytes: 256 * page, Policy: policy, Secondaries: []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}},
+			}, disk)
+			defer w.close(false)
+			const blocks = 400
+			for i := range blocks {
+				must(t, w.put(10, fmt.Sprint(i), fill("4p", string(rune('a'+i%26)))))
+			}
+			w.quiesce()
+			st := w.e.Stats()
+			if c := st.Counters; c.Evicted == 0 || c.Lost != 0 || st.Secondaries[0].Cascaded != c.Evicted || st.Blocks+st.Hollow != blocks {
+				t.Errorf("%d blocks evicted, %d copied, %d lost; %d in memory, %d not", c.Evicted, st.Secondaries[0].Cascaded, c.Lost, st.Blocks, st.Hollow)
+			}
+			if policy == "lru" {
+				w.wantWhere("0", "[disk]", fmt.Sprint(blocks-64-1), "[disk]", fmt.Sprint(blocks-64+4), "[memory]", fmt.Sprint(blocks-1), "[memory]")
+			}
+
+			release := disk.Hold(tiertest.OpStore)
+			done := make(chan error, 1)
+			go func() { done <- w.put(10, "more", fill("16p", "z")) }()
+			read := ""
+			eventually(t, "a block leaves", func() bool {
+				for i := 0; i < blocks && read == ""; i++ {
+					if name := fmt.Sprint(i); w.e.Leaving(resolve(t, w.world, name).ID) {
+						read = name
+					}
+				}
+				return read != ""
+			})
+			if got := w.content(read); len(got) != 4*page {
+				t.Errorf("%s has %d bytes while it is copied", read, len(got))
+			}
+			release()
+			must(t, <-done)
+			w.quiesce()
+			w.wantWhere(read, "[memory disk]")
+		})
+	}
+}

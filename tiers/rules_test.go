@@ -150,6 +150,29 @@ func TestRenameErrors(t *testing.T) {
 	w.close(false)
 }
 
+// TestAnew: a new version keeps the pin and the time to live of the block whose name it takes, whether a process has that
+// open or not.
+func TestAnew(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		w := open(t, shmDir(t), state.Options{})
+		must(t, w.put(10, "a", []byte("old")))
+		id := resolve(t, w, "a").ID
+		must(t, w.e.SetPinned(id, true), w.e.SetTTL(id, time.Hour))
+		release := func() {}
+		if held {
+			f, err := w.openRead(20, "a")
+			must(t, err)
+			release = f.release
+		}
+		must(t, w.put(10, "a", []byte("new")))
+		if id := resolve(t, w, "a").ID; w.content("a") != "new" || !w.e.Pinned(id) || w.e.TTL(id) == 0 {
+			t.Errorf("held %v: %q, pinned %v, to live %v", held, w.content("a"), w.e.Pinned(id), w.e.TTL(id))
+		}
+		release()
+		w.close(false)
+	}
+}
+
 // TestRetained: who looked a block up that a rename replaced meanwhile can read it, if it is one of the latest.
 func TestRetained(t *testing.T) {
 	w := open(t, shmDir(t), state.Options{CapacityBytes: 128 * page})
