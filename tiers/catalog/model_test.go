@@ -494,12 +494,12 @@ var kinds = []struct {
 		if t == nil {
 			return
 		}
-		blob := t.blob
+		blob, told := t.blob, m.told(id, t)
 		m.hears(id, t, Gone, 0, fate.ReasonReplaced)
 		t.committed, t.leaving, t.blob, t.w, t.charge, t.size, t.lease, t.marks, t.cgroup = false, false, m.next(), nil, 0, 0, 0, t.marks&index.FlagSynced, 0
 		t.user, t.unread = "", false
 		ch := m.c.Apply(Restarted{ID: id, Blob: t.blob, Now: 6, Why: fate.Cause{Reason: fate.ReasonReplaced}})
-		mustTell(ch, *t, t.refs > 0, false)
+		mustTell(ch, *t, t.refs > 0, told)
 		if ch.Blob != blob || ch.Was != Resident || ch.Is != Uncounted {
 			panic(fmt.Sprintf("restart: %+v, file %d", ch, blob))
 		}

@@ -74,6 +74,7 @@ func (x Restarted) apply(c *Catalog) Change {
 	en, ch := c.begin(x.ID)
 	c.tell(x.ID, en, Gone, 0, x.Why)
 	ch.Left = c.left(x.ID, en, false)
+	ch.Aged = c.told(en) // a kernel may rename the block before it hears that the name is not its own any more
 	pinned := en.Pinned()
 	c.pin(x.ID, en, false)
 	c.leave(x.ID, en, nil)
