@@ -141,7 +141,7 @@ func TestRunClosed(t *testing.T) {
 	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
 		s, ok := e.(*scheduler)
 		if !ok {
-			t.Skip("no engine of the kernel")
+			t.Skip("the fake has no goroutine that an end could leave behind")
 		}
 		b := &batch{then: func() {}}
 		reqs := b.requests([]Op{{Kind: Read, File: f, Mem: m}}, (*Op).check)
