@@ -40,23 +40,6 @@ func (k *told) take() []string {
 	return calls
 }
 
-// rewrite writes at the begin of a file, without emptying it.
-func (w *world) rewrite(name string, data []byte) error {
-	f, err := w.openWrite(context.Background(), 10, name, false)
-	if err != nil {
-		return err
-	}
-	if _, err = f.h.WriteAt(context.Background(), data, 0); err != nil {
-		return err
-	}
-	return f.close()
-}
-
-func (w *world) chmod(name string, mode uint32) error {
-	_, err := w.e.SetAttr(resolve(w.t, w, name).ID, tiers.Change{Mode: &mode})
-	return err
-}
-
 // TestKernelsNotices: what one kernel asked for is told to all where there are several. Where there is one, not even one
 // call is made for what it asked for.
 func TestKernelsNotices(t *testing.T) {
