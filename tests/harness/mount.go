@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -54,6 +55,7 @@ type Daemon struct {
 	base    string
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when cmd has been waited for
+	exiting sync.Mutex    // of ExitCode
 	logs    string        // start of this start's log
 	logFrom int           // where the log of this start begins
 
@@ -209,7 +211,9 @@ func (d *Daemon) start() {
 	d.cmd, d.Pid, d.exited = cmd, cmd.Process.Pid, exited
 	go func() { // ends with the daemon; cleanup ends the daemon
 		cmd.Wait()
+		d.exiting.Lock() // the daemon before a takeover has one, too
 		d.ExitCode = cmd.ProcessState.ExitCode()
+		d.exiting.Unlock()
 		close(exited)
 	}()
 	d.waitReady(r)
