@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -426,6 +427,55 @@ func TestFsyncDir(t *testing.T) {
 		}
 		w.end()
 	})
+}
+
+// slowUpdates is a tier that changes no name before free is closed.
+type slowUpdates struct {
+	*tiertest.Reference
+	free chan struct{}
+}
+
+// Update implements driver.Recorder.
+func (u *slowUpdates) Update(from, to block.Key, a *driver.Attrs) bool {
+	<-u.free
+	return u.Reference.Update(from, to, a)
+}
+
+// waited is a context whose first waiter is told of.
+type waited struct {
+	context.Context
+	tell func()
+}
+
+// Done implements context.Context.
+func (w waited) Done() <-chan struct{} {
+	w.tell()
+	return w.Context.Done()
+}
+
+// TestFsyncGivenUp shows that fsync does not succeed for a block of which a tier has given the copy up, because it refuses
+// its new name, while fsync waited for that.
+func TestFsyncGivenUp(t *testing.T) {
+	for _, of := range []string{"file", "directory"} {
+		t.Run(of, func(t *testing.T) {
+			u := &slowUpdates{tiertest.NewReference(t, tiertest.ReferenceOptions{MaxKeyBytes: 20}), make(chan struct{})}
+			w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: u}}}, u.Reference)
+			must(t, w.put(10, "a", []byte("1")), w.e.Fsync(until(t), resolve(t, w.world, "a").ID))
+			w.wantHeld(u.Reference, "a=1")
+			long := strings.Repeat("n", 30)
+			must(t, w.rename(10, "a", long, false))
+			ctx, fsync := waited{until(t), sync.OnceFunc(func() { close(u.free) })}, w.e.Fsync
+			id := resolve(t, w.world, long).ID
+			if of == "directory" {
+				fsync, id = w.e.FsyncDir, index.Root
+			}
+			if err := fsync(ctx, id); !errors.Is(err, block.ErrNameTooLong) {
+				t.Errorf("fsync: %v", err)
+			}
+			w.wantHeld(u.Reference, "")
+			w.end()
+		})
+	}
 }
 
 // TestSyncCascadeRefused: a synchronous cascade keeps to the write budget and to

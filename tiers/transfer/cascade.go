@@ -204,18 +204,35 @@ func (tr *Transfer) flushTier(ctx context.Context, w state.Waiter, s *state.Seco
 	return waitStored(ctx, w, done)
 }
 
+// makeDurable waits until a committed block is stored and synced. A tier may refuse the name or the attributes that the
+// copy is to have, and give it up: it is stored anew once.
+func (tr *Transfer) makeDurable(ctx context.Context, w state.Waiter, id index.ID) error {
+	s := tr.Keeper()
+	if s == nil {
+		return nil
+	}
+	for range 2 {
+		if ok, err := tr.storeNow(ctx, w, s, id, true); err != nil || !ok {
+			return err
+		}
+		if err := tr.flushTier(ctx, w, s); err != nil {
+			return err
+		}
+		tr.Mu.Lock()
+		has := tr.Mu.Ix.At(id).Tiers()&s.Bit != 0
+		tr.Mu.Unlock()
+		if has {
+			break
+		}
+	}
+	return nil
+}
+
 // AfterCommit waits for the copy of a committed block, if the cascade is synchronous
 // or if sync is set: a process called fsync before.
 func (tr *Transfer) AfterCommit(ctx context.Context, w state.Waiter, id index.ID, sync bool) error {
 	if sync {
-		s := tr.Keeper()
-		if s == nil {
-			return nil
-		}
-		if ok, err := tr.storeNow(ctx, w, s, id, true); err != nil || !ok {
-			return err
-		}
-		return tr.flushTier(ctx, w, s)
+		return tr.makeDurable(ctx, w, id)
 	}
 	for _, s := range tr.Tiers {
 		if s.Opts.Cascade != state.CascadeSync {

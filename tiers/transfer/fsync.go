@@ -21,6 +21,23 @@ func (tr *Transfer) FsyncDir(ctx context.Context, dir index.ID) error {
 	if s == nil {
 		return nil
 	}
+	tr.Mu.Lock()
+	before := tr.givenUp
+	tr.Mu.Unlock()
+	if err := tr.storeBelow(ctx, s, dir); err != nil {
+		return err
+	}
+	tr.Mu.Lock()
+	same := tr.givenUp == before
+	tr.Mu.Unlock()
+	if same {
+		return nil
+	}
+	return tr.storeBelow(ctx, s, dir)
+}
+
+// storeBelow stores the blocks below a directory that a tier does not have, and syncs the tier.
+func (tr *Transfer) storeBelow(ctx context.Context, s *state.Secondary, dir index.ID) error {
 	var ids []index.ID
 	tr.Mu.Lock()
 	tr.Mu.Ix.Descend(dir, func(id index.ID, en *index.Entry) bool {

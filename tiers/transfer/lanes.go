@@ -214,6 +214,7 @@ func (s *owner) Restore(u lane.Update) {
 	var g state.Gone
 	e := s.e
 	e.Mu.Lock()
+	e.givenUp++
 	if e.Mu.Ix.Valid(u.ID) {
 		if en := e.Mu.Ix.At(u.ID); en.Tiers()&s.Bit != 0 && en.Seq() == u.Attrs.Seq {
 			e.ForgetCopyLocked(s.Secondary, u.ID, en, fate.ReasonRenamed, &g)

@@ -34,6 +34,7 @@ type Transfer struct {
 	// Guarded by State.Mu.
 	promotions map[index.ID]*promotion // under way
 	orphans    map[*promotion]struct{} // under way, but their names are gone
+	givenUp    uint64                  // copies that tiers gave up because they refused a name or attributes
 }
 
 // New returns a Transfer without tiers: AddSecondaries follows.
