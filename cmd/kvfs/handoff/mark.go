@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -154,7 +155,8 @@ const (
 )
 
 // Free reports whether no living process holds the mark open in f. The lock of a killed process
-// stays while one of its threads that shares the descriptors is stuck.
+// stays while one of its threads that shares the descriptors is stuck, or a child that it was
+// starting has not come to its own program yet.
 func Free(f *os.File) bool {
 	for range freeLooks {
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
@@ -175,8 +177,8 @@ func Free(f *os.File) bool {
 	return false // the holder is in another PID namespace, whose locks are not shown
 }
 
-// holders returns how many living processes hold the mark open in f, and how many others hold its lock: zombies, and who
-// holds it exclusively, to look or to remove the mark, which nobody can while a mark is held.
+// holders returns how many living processes hold the mark open in f, and how many others hold its lock: processes that
+// have ended, and who holds it exclusively, to look or to remove the mark, which nobody can while a mark is held.
 func holders(f *os.File) (living, others int) {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
@@ -192,7 +194,7 @@ func holders(f *os.File) (living, others int) {
 		lock := strings.Fields(line)
 		switch {
 		case len(lock) < 6 || lock[1] != "FLOCK" || lock[5] != file:
-		case lock[3] == "READ" && !zombie(lock[4]):
+		case lock[3] == "READ" && !ended(lock[4]):
 			living++
 		default:
 			others++
@@ -201,11 +203,14 @@ func holders(f *os.File) (living, others int) {
 	return living, others
 }
 
-// zombie reports whether the first thread of a process has ended. kvfs keeps it to the end.
-func zombie(pid string) bool {
+// ended reports whether there is no such process any more, or its first thread has ended. kvfs keeps that to the end.
+func ended(pid string) bool {
+	if n, err := strconv.Atoi(pid); err == nil && n > 0 && unix.Kill(n, 0) == unix.ESRCH {
+		return true
+	}
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
-		return false
+		return false // hidden from this user
 	}
 	_, state, ok := strings.Cut(string(text), ") ")
 	return ok && strings.HasPrefix(state, "Z")

@@ -108,9 +108,9 @@ func TestNumberUsedAgain(t *testing.T) {
 	}
 }
 
-// TestMarkOfZombie shows that a mark is nobody's if the lock of a process that has ended stays, as a stuck
-// thread of it has it stay; unless another process has the mark.
-func TestMarkOfZombie(t *testing.T) {
+// TestMarkOfTheDead shows that a mark is nobody's if the lock of a process that has ended stays, as a stuck
+// thread of it or a child has it stay; unless another process has the mark.
+func TestMarkOfTheDead(t *testing.T) {
 	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
 	living, err := NewMark(path, 7, "/mnt")
 	must(t, err)
@@ -120,10 +120,9 @@ func TestMarkOfZombie(t *testing.T) {
 	dead := exec.Command("flock", "--shared", "3")
 	dead.ExtraFiles = []*os.File{f}
 	must(t, dead.Start())
-	defer dead.Wait()
 	var info unix.Siginfo
 	must(t, unix.Waitid(unix.P_PID, dead.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
-	if !zombie(strconv.Itoa(dead.Process.Pid)) {
+	if !ended(strconv.Itoa(dead.Process.Pid)) {
 		t.Error("no zombie")
 	}
 	if Abandoned(path, 7, "/mnt") {
@@ -132,5 +131,9 @@ func TestMarkOfZombie(t *testing.T) {
 	must(t, living.f.Close())
 	if !Abandoned(path, 7, "/mnt") {
 		t.Error("a zombie alone has the mark: not abandoned")
+	}
+	must(t, dead.Wait())
+	if !Abandoned(path, 7, "/mnt") {
+		t.Error("the lock of a process that is gone: not abandoned")
 	}
 }
