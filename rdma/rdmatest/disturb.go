@@ -11,9 +11,6 @@ import (
 	"github.com/kvfs/kvfs/rdma"
 )
 
-// attempts is the default of Harness.Attempts.
-const attempts = 100
-
 // visible returns n bytes none of which is 0: in an empty file they show which bytes have come.
 func visible(seed uint64, n int64) []byte {
 	type key struct {
@@ -135,12 +132,12 @@ func (d *disturbed) settle(before func(), kinds ...error) (caught bool) {
 // catch tries until a read was caught in the middle.
 func (e *env) catch(try func() (caught bool)) {
 	e.Helper()
-	for range e.attempts {
+	for range attempts {
 		if try() {
 			return
 		}
 	}
-	e.Errorf("%d times, reads of %d bytes came whole", e.attempts, large)
+	e.Errorf("%d times, reads of %d bytes came whole", attempts, large)
 }
 
 func checkReadCancelBefore(e *env) {

@@ -5,6 +5,5 @@
 //	}
 //
 // Each check opens its own transports. Parts that a transport cannot do by its Caps, or for which a
-// Harness has no fault, are skipped and say so. The package's own tests run the suite over broken
-// transports and show that it finds each fault.
+// Harness has no fault, are skipped and say so.
 package rdmatest

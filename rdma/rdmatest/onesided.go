@@ -26,7 +26,7 @@ func (e *env) readTo(ctx context.Context, p rdma.Peer, r rdma.RemoteRegion, off,
 	go func() { done <- p.Read(ctx, r, off, n, dst) }() // ends with Read; if that hangs, the test has failed anyway
 	select {
 	case w.err = <-done:
-	case <-time.After(e.patience):
+	case <-time.After(patience):
 		e.Errorf("%s does not return", w.name)
 		w.err = errHangs
 	}

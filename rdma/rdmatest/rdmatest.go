@@ -2,10 +2,7 @@ package rdmatest
 
 import (
 	"context"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,15 +22,14 @@ type Harness struct {
 	// is called, maybe after they were closed. Nil: checks that need it are skipped.
 	Stall func(a, b rdma.Transport) (resume func())
 	// GivesUp: a read over a silent link fails with rdma.ErrUnavailable by itself, well within
-	// Patience.
+	// patience.
 	GivesUp bool
-
-	// Patience is how long the suite waits for an event, and the limit of a check; 0: 4 min.
-	Patience time.Duration
-	// Attempts is how often a check tries to catch a read in the middle; 0: 100. Few suffice where
-	// a read is never caught.
-	Attempts int
 }
+
+const (
+	patience = 4 * time.Minute // how long the suite waits for an event, and the limit of a check; the processor may be emulated
+	attempts = 100             // how often a check tries to catch a read in the middle
+)
 
 // need is a requirement of a check.
 type need int
@@ -151,92 +147,21 @@ func (c check) lacks(e *env) string {
 	return ""
 }
 
-// Check runs one part of the suite, by its name in Run, and reports whether it failed, without tb
-// failing. It is for tests of the suite.
-func Check(tb testing.TB, harness func(testing.TB) *Harness, name string) (failed bool) {
-	for _, c := range all() {
-		if c.name != name {
-			continue
-		}
-		r := &recorder{TB: tb}
-		done := make(chan struct{})
-		go func() { // ends with the check; the function waits for it
-			defer close(done)
-			defer r.cleanup()
-			c.on(r, harness(r))
-		}()
-		<-done
-		return r.failed.Load()
-	}
-	tb.Fatalf("the suite has no %q", name)
-	return false
-}
-
-// recorder is a test that may fail without consequences.
-type recorder struct {
-	testing.TB
-	failed atomic.Bool
-
-	mu       sync.Mutex // a call that hangs may outlive its check
-	cleanups []func()
-}
-
-// Errorf implements testing.TB.
-func (r *recorder) Errorf(string, ...any) { r.failed.Store(true) }
-
-// Error implements testing.TB.
-func (r *recorder) Error(...any) { r.failed.Store(true) }
-
-// Fatalf implements testing.TB.
-func (r *recorder) Fatalf(string, ...any) {
-	r.failed.Store(true)
-	runtime.Goexit()
-}
-
-// Fatal implements testing.TB.
-func (r *recorder) Fatal(...any) { r.Fatalf("") }
-
-// Skip implements testing.TB.
-func (r *recorder) Skip(...any) { runtime.Goexit() }
-
-// Cleanup implements testing.TB.
-func (r *recorder) Cleanup(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cleanups = append(r.cleanups, f)
-}
-
-func (r *recorder) cleanup() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := len(r.cleanups) - 1; i >= 0; i-- {
-		r.cleanups[i]()
-	}
-}
-
 // env is a holder and a reader.
 type env struct {
 	testing.TB
-	h        *Harness
-	patience time.Duration
-	attempts int
-	ctx      context.Context
-	source   *source
-	holder   rdma.Transport
-	reader   rdma.Transport
-	peer     rdma.Peer // the reader's connection to the holder
+	h      *Harness
+	ctx    context.Context
+	source *source
+	holder rdma.Transport
+	reader rdma.Transport
+	peer   rdma.Peer // the reader's connection to the holder
 }
 
 func newEnv(tb testing.TB, h *Harness) *env {
-	e := &env{TB: tb, h: h, patience: h.Patience, attempts: h.Attempts, source: newSource(tb)}
-	if e.patience == 0 {
-		e.patience = 4 * time.Minute
-	}
-	if e.attempts == 0 {
-		e.attempts = attempts
-	}
+	e := &env{TB: tb, h: h, source: newSource(tb)}
 	var cancel context.CancelFunc
-	e.ctx, cancel = context.WithTimeout(context.Background(), e.patience)
+	e.ctx, cancel = context.WithTimeout(context.Background(), patience)
 	tb.Cleanup(cancel)
 	e.holder = e.open(e.source)
 	e.reader = e.open(nil)
@@ -280,7 +205,7 @@ func (e *env) within(f func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(e.patience):
+	case <-time.After(patience):
 		return context.DeadlineExceeded
 	}
 }
@@ -288,7 +213,7 @@ func (e *env) within(f func() error) error {
 // await polls until ok.
 func (e *env) await(what string, ok func() bool) {
 	e.Helper()
-	for end := time.Now().Add(e.patience); !ok(); {
+	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
 			e.Fatalf("waited in vain: %s", what)
 		}
