@@ -139,48 +139,6 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 	w.wantVersion(c, again, w.mustWrite(a, again, mib))
 }
 
-// TestHolderStopped shows that many reads of many blocks of a holder that does not
-// answer all end in time, and that the others' operations are not held up.
-func TestHolderStopped(t *testing.T) { holderStopped(t, harness.ClusterOptions{}) }
-
-// TestHolderStoppedOwned does that with nodes that know only a share of what the others have.
-func TestHolderStoppedOwned(t *testing.T) {
-	long(t)
-	holderStopped(t, owned(harness.ClusterOptions{}))
-}
-
-func holderStopped(t *testing.T, opts harness.ClusterOptions) {
-	w := newWorld(t, opts)
-	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
-	versions := w.fill(a, "stopped", 64, 64*kib)
-	w.WaitQuiet()
-	var names []string
-	for name := range versions {
-		names = append(names, name)
-	}
-	w.wantVersion(b, names[0], versions[names[0]]) // To have it, however long a is taken for dead.
-	harness.Freeze(t, a.Pid)
-	reads := w.readAll(c, names...)
-	for i := range 20 {
-		name := block("meanwhile-%d", i)
-		version := w.mustWrite(b, name, 10_000)
-		w.wantVersion(c, name, version)
-	}
-	for got := range reads {
-		if got.err != nil {
-			t.Error(got.err)
-		}
-	}
-	w.remove(b, names[0]) // Of which the holder is to learn later.
-	unix.Kill(a.Pid, unix.SIGCONT)
-	w.WaitJoined()
-	w.wantEverywhere(names[0], 0)
-	for _, name := range names[1:] {
-		w.wantVersion(c, name, versions[name])
-	}
-	w.agree()
-}
-
 // TestEvictedMeanwhile shows that a holder that drops its copy after it was found is a
 // miss or another holder, never an error or other bytes.
 func TestEvictedMeanwhile(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package cluster holds the black-box tests of peers: real daemons in network namespaces that share files, lose each
-// other, die, stop, lie and come back.
+// other, die, stop and come back.
 //
 // Every test also shows two things. A read returns the bytes that a writer committed under that name, whole, or there
 // is no such file. No operation takes longer than its deadline and a second.
@@ -18,6 +18,5 @@ import (
 
 func TestMain(m *testing.M) {
 	unix.Umask(0o022)
-	harness.Helper(liarHelper, lyingPeer)
 	os.Exit(harness.Main(m))
 }

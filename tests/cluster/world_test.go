@@ -390,26 +390,6 @@ func block(format string, args ...any) string {
 	return filepath.Join(group, fmt.Sprintf(format, args...))
 }
 
-// TestContent shows that the checker takes what was written and nothing else: bytes
-// of another name, cut off, longer, mixed of two versions, or changed.
-func TestContent(t *testing.T) {
-	const size = 1000
-	one, two := content("a", 1, size), content("a", 2, size)
-	if v, err := versionOf("a", one); v != 1 || err != nil {
-		t.Fatalf("got version %d, %v", v, err)
-	}
-	flipped := bytes.Clone(one)
-	flipped[size-1] ^= 1
-	for what, b := range map[string][]byte{
-		"another name": content("b", 1, size), "cut off": one[:size-1], "longer": append(bytes.Clone(one), 0),
-		"mixed": append(bytes.Clone(one[:size/2]), two[size/2:]...), "changed": flipped, "zeros": make([]byte, size), "empty": {},
-	} {
-		if v, err := versionOf("a", b); err == nil {
-			t.Errorf("%s: taken for version %d", what, v)
-		}
-	}
-}
-
 func removeFile(n *harness.Node, name string) error { return os.Remove(n.Path(name)) }
 
 // ignoreAbsent returns err unless it says that there is no such file.
