@@ -138,15 +138,6 @@ func TestDecodeMalformed(t *testing.T) {
 	}
 }
 
-func TestEncodeWithoutOperation(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	Encode(nil, Record{Op: 4})
-}
-
 // TestRecordSize bounds the bytes of records as a working node makes them. The package comment has
 // the figures.
 func TestRecordSize(t *testing.T) {

@@ -94,7 +94,7 @@ func TestFollowerParts(t *testing.T) {
 	}
 	x.found(1, map[uint64]uint64{2: 1, 3: 2, 4: 2, 9: 1}) // equal: it goes on at the new process
 	s := x.Stats()
-	if s.Compared != 2 || s.Partial != 1 || s.Snapshots != 1 || s.Begun != 2 || s.DigestBytes == 0 || s.SnapshotBytes == 0 {
+	if s.Records != 10 || s.Batches != 5 || s.Compared != 2 || s.Partial != 1 || s.Snapshots != 1 || s.Begun != 2 || s.DigestBytes == 0 || s.SnapshotBytes == 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -302,40 +302,6 @@ func TestServeScope(t *testing.T) {
 		step(nil, 10, 3)
 		cancel()
 		<-done
-	})
-}
-
-// TestLogDigests shows that many askers share the work, for a second and until a resync, and that a
-// failure is not kept.
-func TestLogDigests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLog(LogOptions{Epoch: 7})
-		scans, failure := 0, errors.New("no")
-		ask := func(want Position, err error) {
-			t.Helper()
-			at, _, got := l.Digests(t.Context(), func(context.Context, func(*Record) error) error { scans++; return failure })
-			if at != want || !errors.Is(got, err) {
-				t.Errorf("%+v, error %v, want %+v and %v", at, got, want, err)
-			}
-		}
-		ask(Position{}, failure)
-		failure = nil
-		ask(Position{7, 1}, nil)
-		l.Append(numbered(1, 1)...)
-		ask(Position{7, 1}, nil)
-		time.Sleep(digestAge) // reason: the clock of a bubble advances only so
-		ask(Position{7, 2}, nil)
-		l.Resync()
-		ask(l.Position(), nil)
-		if scans != 4 {
-			t.Errorf("%d scans, want 4", scans)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		<-l.summed.turn // another one works
-		cancel()
-		if _, _, err := l.Digests(ctx, nil); !errors.Is(err, context.Canceled) {
-			t.Errorf("a waiter whose context ended: %v", err)
-		}
 	})
 }
 

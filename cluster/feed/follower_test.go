@@ -119,46 +119,6 @@ func (x *fixture) sees(next uint64, hashes ...uint64) {
 
 func release(hash uint64) Record { return Record{Op: Release, Hash: hash} }
 
-// TestFollowerSnapshot shows which entries are visible when, over two incarnations.
-func TestFollowerSnapshot(t *testing.T) {
-	x := newFixture(t, 2)
-	x.sees(0)
-	x.must(batch(7, 0, true, false, numbered(1, 3)...))
-	x.sees(0)
-	x.must(batch(7, 0, false, false, numbered(4, 5)...))
-	x.sees(0)
-	x.must(batch(7, 10, false, true, numbered(6, 6)...))
-	x.sees(10, 1, 2, 3, 4, 5, 6)
-	x.must(batch(7, 12, false, false, release(2), numbered(9, 9)[0]))
-	x.sees(12, 1, 3, 4, 5, 6, 9)
-	if got := x.Slots(); len(got) != 1 {
-		t.Errorf("slots %d", got)
-	}
-	x.must(batch(8, 0, true, false, numbered(3, 3)...))
-	x.sees(12, 1, 3, 4, 5, 6, 9)
-	if got := x.Slots(); len(got) != 2 {
-		t.Errorf("slots %d", got)
-	}
-	x.must(batch(8, 3, false, true, numbered(11, 12)...))
-	x.sees(3, 3, 11, 12)
-	x.must(batch(9, 1, true, true)) // of a node that holds nothing
-	x.sees(1)
-	x.must(batch(9, 2, false, false, numbered(5, 5)...))
-	x.sees(2, 5)
-	want := FollowerStats{Records: 12, Batches: 8, Begun: 3, Snapshots: 3, SnapshotBytes: 120}
-	s := x.Stats()
-	if s.Bytes == 0 {
-		t.Error("no bytes were counted")
-	}
-	s.Bytes = 0
-	if s != want {
-		t.Errorf("stats %+v, want %+v", s, want)
-	}
-	if want := []uint64{3, 5, 6, 9, 3, 12, 5}; !slices.Equal(x.observed, want) {
-		t.Errorf("observed %d, want %d", x.observed, want)
-	}
-}
-
 // TestFollowerBrokenSnapshot shows that a broken snapshot does no harm if another one follows, or
 // if the old position is resumed.
 func TestFollowerBrokenSnapshot(t *testing.T) {
@@ -268,17 +228,6 @@ func TestFollowerRefuses(t *testing.T) {
 	}
 }
 
-func TestFollowerNoSlot(t *testing.T) {
-	x := newFixture(t, 1)
-	x.must(batch(7, 10, true, true, numbered(1, 3)...))
-	if err := x.Apply(batch(8, 1, true, true)); !errors.Is(err, ErrNoSlot) {
-		t.Errorf("%v, want ErrNoSlot", err)
-	}
-	x.sees(10, 1, 2, 3)
-	x.must(batch(7, 11, false, false, release(3)))
-	x.sees(11, 1, 2)
-}
-
 // TestFollowerSkips shows that a false record is skipped, and that the other records of its holder
 // count.
 func TestFollowerSkips(t *testing.T) {
@@ -341,18 +290,6 @@ func TestFollowerFar(t *testing.T) {
 	}
 }
 
-// TestFollowerEntries shows that each field arrives in the index.
-func TestFollowerEntries(t *testing.T) {
-	x := newFixture(t, 2)
-	x.must(batch(7, 1, true, true, Record{Op: Hold, Hash: 5, Seq: 1 << 60, Size: 12345, Mode: 0o100640, UID: 1, GID: 2, Memory: true}))
-	got := x.index.Lookup(5, nil)
-	want := []location.Holder{{Slot: x.Slots()[0], Entry: location.Entry{
-		Hash: 5, Seq: 1 << 60, Size: 12345, Mode: 0o100640, UID: 1, GID: 2, Memory: true}}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-}
-
 // TestFollowerGraves shows that a grave is reported once, with its path, voids older entries, and
 // keeps them from coming back.
 func TestFollowerGraves(t *testing.T) {
@@ -390,29 +327,6 @@ func TestFollowerGraves(t *testing.T) {
 	if want := []location.Grave{{Hash: grave.Hash, Seq: 5, Path: "g/a", At: grave.Time}}; !reflect.DeepEqual(all, want) {
 		t.Errorf("index has %+v, want %+v", all, want)
 	}
-}
-
-// TestFollowerLive shows that an absent node is hidden, is still followed, and is shown again, also
-// if a snapshot ends meanwhile.
-func TestFollowerLive(t *testing.T) {
-	x := newFixture(t, 2)
-	x.must(batch(7, 10, true, true, numbered(1, 2)...))
-	x.SetLive(false)
-	x.sees(10)
-	x.must(batch(7, 11, false, false, numbered(3, 3)...))
-	x.sees(11)
-	x.SetLive(true)
-	x.sees(11, 1, 2, 3)
-	x.must(batch(8, 0, true, false, numbered(4, 4)...))
-	x.SetLive(false)
-	x.sees(11)
-	x.must(batch(8, 1, false, true, numbered(5, 5)...))
-	x.sees(1)
-	x.Drop()
-	x.must(batch(8, 1, true, true, numbered(6, 6)...))
-	x.sees(1)
-	x.SetLive(true)
-	x.sees(1, 6)
 }
 
 // FuzzFollower shows that no stream of batches brings a Follower out of its states.
