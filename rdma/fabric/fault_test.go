@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -43,46 +42,6 @@ func TestSignals(t *testing.T) {
 			t.Errorf("%v does not arrive", s)
 		}
 		signal.Stop(c)
-	}
-}
-
-// TestKilledHolder kills the peer's process during reads.
-func TestKilledHolder(t *testing.T) {
-	h := startHolder(t)
-	p := connect(t, open(t, Options{}), h.addr)
-	want := pattern(1, heldBytes)
-	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
-		t.Fatal(err)
-	}
-	var once sync.Once
-	deadline := time.Now().Add(patience)
-	for {
-		err := reads(t, p, h.region, 0, heldBytes, want)
-		if err != nil {
-			if !errors.Is(err, rdma.ErrUnavailable) {
-				t.Errorf("read from a killed holder: %v", err)
-			}
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("reads from a killed holder go on")
-		}
-		once.Do(func() {
-			go h.cmd.Process.Kill() // ends at once
-		})
-	}
-	if err := reads(t, p, h.region, 0, 100, want); !errors.Is(err, rdma.ErrUnavailable) {
-		t.Errorf("read from a killed holder: %v", err)
-	}
-
-	// Another process has other keys, even if it had the same address.
-	other := startHolder(t)
-	q := connect(t, open(t, Options{}), other.addr)
-	if err := reads(t, q, h.region, 0, 100, want); !errors.Is(err, rdma.ErrGone) {
-		t.Errorf("read with the key of a process that is no more: %v", err)
-	}
-	if err := reads(t, q, other.region, 0, 100, want); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -142,39 +101,6 @@ func (c *cutHash) Write(p []byte) (int, error) {
 	return c.Hash64.Write(p)
 }
 
-// TestStoppedHolder stops the peer's process: reads end by StallTimeout, and work again
-// when it goes on.
-func TestStoppedHolder(t *testing.T) {
-	h := startHolder(t)
-	tr := open(t, Options{StallTimeout: patience})
-	p := connect(t, tr, h.addr)
-	want := pattern(1, heldBytes)
-	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
-		t.Fatal(err)
-	}
-	h.freeze(t)
-	// While the holder ran it had all the time that it needed.
-	theEndpoint(t, p).stall = time.Second
-	for range 2 { // by an existing connection, and by a new one
-		if err := reads(t, p, h.region, 0, heldBytes, want); !errors.Is(err, rdma.ErrUnavailable) {
-			t.Errorf("read from a stopped holder: %v", err)
-		}
-	}
-	if n := tr.Stats().Stalls; n == 0 {
-		t.Errorf("%d stalls", n)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := p.Probe(ctx); !errors.Is(err, rdma.ErrUnavailable) {
-		t.Errorf("probe of a stopped holder: %v", err)
-	}
-	h.cmd.Process.Signal(syscall.SIGCONT)
-	await(t, "the holder to be reached again", func() bool { return p.Probe(ctx) == nil })
-	if err := reads(t, p, h.region, 0, heldBytes, want); err != nil {
-		t.Errorf("after the holder went on: %v", err)
-	}
-}
-
 // TestWrongKeysBeside shows that reads with made-up keys do no harm to others.
 func TestWrongKeysBeside(t *testing.T) {
 	a, b := open(t, Options{}), open(t, Options{})
@@ -213,41 +139,6 @@ func TestWrongKeysBeside(t *testing.T) {
 	good.Wait()
 	close(over)
 	bad.Wait()
-}
-
-// TestReusedAddress maps another file where one was registered before: readers get the bytes of the
-// new one, and nothing with the old key.
-func TestReusedAddress(t *testing.T) {
-	const size = 1 << 20
-	a, b := open(t, Options{}), open(t, Options{})
-	p := connect(t, b, a.Addr())
-	used := map[*byte]bool{}
-	reused := 0
-	for i := range uint64(20) {
-		first, second := pattern(2*i, size), pattern(2*i+1, size)
-		r := register(t, a, file(t, first), size)
-		if err := reads(t, p, r.Remote(), 0, size, first); err != nil {
-			t.Fatal(err)
-		}
-		at := unsafe.SliceData(r.(*region).e.mem)
-		if used[at] {
-			reused++
-		}
-		used[at] = true
-		r.Close()
-		a.grave.clear()
-		s := register(t, a, file(t, second), size)
-		if err := reads(t, p, s.Remote(), 0, size, second); err != nil {
-			t.Error(err)
-		}
-		if err := reads(t, p, r.Remote(), 0, size, first); !errors.Is(err, rdma.ErrGone) {
-			t.Errorf("read of what was there before: %v", err)
-		}
-		s.Close()
-	}
-	if reused == 0 {
-		t.Errorf("no address was used again: the test shows nothing")
-	}
 }
 
 // TestManyReaders reads with 16 goroutines, some of which give up.

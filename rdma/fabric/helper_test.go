@@ -3,22 +3,15 @@
 package fabric
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tests/sets"
@@ -35,8 +28,6 @@ func TestMain(m *testing.M) {
 	case "":
 		sets.Select()
 		os.Exit(m.Run())
-	case "hold":
-		exit(hold(os.Stdin, os.Stdout))
 	case "open":
 		_, err := Open(Options{Provider: TCP})
 		exit(err)
@@ -63,86 +54,6 @@ func child(what string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), childVar+"="+what)
 	return c
-}
-
-// heldBytes is the length of the region of a holder in its own process.
-const heldBytes = 8 << 20
-
-// hold registers a region, tells about it, and serves until stdin ends.
-func hold(stdin io.Reader, stdout io.Writer) error {
-	t, err := Open(Options{Provider: TCP, Devices: []string{"lo"}, Host: "127.0.0.1"})
-	if err != nil {
-		return err
-	}
-	f, err := memFile()
-	if err != nil {
-		return err
-	}
-	if _, err := f.WriteAt(pattern(1, heldBytes), 0); err != nil {
-		return err
-	}
-	r, err := t.Register(f, heldBytes)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "%s %x\n", t.Addr(), r.Remote().Key)
-	io.Copy(io.Discard, stdin)
-	return t.Close()
-}
-
-// holder is a process with a region.
-type holder struct {
-	cmd    *exec.Cmd
-	addr   string
-	region rdma.RemoteRegion
-}
-
-func startHolder(tb testing.TB) *holder {
-	tb.Helper()
-	needLibrary(tb)
-	h := &holder{cmd: child("hold")}
-	stdin, err := h.cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	stdout, err := h.cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := h.cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		h.cmd.Process.Signal(syscall.SIGCONT)
-		stdin.Close()
-		h.cmd.Wait()
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	addr, key, ok := strings.Cut(strings.TrimSpace(line), " ")
-	if err != nil || !ok {
-		tb.Fatalf("holder says %q: %v", line, err)
-	}
-	h.addr = addr
-	h.region.Size = heldBytes
-	if h.region.Key, err = hex.DecodeString(key); err != nil {
-		tb.Fatal(err)
-	}
-	return h
-}
-
-// freeze returns when no thread of the holder runs any more, until SIGCONT.
-func (h *holder) freeze(tb testing.TB) {
-	tb.Helper()
-	h.cmd.Process.Signal(syscall.SIGSTOP)
-	for {
-		err := unix.Waitid(unix.P_PID, h.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
-		if err == nil {
-			return
-		}
-		if err != unix.EINTR {
-			tb.Fatalf("wait for the holder to stop: %v", err)
-		}
-	}
 }
 
 // pattern returns n bytes that depend on seed.
