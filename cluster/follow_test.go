@@ -9,31 +9,6 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 )
 
-// TestRestart shows that after a restart of a node without a goodbye the others know
-// what the new process holds and nothing of the old.
-func TestRestart(t *testing.T) {
-	nodes := cluster(t, "a", "b", "c")
-	a, b, c := nodes[0], nodes[1], nodes[2]
-	a.put("g/old", 1, pattern(1, 100))
-	a.put("g/both", 2, pattern(1, 100))
-	b.located(t, "g/old", 1)
-	addr := a.gossip.Self().Addr
-	a.Node.Close()
-	again := prepare(t, "a", func(o *Options) { o.Gossip.Bind = addr }, b)
-	again.put("g/both", 2, pattern(1, 100))
-	if err := again.Start(again.fakeBackend); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []*testNode{b, c} {
-		n.located(t, "g/old", 0)
-		at := n.located(t, "g/both", 1)[0]
-		eventually(t, "the new process answers", func() bool {
-			_, _, err := fetchOne(t, t.Context(), at.Peer, BlockRef{Path: "g/both", Seq: 2})
-			return err == nil
-		})
-	}
-}
-
 // TestControlDead shows a node that gossip finds alive and whose control channel does not
 // answer: what it holds stays visible, its breaker opens; all is well when it
 // answers again.

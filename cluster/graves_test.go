@@ -10,62 +10,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
-// TestRemoval shows that a removal reaches everybody, makes them drop older copies, and
-// that those are not found any more even where they are announced again.
-func TestRemoval(t *testing.T) {
-	nodes := cluster(t, "a", "b", "c")
-	a, b, c := nodes[0], nodes[1], nodes[2]
-	a.put("g/x", 10, pattern(1, 100))
-	b.put("g/x", 11, pattern(1, 100))
-	c.located(t, "g/x", 1)
-	a.remove("g/x", 20)
-	for _, n := range nodes[1:] {
-		eventually(t, "the grave is known", func() bool { return n.buriedSeq("g/x") == 20 })
-	}
-	if a.index.Buried(location.HashPath("g/x")) != 20 {
-		t.Error("a's own index does not have the grave")
-	}
-	if at := c.Locate("g/x", nil); len(at) != 0 {
-		t.Errorf("found after the removal: %+v", at)
-	}
-	b.put("g/x", 12, pattern(1, 100)) // from an old copy
-	b.put("g/mark", 1, nil)
-	c.located(t, "g/mark", 1)
-	if at := c.Locate("g/x", nil); len(at) != 0 {
-		t.Errorf("an old copy was found after the removal: %+v", at)
-	}
-	b.put("g/x", 21, pattern(2, 100))
-	c.located(t, "g/x", 1)
-	eventually(t, "c has seen the version", func() bool {
-		return c.observedSeq() == 21
-	})
-}
-
-// TestRemovalWhileAway shows that a node that was away when a name was removed learns of
-// it from anybody: who removed it is gone for good by then.
-func TestRemovalWhileAway(t *testing.T) {
-	nodes := cluster(t, "a", "b", "c")
-	a, b, c := nodes[0], nodes[1], nodes[2]
-	c.put("g/x", 10, pattern(1, 100))
-	b.located(t, "g/x", 1)
-	if err := c.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.Node.Close()
-	eventually(t, "a has lost c", func() bool { m, _ := a.member("c"); return m.State == stateLeft })
-	a.remove("g/x", 20)
-	eventually(t, "b knows the grave", func() bool { return b.buriedSeq("g/x") == 20 })
-	a.Leave(t.Context())
-	a.Node.Close()
-	eventually(t, "b has lost a", func() bool { m, _ := b.member("a"); return m.State == stateLeft })
-
-	back := start(t, "c", nil, b)
-	together(t, b, back)
-	back.put("g/x", 10, pattern(1, 100)) // what it kept on its SSD
-	eventually(t, "c learns of the grave", func() bool { return back.buriedSeq("g/x") == 20 })
-	b.located(t, "g/x", 0)
-}
-
 // TestExchange shows that graves go both ways and incrementally: what each has learned
 // outside the feeds reaches the other, in many messages if need be, once, and
 // anew to another incarnation.

@@ -95,30 +95,6 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// TestResync shows that what is known of a peer and is not so does not stay: now and then
-// its feed begins with a snapshot, and nothing is hidden meanwhile.
-func TestResync(t *testing.T) {
-	a := start(t, "a", nil)
-	b := start(t, "b", func(o *Options) { o.tuning.resync = 100 * time.Millisecond }, a)
-	together(t, a, b)
-	a.put("g/x", 1, nil)
-	a.put("g/lost", 1, nil)
-	b.located(t, "g/x", 1)
-	b.located(t, "g/lost", 1)
-	a.drop("g/lost", true)
-	eventually(t, "b does not find what is not there", func() bool {
-		if len(b.Locate("g/x", nil)) != 1 {
-			t.Fatal("hidden for a new snapshot")
-		}
-		return len(b.Locate("g/lost", nil)) == 0
-	})
-	if m, _ := b.member("a"); m.Failures != 0 || m.Breaker != "closed" {
-		t.Errorf("a new snapshot counts as a failure: %+v", m)
-	}
-	a.put("g/y", 1, nil)
-	b.located(t, "g/y", 1)
-}
-
 // TestNoCopies shows that a node that takes no copies is offered none, without a warning,
 // and may offer its own.
 func TestNoCopies(t *testing.T) {

@@ -227,35 +227,6 @@ func TestReaderDies(t *testing.T) {
 	returned(t, a)
 }
 
-// TestHolderRestarts shows that a holder that comes back with the same addresses and another
-// memory is read again, and that nothing wrong comes meanwhile.
-func TestHolderRestarts(t *testing.T) {
-	n, a, b := fabricPair(t, PathAuto, nil)
-	data := pattern(3, 10_000)
-	a.put("g/x", 5, data)
-	b.located(t, "g/x", 1)
-	at := a.Members()[0]
-	a.Node.Close()
-	with := withFabric(t, n, PathAuto)
-	again := start(t, "a", func(o *Options) {
-		with(o)
-		o.Gossip.Bind, o.ControlBind = at.GossipAddr, at.ControlAddr
-	}, b)
-	again.put("g/x", 6, data)
-	before := b.Stats().FabricFetches
-	eventually(t, "the new process is read by RDMA", func() bool {
-		list := b.Locate("g/x", nil)
-		if len(list) == 0 {
-			return false
-		}
-		got, _, err := fetchOne(t, t.Context(), list[0].Peer, BlockRef{Path: "g/x", Seq: 6})
-		if err == nil && !bytes.Equal(got, data) {
-			t.Fatal("other bytes")
-		}
-		return err == nil && b.Stats().FabricFetches > before
-	})
-}
-
 // TestUnregistered shows that a block that the holder cannot register comes by TCP, where
 // that is allowed, that the holder says so, and that the link stays.
 func TestUnregistered(t *testing.T) {

@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -120,83 +118,6 @@ func narrowed(t *testing.T, nodes []*testNode, members int) {
 	}
 }
 
-// all has each node find some blocks of each other one, and no block that nobody has.
-func allFind(t *testing.T, nodes []*testNode) {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	asked := 0
-	for _, a := range nodes {
-		for _, b := range nodes {
-			for range 100 {
-				i := 6 + rnd.IntN(narrowBlocks-6) // TestNarrow changes block 5
-				path := blockOf(b.o.Gossip.Name, i)
-				if !a.Knows(location.HashPath(path)) {
-					asked++
-				}
-				if a == b {
-					if got := a.find(t, path); len(got) != 0 {
-						t.Fatalf("%s finds its own %s at %v", a.o.Gossip.Name, path, got)
-					}
-					continue
-				}
-				a.finds(t, path, uint64(i+1), b.o.Gossip.Name)
-			}
-		}
-		if got := a.find(t, "g/nobody"); len(got) != 0 {
-			t.Errorf("%s finds what nobody has: %v", a.o.Gossip.Name, got)
-		}
-	}
-	if asked == 0 {
-		t.Error("no node had to ask")
-	}
-}
-
-// TestNarrow shows a cluster whose nodes have no room for all that the others hold. Each then follows what it owns and asks for
-// the rest: all blocks are found, removals and new versions are seen, and a node that goes or comes changes who owns what.
-func TestNarrow(t *testing.T) {
-	names := []string{"a", "b", "c", "d", "e", "f", "g"}
-	var nodes []*testNode
-	for _, name := range names {
-		nodes = append(nodes, narrowing(t, name, nil, nodes...))
-	}
-	narrowed(t, nodes, 7)
-	allFind(t, nodes)
-	for _, n := range nodes {
-		if m, ok := n.member("b"); n != nodes[1] && (!ok || m.Blocks < narrowBlocks/2 || m.Blocks > narrowBlocks*3/2) {
-			t.Errorf("%s estimates that b holds %d blocks", n.o.Gossip.Name, m.Blocks)
-		}
-	}
-
-	path := blockOf("b", 5)
-	nodes[1].remove(path, 1e6)
-	for i, n := range nodes {
-		if i != 1 {
-			n.finds(t, path, 0)
-		}
-	}
-	nodes[1].put(path, 1e6, []byte("new"))
-	nodes[2].put(path, 1e6, []byte("new"))
-	for i, n := range nodes {
-		if i != 1 && i != 2 {
-			n.finds(t, path, 1e6, "b", "c")
-		}
-	}
-
-	nodes[2].drop(path, false)
-	if err := errors.Join(nodes[6].Leave(t.Context()), nodes[6].Close()); err != nil {
-		t.Fatal(err)
-	}
-	narrowed(t, nodes[:6], 6)
-	allFind(t, nodes[:6])
-	nodes[0].finds(t, blockOf("g", 9), 0)
-
-	nodes[6] = narrowing(t, "g", nil, nodes[:6]...)
-	narrowed(t, nodes, 7)
-	allFind(t, nodes)
-}
-
 // TestNarrowOld shows that a node of an older version among others owns nothing and still finds and is found.
 func TestNarrowOld(t *testing.T) {
 	var nodes []*testNode
@@ -208,7 +129,6 @@ func TestNarrowOld(t *testing.T) {
 		}, nodes...))
 	}
 	narrowed(t, nodes[:6], 6)
-	allFind(t, nodes[:6])
 	for _, n := range nodes[:6] {
 		for i := range 50 {
 			n.finds(t, blockOf("g", i), uint64(i+1), "g")
