@@ -332,7 +332,7 @@ type farPeer struct {
 	info     cluster.Member
 	features meta.Feature
 	unusable atomic.Bool
-	near     cluster.Backend // of the node that asks it to take copies
+	near     lender // of the node that asks it to take copies
 
 	fetch func(ctx context.Context, blocks []*cluster.Fetch)
 	store func(ctx context.Context, blocks []cluster.BlockInfo) []cluster.StoreOutcome
@@ -395,8 +395,13 @@ func (p *farPeer) Fetch(ctx context.Context, blocks []*cluster.Fetch) {
 	}
 }
 
+// lender is what a fetch needs of a backend.
+type lender interface {
+	Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.BlockInfo, rdma.Loan, error)
+}
+
 // serve does a fetch from a backend.
-func serve(ctx context.Context, from cluster.Backend, b *cluster.Fetch) {
+func serve(ctx context.Context, from lender, b *cluster.Fetch) {
 	info, loan, err := from.Lend(ctx, &b.BlockRef)
 	if err != nil {
 		b.Done(nil, err)
@@ -489,21 +494,6 @@ func (b *memBackend) corrupt(path string) {
 	}
 }
 
-func (b *memBackend) Snapshot(ctx context.Context, fn func(r *feed.Record) error) error {
-	b.mu.Lock()
-	var list []feed.Record
-	for _, k := range b.blocks {
-		list = append(list, hold(&k.BlockInfo))
-	}
-	b.mu.Unlock()
-	for i := range list {
-		if err := fn(&list[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (b *memBackend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.BlockInfo, rdma.Loan, error) {
 	b.mu.Lock()
 	k := b.blocks[ref.Path]
@@ -544,10 +534,6 @@ func (b *memBackend) Stat(paths []string) []*cluster.BlockInfo {
 		}
 	}
 	return out
-}
-
-func (b *memBackend) Store(ctx context.Context, from *cluster.Peer, offers []cluster.BlockInfo) []cluster.StoreOutcome {
-	return b.takeFrom(ctx, offers, from.Fetch)
 }
 
 func (b *memBackend) takeFrom(ctx context.Context, offers []cluster.BlockInfo, fetch func(context.Context, []*cluster.Fetch)) []cluster.StoreOutcome {
@@ -625,9 +611,6 @@ func (b *memBackend) Bury(path string, dir bool, seq uint64) {
 		b.announce(feed.Record{Op: feed.Release, Hash: location.HashPath(path), Path: path})
 	}
 }
-
-func (b *memBackend) Observe(uint64, string) {}
-func (b *memBackend) Followed()              {}
 
 // stubEngine is an engine of blocks in memory. Take gets them through a tier.
 type stubEngine struct {
