@@ -1,14 +1,12 @@
 // Package tiertest holds what tests of and with tiers share: the reference implementation of
-// driver.Tier, and a decorator that injects faults around any tier. The conformance suites are in
-// tiers/tiertest/suite.
+// driver.Tier, which fails on request. The conformance suites are in tiers/tiertest/suite.
 //
 //	Reference  the smallest tier that keeps the whole contract, in memory
 //	Finding    a Reference that is a driver.Finder
-//	Faulty     a tier around a tier that fails, delays or hides as a Plan says
 //	Plan       which block operations go wrong, and how
 //	Files      a driver.Primary of anonymous files
 //	RunSteps   plays random steps, and shows the few of a sequence that fails
-//	Clock      the time of injected latency; ManualClock moves only when told
+//	Clock      the time of injected latency
 //
 // A test of the engine orders events without a clock:
 //

@@ -25,8 +25,7 @@ func (o Op) String() string {
 
 // Fault is a fault of one block operation. The zero Fault is none.
 type Fault struct {
-	// Stall holds the operation (Reference) or the completion of its job
-	// (Faulty) until the channel is closed, or until the context of Close is
+	// Stall holds the operation until the channel is closed, or until the context of Close is
 	// done. Look-ups never stall. The other fields apply after it.
 	Stall <-chan struct{}
 
@@ -35,7 +34,7 @@ type Fault struct {
 	Err error
 
 	// Corrupt damages a byte of the tier's copy. A Load then fails with ErrCorrupt and the copy is
-	// dropped. After a Store, Reference detects it at the next Load; Faulty fails the Store itself.
+	// dropped. After a Store, the next Load detects it.
 	Corrupt bool
 
 	// Short ends the source of a Store, or the tier's copy at a Load, half way.
@@ -103,21 +102,6 @@ func (p *Plan) next(op Op, key block.Key) (Fault, bool) {
 		return r.Fault, true
 	}
 	return Fault{}, false
-}
-
-// nextAll returns the faults of a job's blocks, or nil if there are none.
-func (p *Plan) nextAll(op Op, blocks []driver.Transfer) []Fault {
-	var faults []Fault
-	for i := range blocks {
-		f, ok := p.next(op, blocks[i].Key)
-		if ok && faults == nil {
-			faults = make([]Fault, len(blocks))
-		}
-		if ok {
-			faults[i] = f
-		}
-	}
-	return faults
 }
 
 // lookup applies the faults of look-ups to the answer out of a tier. It returns the error of a

@@ -21,8 +21,7 @@
 // Statser and Syncer) by type assertion. Options give the suite the rest, such as how to make a copy bad. The
 // suite leaves out cases for which an option is missing.
 //
-// The suite knows no tier. The tests of package tiertest prove it with planted bugs, and its own
-// tests run it on tiertest.Reference and tiertest.Faulty.
+// The suite knows no tier. Its own tests run it on tiertest.Reference, with faults and without.
 //
 // Numbers such as A31 in comments are those of the feature list.
 package suite

@@ -123,7 +123,7 @@ func everyNth() *tiertest.Plan {
 }
 
 // TestReferenceFaults shows that with faults the reference implementation has errors, but never
-// wrong bytes and never a job without its Result.
+// wrong bytes and never a job without its Result (A33).
 func TestReferenceFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
@@ -140,26 +140,12 @@ func TestReferenceFaults(t *testing.T) {
 	}
 }
 
-// newTestHarness returns a harness around r for tests beyond the suite.
-func newTestHarness(t *testing.T, r driver.Tier) *harness {
-	open := func(*testing.T) driver.Tier { return r }
-	return newHarness(t, open, Options{}.withDefaults(t))
-}
+// plain is a tier without any optional ability.
+type plain struct{ driver.Tier }
 
-// TestReferencePendingAndLatency shows that a block is Pending while its Store
-// waits out the latency, that a Load of it then fails with ErrPending, and that
-// time moves only when told (A15, A33).
-func TestReferencePendingAndLatency(t *testing.T) {
-	clock := tiertest.NewManualClock()
-	h := newTestHarness(t, openReference(t, tiertest.ReferenceOptions{Latency: time.Hour, Clock: clock}))
-	p := h.payload(numberedKey("p", 0), 0, 1000)
-	store := h.submit(jobSpec{op: storeJob, blocks: []payload{p}})
-	if err := clock.AwaitTimers(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	clock.Advance(time.Hour - 1)
-	h.wantPresence(driver.Pending, p.key)
-	clock.Advance(1)
-	h.wantAll(h.settle(store), driver.Stored)
-	h.wantPresence(driver.Hit, p.key)
+// TestSuiteWithoutAbilities shows that the suite passes a tier without any optional
+// ability.
+func TestSuiteWithoutAbilities(t *testing.T) {
+	t.Parallel()
+	Run(t, func(t *testing.T) driver.Tier { return plain{openReference(t, tiertest.ReferenceOptions{})} }, Options{})
 }

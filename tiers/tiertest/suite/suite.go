@@ -121,14 +121,8 @@ type suiteCase struct {
 	needs func(o Options) bool
 }
 
-// ability returns an optional interface of the tier. A decorator has it if the tier
-// below has it.
+// ability returns an optional interface of the tier.
 func ability[T any](tier driver.Tier) (T, bool) {
-	if d, ok := tier.(interface{ Unwrap() driver.Tier }); ok {
-		if none, ok := ability[T](d.Unwrap()); !ok {
-			return none, false
-		}
-	}
 	able, ok := tier.(T)
 	return able, ok
 }
