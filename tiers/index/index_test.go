@@ -42,32 +42,6 @@ func grow(t *testing.T) (x *Index, ids map[string]ID) {
 	return x, ids
 }
 
-// TestEmpty: an index without entries answers every question.
-func TestEmpty(t *testing.T) {
-	x := New()
-	if got := x.Len(); got != 0 {
-		t.Errorf("Len: got %d, want 0", got)
-	}
-	if x.Walk("") != Root || x.Walk("a") != 0 || x.Lookup(Root, "") != 0 || x.Lookup(7, "a") != 0 {
-		t.Error("found what is not there")
-	}
-	if !x.Linked(Root) || x.Parent(Root) != 0 || x.Children(Root) != 0 {
-		t.Error("Root is not an empty linked directory without a parent")
-	}
-	if x.Path(Root) != "" || x.Name(Root) != "" {
-		t.Error("Root has a name")
-	}
-	if mode := x.At(Root).Mode(); mode != dirMode {
-		t.Errorf("mode of Root: got %o, want %o", mode, dirMode)
-	}
-	x.ReadDir(Root, 0, 0, func(id ID, _ *Entry, _ uint64) bool { t.Errorf("child %d", id); return true })
-	x.ReadDir(Root, 5, 9, func(id ID, _ *Entry, _ uint64) bool { t.Errorf("child %d", id); return true })
-	x.Descend(Root, func(id ID, _ *Entry) bool { t.Errorf("descendant %d", id); return true })
-	if x.Bytes() <= 0 {
-		t.Errorf("Bytes: got %d", x.Bytes())
-	}
-}
-
 // TestWalk: a path finds its entry in one spelling only.
 func TestWalk(t *testing.T) {
 	x, ids := grow(t)
@@ -89,51 +63,6 @@ func TestWalk(t *testing.T) {
 		if got := x.Walk(path); got != 0 {
 			t.Errorf("Walk(%q): got %d, want 0", path, got)
 		}
-	}
-}
-
-// TestTree: relations between entries, before and after renames.
-func TestTree(t *testing.T) {
-	x, ids := grow(t)
-	a, b, c, e := ids["a"], ids["a/b"], ids["a/b/c"], ids["a/e"]
-	if got := x.Len(); got != 6 {
-		t.Errorf("Len: got %d, want 6", got)
-	}
-	if x.Children(a) != 2 || x.Children(b) != 2 || x.Children(c) != 0 || x.Children(Root) != 2 {
-		t.Error("wrong number of children")
-	}
-	within := []struct {
-		id, dir ID
-		want    bool
-	}{
-		{a, a, true}, {c, a, true}, {c, Root, true}, {Root, Root, true},
-		{a, c, false}, {e, b, false}, {Root, a, false},
-	}
-	for _, w := range within {
-		if got := x.Within(w.id, w.dir); got != w.want {
-			t.Errorf("Within(%q, %q): got %v, want %v", x.Path(w.id), x.Path(w.dir), got, w.want)
-		}
-	}
-
-	x.Rename(b, Root, "moved") // a directory takes its children along
-	if x.Walk("moved/c") != c || x.Walk("a/b") != 0 || x.Path(c) != "moved/c" || x.Parent(b) != Root {
-		t.Errorf("after the rename c is %q", x.Path(c))
-	}
-	x.Rename(c, b, "c") // to its own name
-	if x.Walk("moved/c") != c || x.Children(b) != 2 || x.Len() != 6 {
-		t.Error("renaming c to its own name changed more than its place")
-	}
-
-	x.Unlink(c)
-	if x.Linked(c) || x.Path(c) != "" || x.Name(c) != "" || x.Parent(c) != 0 || x.Within(c, Root) {
-		t.Error("c still has a place after Unlink")
-	}
-	if x.At(c).Mode() != fileMode {
-		t.Error("Unlink changed the attributes")
-	}
-	x.Link(c, a, "again")
-	if x.Walk("a/again") != c {
-		t.Error("c not found where it was linked again")
 	}
 }
 
@@ -168,64 +97,6 @@ func TestValid(t *testing.T) {
 	for _, id := range []ID{0, gone, gone + 1, 1 << 20, 1<<32 - 1} {
 		if x.Valid(id) {
 			t.Errorf("Valid(%d): got true", id)
-		}
-	}
-}
-
-// TestNameLengths: names of every length from 1 to 255, of arbitrary bytes, stay
-// apart in the arena, also after half of them made room for others.
-func TestNameLengths(t *testing.T) {
-	x := New()
-	name := func(n, salt int) string {
-		p := make([]byte, n)
-		for i := range p {
-			p[i] = byte(i*7 + n*13 + salt*101)
-			if p[i] == '/' {
-				p[i] = 0
-			}
-		}
-		return string(p)
-	}
-	ids := map[string]ID{}
-	for round := range 3 {
-		for n := 1; n <= 255; n++ {
-			s := name(n, round)
-			if ids[s] == 0 {
-				ids[s] = add(x, Root, s, fileMode)
-			}
-			if old := name(n, round-1); n%2 == 0 && ids[old] != 0 && old != s {
-				x.Unlink(ids[old])
-				x.Free(ids[old])
-				delete(ids, old)
-			}
-		}
-		for s, id := range ids {
-			if x.Lookup(Root, s) != id || x.Name(id) != s {
-				t.Fatalf("round %d: name of %d bytes lost", round, len(s))
-			}
-		}
-	}
-	if x.Len() != len(ids) {
-		t.Errorf("Len: got %d, want %d", x.Len(), len(ids))
-	}
-}
-
-// TestDigits: names that differ in one byte stay apart, and keep that byte, whether or not it is a hexadecimal digit.
-func TestDigits(t *testing.T) {
-	x := New()
-	ids := map[string]ID{}
-	for i := range 2 * digits {
-		for c := 1; c < 256; c++ {
-			p := []byte("00112233445566778899aabbccddeeff.bin")
-			p[i] = byte(c)
-			if name := string(p); ids[name] == 0 {
-				ids[name] = add(x, Root, name, fileMode)
-			}
-		}
-	}
-	for name, id := range ids {
-		if x.Lookup(Root, name) != id || x.Name(id) != name || x.Path(id) != name {
-			t.Errorf("%q: found %d, want %d, with the name %q", name, x.Lookup(Root, name), id, x.Name(id))
 		}
 	}
 }
@@ -296,29 +167,6 @@ func TestAllocs(t *testing.T) {
 			t.Errorf("%s: %v allocations a call, want 0", test.name, got)
 		}
 	}
-}
-
-// TestGrowth: everything is found while the hash table splits bucket after
-// bucket, and an *Entry stays where it was.
-func TestGrowth(t *testing.T) {
-	x := New()
-	first := add(x, Root, "first", fileMode)
-	e := x.At(first)
-	n := 3*bucketChunk + 5
-	ids := make([]ID, n)
-	for i := range ids {
-		ids[i] = add(x, Root, fmt.Sprint("file", i), fileMode)
-		if half := i / 2; x.Lookup(Root, fmt.Sprint("file", half)) != ids[half] {
-			t.Fatalf("file%d lost after %d more", half, i-half)
-		}
-	}
-	if x.At(first) != e {
-		t.Error("entry moved")
-	}
-	if x.table.n < uint32(n) {
-		t.Errorf("table has %d buckets for %d entries", x.table.n, x.Len())
-	}
-	check(t, x)
 }
 
 // TestEntrySize keeps the memory that the package comment promises.

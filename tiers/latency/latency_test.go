@@ -81,13 +81,6 @@ func TestAges(t *testing.T) {
 	}
 }
 
-func BenchmarkObserve(b *testing.B) {
-	var h Histogram
-	for b.Loop() {
-		h.Observe(7 * time.Microsecond)
-	}
-}
-
 // TestQuantile shows the bounds that shares of the times do not exceed.
 func TestQuantile(t *testing.T) {
 	var d, long Counts

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math/rand/v2"
 	"runtime"
 	"testing"
 )
@@ -51,51 +50,6 @@ func BenchmarkMemory(b *testing.B) {
 					b.ReportMetric(float64(heapBytes()-before-full)/float64(ghosts), "bytes/ghost")
 				}
 				runtime.KeepAlive(p)
-			}
-		})
-	}
-}
-
-// BenchmarkTouch marks random blocks of a million as used.
-func BenchmarkTouch(b *testing.B) {
-	for _, name := range names {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			p := fill(b, name)
-			r := rand.New(rand.NewPCG(1, 0))
-			for b.Loop() {
-				p.Touch(r.Uint32N(million), 0)
-			}
-		})
-	}
-}
-
-// BenchmarkReplace evicts one block of a million and adds another, with a hash
-// that was evicted before every fourth time.
-func BenchmarkReplace(b *testing.B) {
-	for _, name := range names {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			p := fill(b, name)
-			hash := uint64(million)
-			var last uint32
-			done := false
-			one := func(id uint32) Verdict {
-				if done {
-					return Stop
-				}
-				last, done = id, true
-				return Evict
-			}
-			for b.Loop() {
-				done = false
-				p.Victims(one)
-				hash++
-				if hash%4 == 0 {
-					p.Add(last, hash-million/8, 1<<20)
-				} else {
-					p.Add(last, hash, 1<<20)
-				}
 			}
 		})
 	}

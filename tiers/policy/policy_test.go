@@ -206,40 +206,6 @@ func TestSmallShare(t *testing.T) {
 	verify(t, p)
 }
 
-// TestStop: a candidate that got Stop stays, and is the first again.
-func TestStop(t *testing.T) {
-	for _, name := range names {
-		p := open(t, name, 100)
-		run(t, p, "+1*10 +2*10 +3*10")
-		for range 3 {
-			var got []uint32
-			p.Victims(func(id uint32) Verdict { got = append(got, id); return Stop })
-			if !slices.Equal(got, []uint32{1}) || p.Len() != 3 {
-				t.Errorf("%s: offered %v with Len %d, want [1] and 3", name, got, p.Len())
-			}
-		}
-	}
-}
-
-// TestEmpty: an empty policy, new or emptied, takes every call.
-func TestEmpty(t *testing.T) {
-	for _, name := range names {
-		p := open(t, name, 100)
-		for range 2 {
-			p.Touch(0, 0)
-			p.Touch(1<<32-1, 0)
-			p.Remove(5)
-			p.Remove(1<<32 - 1)
-			p.Victims(func(id uint32) Verdict { t.Errorf("%s: offered %d", name, id); return Evict })
-			if p.Len() != 0 {
-				t.Errorf("%s: Len: got %d, want 0", name, p.Len())
-			}
-			verify(t, p)
-			run(t, p, "+1 +2 2 +3 -2 e*9")
-		}
-	}
-}
-
 // TestMisuse: adding a present block, or the one number that does not fit,
 // panics with that number.
 func TestMisuse(t *testing.T) {

@@ -2,8 +2,6 @@ package template
 
 import (
 	"errors"
-	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -65,51 +63,4 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", c.text, err, c.reading)
 		}
 	}
-}
-
-// text writes a template as Parse reads it.
-func text(t Template) string {
-	position := func(n int) string {
-		if n <= 0 {
-			return ""
-		}
-		return strconv.Itoa(n)
-	}
-	var b strings.Builder
-	for _, p := range t {
-		switch p.Kind {
-		case Literal:
-			b.Write(p.Text)
-		case Group:
-			b.WriteString("{group}")
-		case Rank:
-			b.WriteString("{rank}")
-		case Hash:
-			b.WriteString("{hash}")
-		case Slice:
-			b.WriteString("{hash:" + position(p.From) + ":" + position(p.To) + "}")
-		}
-	}
-	return b.String()
-}
-
-// FuzzTemplate shows that nothing panics, that a template is refused as *Error, and that an
-// accepted one means the same when it is written out.
-func FuzzTemplate(f *testing.F) {
-	f.Add("r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin")
-	f.Add("{hash:01:}.{hash::}{group}-{hash")
-	f.Fuzz(func(t *testing.T, s string) {
-		parts, err := Parse([]byte(s))
-		if err != nil {
-			if _, ok := errors.AsType[*Error](err); !ok {
-				t.Errorf("%q: %v", s, err)
-			}
-			return
-		}
-		again, err := Parse([]byte(text(parts)))
-		if err != nil || !reflect.DeepEqual(again, parts) {
-			t.Errorf("%q: got %v, then %v, %v", s, parts, again, err)
-		}
-		parts.Reversible()
-	})
 }
