@@ -1,7 +1,6 @@
 package hybrid
 
 import (
-	"fmt"
 	"testing"
 )
 
@@ -24,35 +23,6 @@ func large(t testing.TB, kinds ...Kind) (*Coordinator, int, Exists) {
 		}
 	}
 	return c, units, func(g, u int) bool { return have[g][u] }
-}
-
-// BenchmarkLookup measures the search alone: asking costs next to nothing.
-func BenchmarkLookup(b *testing.B) {
-	for _, kinds := range [][]Kind{
-		{Full, Full, Full, Full},
-		{Full, SlidingWindow, SlidingWindow, SlidingWindow},
-		{Full, SlidingWindow, WindowMLA, Mamba},
-	} {
-		b.Run(fmt.Sprint(kinds), func(b *testing.B) {
-			c, units, exists := large(b, kinds...)
-			b.ReportAllocs()
-			asked := 0
-			c.Lookup(units*16, units, func(g, u int) bool { asked++; return exists(g, u) })
-			for b.Loop() {
-				if c.Lookup(units*16, units, exists).Tokens == 0 {
-					b.Fatal("no hit")
-				}
-			}
-			b.ReportMetric(float64(asked), "asked/op")
-		})
-	}
-	b.Run("nothing is there", func(b *testing.B) {
-		c, units, _ := large(b, SlidingWindow, SlidingWindow, WindowMLA, Mamba)
-		b.ReportAllocs()
-		for b.Loop() {
-			c.Lookup(units*16, units, func(int, int) bool { return false })
-		}
-	})
 }
 
 // TestAllocations shows that a search allocates its answer and nothing for each block.
