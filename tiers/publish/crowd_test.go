@@ -59,30 +59,3 @@ func TestCrowd(t *testing.T) {
 	newWireSub(t, from()) // a connection that subscribes stays
 	eventually(t, "all but the idle", func() bool { return p.Stats().Subscribers == maxAddrConns+2 })
 }
-
-// closing is a connection that reports its close.
-type closing struct {
-	net.Conn
-	told func()
-}
-
-func (c closing) Close() error {
-	c.told()
-	return c.Conn.Close()
-}
-
-// TestRefusedCounted shows that a refused connection is counted before its client sees the end of
-// it.
-func TestRefusedCounted(t *testing.T) {
-	s := newServer(nil, "PUB", nil, zap.NewNop())
-	s.mu.total = maxConns
-	here, there := net.Pipe()
-	defer there.Close()
-	counted := uint64(0)
-	if s.add(closing{here, func() { counted = s.refused.Load() }}, "") != nil {
-		t.Error("there is room for it")
-	}
-	if counted != 1 {
-		t.Errorf("%d are counted when it is closed, want 1", counted)
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -497,57 +496,4 @@ func TestFollowConcurrently(t *testing.T) {
 	readers.Wait()
 	close(stop)
 	writer.Wait()
-}
-
-// BenchmarkLines3Followers measures the whole cost of an event for three followers: the target is
-// below 300 ns. The encoding is a part that does not depend on their number.
-func BenchmarkLines3Followers(b *testing.B) {
-	log := newTestLog(1 << 14)
-	l := NewLines(log)
-	var wg sync.WaitGroup
-	for range 3 {
-		f := follow(b, l, Filter{})
-		wg.Go(func() {
-			buf := make([]byte, 128<<10)
-			for {
-				n, err := f.Read(context.Background(), buf)
-				if err != nil {
-					return
-				}
-				_, _ = io.Discard.Write(buf[:n])
-			}
-		})
-	}
-	list := make([]event.Event, readSize)
-	for i := range list {
-		list[i] = eventOf(event.Stored, "memory", fmt.Sprintf("g0/%064x", i))
-	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += len(list) {
-		log.add(list...)
-		for {
-			l.mu.Lock()
-			next := l.mu.next
-			l.mu.Unlock()
-			if next+uint64(len(list)) >= log.Next() {
-				break
-			}
-			runtime.Gosched()
-		}
-	}
-	b.StopTimer()
-	log.close()
-	wg.Wait()
-	l.Close()
-}
-
-// BenchmarkLine measures the encoding of one line.
-func BenchmarkLine(b *testing.B) {
-	ev := eventOf(event.Stored, "memory", fmt.Sprintf("g0/%064x", 1))
-	buf := make([]byte, 0, 4096)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = appendLine(buf[:0], &ev)
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -436,58 +435,5 @@ func TestHistory(t *testing.T) {
 	add(historyBytes + 1)
 	if m, n := h.get(0, 99); n != 6 || m == nil {
 		t.Errorf("first %d", n)
-	}
-}
-
-// sourceLog gives events as fast as they are read, up to a limit.
-type sourceLog struct {
-	list  []event.Event
-	limit uint64
-	read  atomic.Uint64
-}
-
-func (l *sourceLog) Next() uint64 { return 1 + l.read.Load() }
-
-func (l *sourceLog) Read(ctx context.Context, seq uint64, buf []event.Event) (int, uint64, error) {
-	if seq > l.limit {
-		<-ctx.Done()
-		return 0, 0, ctx.Err()
-	}
-	n := copy(buf, l.list)
-	l.read.Store(seq - 1 + uint64(n))
-	return n, 0, nil
-}
-
-// BenchmarkPublish measures the cost of an event with three subscribers: matching its path,
-// encoding and queueing it. Writing counts as far as there are cores.
-func BenchmarkPublish(b *testing.B) {
-	for _, hash := range []string{"int", "bytes"} {
-		b.Run(hash, func(b *testing.B) {
-			src := &sourceLog{limit: uint64(b.N)}
-			for i := range readSize {
-				src.list = append(src.list, eventOf(event.Stored, "memory", fmt.Sprintf("0/%064x", uint64(i)*0x9e3779b97f4a7c15)))
-			}
-			start := make(chan struct{})
-			p := open(b, Options{Log: src, Hash: hash, Snapshot: func(context.Context, func(string, int64, []string) error) error {
-				<-start
-				return nil
-			}})
-			var wg sync.WaitGroup
-			for range 3 {
-				c := dialSub(b, p.Stats().Endpoint, "")
-				wg.Go(func() { _, _ = io.Copy(io.Discard, c) })
-			}
-			eventually(b, "subscribers", func() bool { return p.Stats().Subscribers == 3 })
-			b.ReportAllocs()
-			b.ResetTimer()
-			close(start)
-			eventually(b, "all is published", func() bool { return p.Stats().Events >= uint64(b.N) })
-			b.StopTimer()
-			b.ReportMetric(float64(p.Stats().Dropped)/float64(p.Stats().Messages), "dropped/message")
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel()
-			_ = p.Close(ctx)
-			wg.Wait()
-		})
 	}
 }

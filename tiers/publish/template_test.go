@@ -1,11 +1,8 @@
 package publish
 
 import (
-	"errors"
 	"strings"
 	"testing"
-
-	"github.com/kvfs/kvfs/tiers/block"
 )
 
 // TestTemplates shows how paths of engines are read.
@@ -58,19 +55,6 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("%s in %s: fits: %v", c.template, c.path, ok)
 		} else if ok && (string(m.group) != c.group || string(m.hash) != c.hash || string(m.rank) != c.rank) {
 			t.Errorf("%s in %s: got %q %q %q", c.template, c.path, m.group, m.hash, m.rank)
-		}
-	}
-}
-
-// TestTemplateErrors shows that a template that cannot read paths is refused.
-func TestTemplateErrors(t *testing.T) {
-	for text, want := range map[string]string{
-		"{name}/{hash}": `template "{name}/{hash}": "{name}" at byte 0 is none of`,
-		"{group}{hash}": `template "{group}{hash}": has two fields with nothing between`,
-	} {
-		_, err := parseTemplate(text)
-		if !errors.Is(err, block.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
 }

@@ -8,9 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,21 +97,6 @@ func TestGarbage(t *testing.T) {
 	want(t, r.next(1), "+CPU 0:1")
 }
 
-// TestMuteClients shows that silent clients keep no client out.
-func TestMuteClients(t *testing.T) {
-	evlog := newTestLog(1000)
-	p := open(t, Options{Log: evlog})
-	for range 20 {
-		dial(t, p.Stats().Endpoint)
-	}
-	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
-	evlog.add(eventOf(event.Stored, "memory", "0/1"))
-	want(t, r.next(1), "+CPU 0:1")
-	if err := p.Close(testContext(t)); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestSlowSubscriber shows that a subscriber that reads nothing does not affect the others: its
 // queue is bounded, other messages are dropped and counted, and the others get all.
 func TestSlowSubscriber(t *testing.T) {
@@ -185,63 +168,6 @@ func readSeq(r *bufio.Reader) (int64, error) {
 		}
 	}
 	return int64(binary.BigEndian.Uint64(seq)), nil
-}
-
-// TestSubscribersComeAndGo shows that nothing is left of many clients that connect, are reset and
-// leave in the middle of frames, while messages go out.
-func TestSubscribersComeAndGo(t *testing.T) {
-	before := runtime.NumGoroutine()
-	evlog := newTestLog(1 << 14)
-	p := open(t, Options{Log: evlog, Replay: "tcp://127.0.0.1:0"})
-	stop := make(chan struct{})
-	var writer, clients sync.WaitGroup
-	writer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				evlog.add(eventOf(event.Stored, "memory", "0/1"), eventOf(event.Removed, "", "0/1"))
-				runtime.Gosched()
-			}
-		}
-	})
-	for i := range 50 {
-		clients.Go(func() {
-			c := dialSub(t, p.Stats().Endpoint, "")
-			if _, err := io.CopyN(io.Discard, c, 200); err != nil {
-				t.Error(err)
-			}
-			switch i % 3 {
-			case 0: // as when the process is killed with bytes unread
-				_ = c.(*net.TCPConn).SetLinger(0)
-			case 1:
-				_, _ = c.Write([]byte{frameLong, 0})
-			}
-			c.Close()
-			d := dial(t, p.Stats().ReplayEndpoint)
-			_, _ = d.Write(append(hello("REQ"), frameMore, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0))
-			if _, err := io.CopyN(io.Discard, d, 150); err != nil {
-				t.Error(err)
-			}
-			d.Close()
-		})
-	}
-	clients.Wait()
-	eventually(t, "no subscribers", func() bool {
-		p.pub.server.mu.Lock()
-		defer p.pub.server.mu.Unlock()
-		return len(p.pub.server.mu.conns) == 0
-	})
-	stay := dialSub(t, p.Stats().Endpoint, "")
-	eventually(t, "one that stays", func() bool { return p.Stats().Subscribers == 1 })
-	close(stop)
-	writer.Wait()
-	go func() { _, _ = io.Copy(io.Discard, stay); stay.Close() }()
-	if err := p.Close(testContext(t)); err != nil {
-		t.Error(err)
-	}
-	eventually(t, "no goroutines", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // TestPing shows that pings are answered with their context, on both sockets.
