@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -201,53 +200,6 @@ func TestClassBound(t *testing.T) {
 	}
 	if n := c.Drop(refs(c, n)...); n != chunkItems || c.Stats().Dirs != 0 {
 		t.Errorf("%d are dropped, %+v", n, c.Stats())
-	}
-}
-
-// TestParallel does everything at once; the race detector looks on. Get never sees a block of another
-// version's pack.
-func TestParallel(t *testing.T) {
-	c := New(Options{MaxTombs: 100})
-	var workers sync.WaitGroup
-	const blocks = 200
-	for w := range 4 {
-		workers.Go(func() {
-			for round := range 100 {
-				n, ok := c.AddPack(Pack{Time: int64(round), Writer: uint64(w), Index: Align, Size: 1 << 20})
-				if !ok {
-					t.Error("no pack")
-				}
-				for i := range blocks {
-					path := fmt.Sprintf("g/%d/%d", i%7, i)
-					seq := uint64(1+round)<<32 | uint64(i)
-					c.Put(path, Entry{Seq: seq, Size: int64(i), Mode: uint32(i), UID: uint32(w), Pack: n, Offset: int64(i) * Align}, benchDirs)
-					k := block.Key{Group: "g", Hash: block.Hash(path[2:])}
-					if e, ok := c.Get(k); ok && (e.Size != int64(i) || e.Mode != uint32(i) || e.Offset != int64(i)*Align || uint32(e.Seq) != uint32(i)) {
-						t.Errorf("%s: %+v", path, e)
-					}
-					switch i % 5 {
-					case 0:
-						c.Remove(path, uint64(round)<<32, math.MaxInt64, time.Now().Add(time.Second).UnixNano())
-					case 1:
-						c.Forget(path, n)
-					case 2:
-						c.Dir(fmt.Sprintf("g/%d", i%7))
-					}
-				}
-				if round%3 == 0 {
-					c.Drop(refs(c, n, n-1)...)
-				}
-				c.Packs(func(n uint32, p Pack) bool { return p.Blocks <= blocks })
-				c.Stats()
-			}
-		})
-	}
-	workers.Wait()
-	var all []uint32
-	c.Packs(func(n uint32, p Pack) bool { all = append(all, n); return true })
-	c.Drop(refs(c, all...)...)
-	if st := c.Stats(); st.Blocks != 0 || st.Packs != 0 || st.Dirs != 0 || st.Classes != 0 || st.LiveBytes != 0 {
-		t.Errorf("got %+v", st)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -149,46 +148,6 @@ func TestUserAttrs(t *testing.T) {
 	}
 	if bad := count(); bad != 1 {
 		t.Errorf("%d bad blocks, want that with damaged attributes", bad)
-	}
-}
-
-// TestRandom builds packs of random blocks and reads them back.
-func TestRandom(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 1))
-	for range 200 {
-		var all []sample
-		for range 1 + r.IntN(40) {
-			parts := make([]string, 1+r.IntN(5))
-			for i := range parts {
-				parts[i] = fmt.Sprint(r.IntN(20))
-			}
-			s := sample{path: strings.Join(parts, "/"), data: make([]byte, r.IntN(300))}
-			s.attrs = driver.Attrs{Seq: r.Uint64() | 1, Mode: r.Uint32N(1<<16) >> r.IntN(16), UID: r.Uint32N(3), Mtime: int64(r.Uint64()), Pinned: r.IntN(2) == 0}
-			if r.IntN(2) == 0 {
-				s.attrs.Expires = int64(r.Uint64() | 1)
-			}
-			if r.IntN(3) == 0 {
-				s.attrs.User, _ = s.attrs.User.Set("user.x", strings.Repeat("v", r.IntN(100)), block.SetAny)
-			}
-			for range r.IntN(len(parts)) {
-				s.attrs.Dirs = append(s.attrs.Dirs, driver.DirAttrs{Mode: 0o755, UID: r.Uint32N(2)})
-			}
-			all = append(all, s)
-		}
-		n, object := build(t, all)
-		i := 0
-		if err := Verify(bytes.NewReader(object), n, int64(len(object)), func(e *Entry, err error) bool {
-			s := all[i]
-			if err != nil || e.Path != s.path || !slices.Equal(e.Attrs.Dirs, s.attrs.Dirs) || e.Attrs.Expires != s.attrs.Expires || e.Attrs.Mtime != s.attrs.Mtime {
-				t.Fatalf("got %+v, %v, want %+v", e, err, s)
-			}
-			i++
-			return true
-		}); err != nil || i != len(all) {
-			t.Fatalf("%d of %d: %v", i, len(all), err)
-		}
 	}
 }
 
