@@ -15,13 +15,6 @@ func contractCases() []suiteCase {
 	return []suiteCase{
 		{name: "Empty", run: checkEmpty},
 		{name: "LookupLength", run: checkLookupLength},
-		{name: "Absent", run: checkAbsent},
-		{name: "StoreThenLookup", run: checkStoreThenLookup},
-		{name: "StorePresent", run: checkStorePresent},
-		{name: "MixedBatch", run: checkMixedBatch},
-		{name: "Remove", run: checkRemove},
-		{name: "RemoveThenStore", run: checkRemoveThenStore},
-		{name: "Touch", run: checkTouch},
 		{name: "PendingWhileStoring", run: checkPendingWhileStoring},
 		{name: "CallsFromDone", run: checkCallsFromDone},
 		{name: "Enumerate", run: checkEnumerate},
@@ -60,120 +53,6 @@ func checkLookupLength(h *harness) {
 		}
 		h.checkAllMiss(out)
 	}
-}
-
-// checkAbsent: a block that was never stored is a miss, loads as Absent, and may be touched and
-// removed.
-func checkAbsent(h *harness) {
-	blocks := h.payloads("absent", 5, 100)
-	keys := keysOf(blocks)
-	h.wantPresence(driver.Miss, keys...)
-	outcomes := h.load(blocks...)
-	h.wantAll(outcomes, driver.Absent)
-	h.never(outcomes, driver.Loaded, "it was never stored")
-	h.tier.Touch(keys)
-	if n := h.tier.Remove(keys); n != 0 {
-		h.errorf("Remove of absent blocks: got %d, want 0", n)
-	}
-	h.wantPresence(driver.Miss, keys...)
-}
-
-// checkStoreThenLookup: a block is a hit as soon as its job is done, and it stays
-// one, for one key and for many.
-func checkStoreThenLookup(h *harness) {
-	blocks := h.payloads("lookup", 32, 512)
-	if !h.wantAll(h.store(blocks...), driver.Stored) {
-		return
-	}
-	h.wantPresence(driver.Hit, keysOf(blocks)...)
-	for _, p := range blocks[:4] {
-		h.wantPresence(driver.Hit, p.key)
-	}
-	other := h.payloads("other", 1, 512)[0]
-	out, ok := h.lookup(blocks[0].key, other.key, blocks[1].key, blocks[0].key)
-	want := []driver.Presence{driver.Hit, driver.Miss, driver.Hit, driver.Hit}
-	if ok && !h.opts.Faulty && !slices.Equal(out, want) {
-		h.errorf("Lookup of present, absent, present, present: got %v, want %v", out, want)
-	}
-	h.wantAll(h.load(blocks...), driver.Loaded)
-}
-
-// checkStorePresent: a block that the tier holds is Skipped, not an error and not stored again,
-// alone or among others (A30). A job with only skipped blocks still has a Result (A32).
-func checkStorePresent(h *harness) {
-	blocks := h.payloads("present", 4, 1000)
-	h.wantAll(h.store(blocks[:2]...), driver.Stored)
-	h.wantHeld(h.store(blocks[:2]...), 0, 1)
-	outcomes := h.store(blocks[0], blocks[2], blocks[1], blocks[3])
-	for i, want := range []driver.Status{driver.Skipped, driver.Stored, driver.Skipped, driver.Stored} {
-		h.wantStatus(outcomes, i, want)
-	}
-	h.wantHeld(outcomes, 0, 2)
-	h.wantAll(h.load(blocks...), driver.Loaded)
-}
-
-// checkMixedBatch: present and absent blocks in one Load have an outcome each, in order. An absent
-// block does not delay the others (A4, A26).
-func checkMixedBatch(h *harness) {
-	blocks := h.payloads("mixed", 20, 300)
-	var present []payload
-	for i, p := range blocks {
-		if i%3 == 1 {
-			present = append(present, p)
-		}
-	}
-	h.wantAll(h.store(present...), driver.Stored)
-	outcomes := h.load(blocks...)
-	for i := range blocks {
-		if i%3 == 1 {
-			h.wantStatus(outcomes, i, driver.Loaded)
-		} else {
-			h.wantStatus(outcomes, i, driver.Absent)
-		}
-	}
-}
-
-// checkRemove: removed blocks are gone for a look-up and for a later Load, the others stay, and the
-// count is of held blocks.
-func checkRemove(h *harness) {
-	blocks := h.payloads("remove", 6, 2000)
-	stored := h.wantAll(h.store(blocks...), driver.Stored)
-	gone := blocks[:3]
-	absent := h.payloads("remove-absent", 2, 100)
-	keys := append(keysOf(gone), keysOf(absent)...)
-	if n := h.tier.Remove(keys); stored && n != 3 {
-		h.errorf("Remove of 3 present and 2 absent blocks: got %d, want 3", n)
-	}
-	h.wantPresence(driver.Miss, keys...)
-	outcomes := h.load(gone...)
-	h.wantAll(outcomes, driver.Absent)
-	h.never(outcomes, driver.Loaded, "it was removed before")
-	if n := h.tier.Remove(keys); n != 0 {
-		h.errorf("second Remove: got %d, want 0", n)
-	}
-	h.wantAll(h.load(blocks[3:]...), driver.Loaded)
-}
-
-// checkRemoveThenStore: a key that is stored again with other bytes and another size never gives
-// the old ones.
-func checkRemoveThenStore(h *harness) {
-	key := numberedKey("again", 1)
-	for gen, size := range []int64{5000, 100, 9000, 9000, 4096} {
-		p := h.payload(key, gen, size)
-		h.wantAll(h.store(p), driver.Stored)
-		h.wantAll(h.load(p), driver.Loaded)
-		h.wantAll(h.load(p), driver.Loaded)
-		h.tier.Remove([]block.Key{key})
-	}
-}
-
-// checkTouch: Touch neither adds nor drops a block, and ignores absent ones.
-func checkTouch(h *harness) {
-	blocks := h.payloads("touch", 4, 100)
-	h.wantAll(h.store(blocks[:2]...), driver.Stored)
-	h.tier.Touch(keysOf(blocks))
-	h.wantPresence(driver.Miss, keysOf(blocks[2:])...)
-	h.wantAll(h.load(blocks[:2]...), driver.Loaded)
 }
 
 // checkPendingWhileStoring: from the return of Store until Done, a block that will be stored is

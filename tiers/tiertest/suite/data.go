@@ -18,12 +18,10 @@ func dataCases() []suiteCase {
 		{name: "Keys", run: checkKeys},
 		{name: "LongKeys", run: checkLongKeys},
 		{name: "Groups", run: checkGroups},
-		{name: "SourceReused", run: checkSourceReused},
 		{name: "StoreWrongSum", run: checkStoreWrongSum},
 		{name: "StoreShortSource", run: checkStoreShortSource},
 		{name: "LoadWrongSum", run: checkLoadWrongSum},
 		{name: "LoadWrongSize", run: checkLoadWrongSize},
-		{name: "LoadUnknownSum", run: checkLoadUnknownSum},
 		{name: "StoreUnknownSum", run: checkStoreUnknownSum},
 	}
 }
@@ -192,17 +190,6 @@ func checkGroups(h *harness) {
 	h.wantAll(h.load(blocks[1:]...), driver.Loaded)
 }
 
-// checkSourceReused: once Done has returned the engine may overwrite and close the
-// file, here with other bytes under the same name; the block stays what it was.
-func checkSourceReused(h *harness) {
-	blocks := h.payloads("reused", 3, 128<<10)
-	if !h.wantAll(h.store(blocks...), driver.Stored) { // settle overwrites and closes
-		return
-	}
-	h.wantAll(h.load(blocks...), driver.Loaded)
-	h.wantAll(h.load(blocks...), driver.Loaded)
-}
-
 // edited runs a job whose transfers edit has made wrong. What is in the files is
 // then for the case to check.
 func (h *harness) edited(op jobKind, edit func(tr *driver.Transfer), blocks ...payload) []driver.Outcome {
@@ -290,15 +277,6 @@ func checkLoadWrongSize(h *harness) {
 		h.checkCorruptIsGone(outcomes)
 		h.wantAll(h.load(p), driver.Loaded)
 	}
-}
-
-// checkLoadUnknownSum: an engine that does not know the checksum gets the bytes and the verified
-// checksum.
-func checkLoadUnknownSum(h *harness) {
-	blocks := h.payloads("unknown-sum", 4, 5000)
-	h.wantAll(h.store(blocks...), driver.Stored)
-	forget := func(tr *driver.Transfer) { tr.Sum = block.Checksum{} }
-	h.wantAll(h.edited(loadJob, forget, blocks...), driver.Loaded)
 }
 
 // checkStoreUnknownSum: a Store without a checksum computes it. settle has checked that the outcome

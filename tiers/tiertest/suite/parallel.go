@@ -11,50 +11,9 @@ import (
 // parallelCases run many operations at once, for the race detector and the model.
 func parallelCases() []suiteCase {
 	return []suiteCase{
-		{name: "ParallelLoads", run: checkParallelLoads},
-		{name: "ParallelStores", run: checkParallelStores},
 		{name: "ParallelRandom", run: func(h *harness) { checkParallelRandom(h, 4096, h.opts.Faulty) }},
 		{name: "ParallelRandomSmall", run: checkParallelRandomSmall, needs: needsSmall},
 	}
-}
-
-// checkParallelLoads: several jobs load the same blocks at the same time.
-func checkParallelLoads(h *harness) {
-	blocks := h.payloads("loads", 4, 64<<10)
-	h.wantAll(h.store(blocks...), driver.Stored)
-	var flights []*flight
-	for range 16 {
-		flights = append(flights, h.submit(jobSpec{op: loadJob, blocks: blocks}))
-	}
-	for _, f := range flights {
-		h.wantAll(h.settle(f), driver.Loaded)
-	}
-}
-
-// checkParallelStores: several jobs store the same blocks at the same time. None fails. At least
-// one job stores each block, and the block is right.
-func checkParallelStores(h *harness) {
-	blocks := h.payloads("stores", 8, 16<<10)
-	var flights []*flight
-	for range 8 {
-		flights = append(flights, h.submit(jobSpec{op: storeJob, blocks: blocks}))
-		blocks = slices.Clone(blocks) // the job above still has the old order
-		slices.Reverse(blocks)
-	}
-	stored := make(map[block.Key]bool)
-	for _, f := range flights {
-		outcomes := h.settle(f)
-		for i, o := range outcomes {
-			h.wantStatus(outcomes, i, driver.Stored, driver.Skipped)
-			stored[o.Key] = stored[o.Key] || o.Status == driver.Stored
-		}
-	}
-	for key, ok := range stored {
-		if !ok && !h.opts.Faulty {
-			h.errorf("%.80q: stored by none of %d jobs", key.Path(), len(flights))
-		}
-	}
-	h.wantAll(h.load(blocks...), driver.Loaded)
 }
 
 // checkParallelRandomSmall: as checkParallelRandom, with constant eviction.
