@@ -224,20 +224,6 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// TestLease: ids go on across the end of a lease, which is written before.
-func TestLease(t *testing.T) {
-	o := Options{Dir: shmDir(t) + "/s", NoMount: true}
-	s := open(t, o)
-	s.lease.next.Store(s.lease.limit.Load() - 2)
-	for range 4 {
-		put(t, s, "g/a", "data")
-	}
-	f, err := readFormat(s.root)
-	if err != nil || f.next != s.lease.limit.Load() || s.lease.next.Load() != 1+leaseIDs+2 || f.next <= s.lease.next.Load() {
-		t.Errorf("got %+v, %v; next %d, limit %d", f, err, s.lease.next.Load(), s.lease.limit.Load())
-	}
-}
-
 // TestWaits: Close does not wait for a Close of another store. Open waits for the setup lock no longer than its context.
 func TestWaits(t *testing.T) {
 	dir := shmDir(t)
