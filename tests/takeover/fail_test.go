@@ -181,27 +181,6 @@ func TestNewKilledInSelfTest(t *testing.T) {
 	}
 }
 
-// TestNewHangs shows that a new daemon which does not answer is ended, if the old one is asked to stop:
-// that one stops as ever. Without being asked it waits longer.
-func TestNewHangs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for half a minute")
-	}
-	s := newSite(t)
-	s.mount()
-	s.write(0, 50)
-	old, heir := halfway(s)
-	unix.Kill(old.pid, unix.SIGTERM)
-	heir.end()
-	old.end()
-	if heir.code != -1 || old.code != 0 {
-		t.Errorf("exit codes %d and %d, want a signal and 0", heir.code, old.code)
-	}
-	if left := append(harness.MountPoints(s.dir), harness.MountPoints(s.memory)...); len(left) > 0 {
-		t.Errorf("still mounted: %q", left)
-	}
-}
-
 // TestMountBeneath shows that a daemon whose mount was taken away does not touch the mount beneath.
 func TestMountBeneath(t *testing.T) {
 	s := newSite(t)

@@ -34,6 +34,10 @@ func TestTakeover(t *testing.T) {
 	if _, stderr, code := harness.Kvfs(t, "pin", s.path(3)); code != 0 {
 		t.Errorf("pin: %s", stderr)
 	}
+	const attr, value = "user.vllm.kv_crc32c", "\x01\x00\xff\x02"
+	if err := unix.Setxattr(s.path(5), attr, []byte(value), 0); err != nil {
+		t.Fatal(err)
+	}
 	if _, stderr, code := harness.Kvfs(t, "quota", "set", "--user", "0", "--pinned", "50MiB", s.dir); code != 0 {
 		t.Errorf("quota of pins: %s", stderr)
 	}
@@ -88,6 +92,10 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("what was being written: %v", err)
 	}
 	s.check(0, blocks)
+	buf := make([]byte, 64)
+	if n, err := unix.Getxattr(s.path(5), attr, buf); err != nil || string(buf[:n]) != value { // (H2)
+		t.Errorf("an attribute of a process: %q, %v", buf[:max(n, 0)], err)
+	}
 	after := s.status()
 	if after.PID != second.pid || after.Mount.Epoch != 2 || after.Mount.ReadPath != "passthrough" || !after.Mount.Tested || after.Counters.Adopted != blocks {
 		t.Errorf("status: %+v", after)
@@ -239,34 +247,4 @@ func TestRefusedMounts(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestTwoAtOnce shows that of two daemons that want the mount at the same time one gets it, and that
-// one alone answers in the end.
-func TestTwoAtOnce(t *testing.T) {
-	s := newSite(t)
-	first := s.mount()
-	s.write(0, 50)
-	a, b := s.begin(nil, "--takeover"), s.begin(nil, "--takeover")
-	gotA, gotB := <-a.ready, <-b.ready
-	if !gotA && !gotB {
-		a.end()
-		b.end()
-		t.Fatalf("neither got it:\n%s\n%s", a.text(), b.text())
-	}
-	first.end()
-	switch { // both: one after the other
-	case gotA && gotB:
-		harness.Poll(t, "one has ended", func() bool { return !a.running() || !b.running() })
-	case gotA:
-		b.end()
-	default:
-		a.end()
-	}
-	last := a
-	if !a.running() {
-		last = b
-	}
-	s.answeredBy(last)
-	s.check(0, 50)
 }
