@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
-	"sync"
 	"testing"
 	"time"
 )
@@ -277,28 +276,6 @@ func TestHugeQuestion(t *testing.T) {
 	if hit.Tokens != 160 {
 		t.Errorf("got %d", hit.Tokens)
 	}
-}
-
-// TestParallel shows that one Coordinator may be asked from many goroutines.
-func TestParallel(t *testing.T) {
-	rng := seeded(t)
-	w := newWorld(t, rng, true)
-	for len(w.have) < 2 || w.units < 20 {
-		w = newWorld(t, rng, true)
-	}
-	exists := func(g, u int) bool { return w.have[g][u] }
-	want := w.c.Lookup(w.tokens, w.units, exists)
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() { // ends by itself; the test waits
-			for range 200 {
-				if got := w.c.Lookup(w.tokens, w.units, exists); !reflect.DeepEqual(got, want) {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 // FuzzLookup shows that no spec and no question makes a panic, and that nothing out of
