@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,33 +41,4 @@ func TestRoomBehind(t *testing.T) {
 	if used := d.Status().Tier(t, "memory").UsedBytes; used < smallMemory*3/4 {
 		t.Errorf("%d bytes in use, now that there is room for %d again", used, smallMemory)
 	}
-}
-
-// TestOpenBeyondMemory opens more than memory holds. The open that does not fit fails, and status and the log say
-// why. It works when other files are closed. A file that is larger than memory fails at once.
-func TestOpenBeyondMemory(t *testing.T) {
-	d := smallMount(t, "1s")
-	dir := d.Path("group")
-	mkdir(t, dir)
-	if r := d.Status().Tier(t, "memory").Reason; r != "" {
-		t.Errorf("before: %q", r)
-	}
-	pins := fillWithPins(t, dir)
-	step, err := tryStore(t, dir+"/over", pattern("over", blockSize))
-	wantErrno(t, step, err, unix.ENOSPC)
-	if r := d.Status().Tier(t, "memory").Reason; !strings.Contains(r, "open") {
-		t.Errorf("status says %q", r)
-	}
-	if !strings.Contains(d.Log(), "memory is full of files that are open") {
-		t.Error("the log does not say it")
-	}
-	for _, f := range pins {
-		f.close()
-	}
-	flood(t, dir, smallMemory)
-
-	w := smallMount(t, "1h")
-	f := open(t, w.Path("large"), unix.O_RDWR|unix.O_CREAT, 0o644)
-	wantErrno(t, "ftruncate beyond memory", again(func() error { return unix.Ftruncate(f.fd, 2*smallMemory) }), unix.ENOSPC)
-	wantErrno(t, "fallocate beyond memory", again(func() error { return unix.Fallocate(f.fd, 0, 0, 2*smallMemory) }), unix.ENOSPC)
 }

@@ -3,8 +3,8 @@ package mount
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -118,6 +118,12 @@ func TestFullOfPins(t *testing.T) {
 			wantAbsent(t, harness.NewActor(t, nil), p)
 			wantAbsent(t, harness.Self(), p)
 		}
+		if r := d.Status().Tier(t, "memory").Reason; !strings.Contains(r, "open") {
+			t.Errorf("status says %q", r)
+		}
+		if !strings.Contains(d.Log(), "memory is full of files that are open") {
+			t.Error("the log does not say it")
+		}
 	})
 	t.Run("P0 fallocate: ENOSPC, both modes (numpy, Dynamo)", func(t *testing.T) {
 		for _, mode := range []uint32{0, unix.FALLOC_FL_KEEP_SIZE} {
@@ -143,51 +149,5 @@ func TestFullOfPins(t *testing.T) {
 			f.close()
 		}
 		flood(t, dir, 2*smallMemory)
-	})
-}
-
-// TestEvict is section 3.6: stores beyond the capacity evict, and what must
-// stay, stays.
-func TestEvict(t *testing.T) {
-	d := smallMount(t, "10s")
-
-	t.Run("P0 stores of 4 times the capacity succeed; what is visible is whole", func(t *testing.T) {
-		dir := d.Path("many")
-		flood(t, dir, 4*smallMemory)
-		total := 0
-		for _, name := range listNames(t, dir) {
-			b, err := os.ReadFile(dir + "/" + name)
-			if os.IsNotExist(err) {
-				continue
-			}
-			must(t, "read "+name, err)
-			sameBytes(t, name, b, pattern(dir+"/"+name, blockSize))
-			total += len(b)
-		}
-		if total > smallMemory || total < smallMemory/2 {
-			t.Errorf("%d bytes visible of a capacity of %d", total, smallMemory)
-		}
-		wantBytes(t, fmt.Sprintf("%s/flood%d", dir, 4*smallMemory/blockSize-1),
-			pattern(fmt.Sprintf("%s/flood%d", dir, 4*smallMemory/blockSize-1), blockSize))
-	})
-	t.Run("P0 a block with an open handle is not evicted", func(t *testing.T) {
-		p := d.Path("held")
-		store(t, p, pattern(p, blockSize))
-		f := open(t, p, unix.O_RDONLY, 0)
-		flood(t, d.Path("flood-held"), 3*smallMemory)
-		sameBytes(t, "handle", f.pread(blockSize, 0), pattern(p, blockSize))
-		wantBytes(t, p, pattern(p, blockSize))
-		f.close()
-	})
-	t.Run("P0 after a positive look-up the block stays readable for the lease", func(t *testing.T) {
-		p := d.Path("leased")
-		store(t, p, pattern(p, blockSize))
-		from := time.Now()
-		wantErrno(t, "access", harness.NewActor(t, nil).Access(p, unix.F_OK), nil)
-		flood(t, d.Path("flood-leased"), 2*smallMemory)
-		if took := time.Since(from); took > 20*time.Second {
-			harness.Skip(t, "machine too slow: the lease may have ended")
-		}
-		wantBytes(t, p, pattern(p, blockSize))
 	})
 }

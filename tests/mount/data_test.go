@@ -74,19 +74,6 @@ var openRows = []row{
 		sameBytes(t, "all", buf[:len(want)], want)
 		sameBytes(t, "a part", f.pread(12345, 54321), want[54321:54321+12345])
 	}},
-	{"P0 fcntl F_SETFL sets and clears O_DIRECT (Dynamo)", func(t *testing.T, e *env) {
-		f := open(t, e.path("x"), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
-		fl, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
-		must(t, "F_GETFL", err)
-		_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, fl|unix.O_DIRECT)
-		must(t, "F_SETFL O_DIRECT", err)
-		f.pwrite(aligned(t, pattern("direct", mib)), 0)
-		sameBytes(t, "direct", f.read(mib), pattern("direct", mib))
-		_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETFL, fl)
-		must(t, "F_SETFL", err)
-		f.pwrite(pattern("buffered", 333), mib)
-		sameBytes(t, "buffered", f.pread(333, mib), pattern("buffered", 333))
-	}},
 	{"P0 ioctl TCGETS: ENOTTY (Python's open)", func(t *testing.T, e *env) {
 		put(t, e.path("x"), []byte("x"))
 		f := open(t, e.path("x"), unix.O_RDONLY, 0)
@@ -116,21 +103,6 @@ var rwRows = []row{
 				r.close()
 				unlink(t, p)
 			}
-		}
-	}},
-	{"P0 tail reads by SEEK_END, unaligned lengths and offsets, reads past the end (llm-d, llama.cpp)", func(t *testing.T, e *env) {
-		want := pattern("x", 5*mib+1234)
-		store(t, e.path("x"), want)
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		n := int64(len(want))
-		f.seek(0, unix.SEEK_END, n)
-		f.seek(-2*mib, unix.SEEK_CUR, n-2*mib)
-		sameBytes(t, "tail", f.read(2*mib), want[n-2*mib:])
-		rnd := newRand(t)
-		for range 200 {
-			off, l := rnd.IntN(len(want)+1000), rnd.IntN(3*mib)
-			end := min(off+l, len(want))
-			sameBytes(t, fmt.Sprintf("%d at %d", l, off), f.pread(l, int64(off)), want[min(off, end):end])
 		}
 	}},
 }

@@ -44,36 +44,3 @@ func corruptOne(t *testing.T, d *harness.Daemon, size int, sofar uint64) {
 	delete(blocks, hot)
 	wantBlocks(t, blocks)
 }
-
-// TestDiskScrubber shows that the scrubber finds a flipped bit in a cold block
-// before any reader, drops the copy and counts it, and leaves the block in
-// memory alone.
-func TestDiskScrubber(t *testing.T) {
-	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "200MiB"}})
-	blocks := numbered(d.Dir, 6, 300_000)
-	writeAll(t, blocks)
-	waitOnDisk(t, paths(blocks)...)
-	evictMemory(t, d)
-	all := paths(blocks)
-	bad, hot := all[1], all[3]
-	wantBytes(t, hot, blocks[hot])
-	flipOnDisk(t, d.DiskDir, blocks[bad])
-	flipOnDisk(t, d.DiskDir, blocks[hot])
-	harness.Poll(t, "the scrubber has found both", func() bool { return diskStatus(t, d).Corrupt >= 2 })
-	harness.Poll(t, "the damaged block is a miss", func() bool {
-		var st unix.Stat_t
-		return unix.Stat(bad, &st) == unix.ENOENT
-	})
-	// Counted before the copy is given up: until then it would be evicted from memory.
-	harness.Poll(t, "the block in memory is stored anew", func() bool {
-		return diskStatus(t, d).Cascaded > uint64(len(blocks)) && tierOf(hot) == "memory,disk"
-	})
-	wantBytes(t, hot, blocks[hot])
-	wantAbsent(t, harness.Self(), bad)
-	delete(blocks, bad)
-	evictMemory(t, d)
-	wantBlocks(t, blocks)
-	if s := diskStatus(t, d); s.PromoteCorrupt != 0 {
-		t.Errorf("%d promotions were corrupt: the scrubber ought to have been first", s.PromoteCorrupt)
-	}
-}

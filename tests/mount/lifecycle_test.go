@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -41,65 +40,6 @@ func TestStop(t *testing.T) {
 	}
 	d.Restart()
 	wantAbsent(t, harness.Self(), d.Path("x"))
-}
-
-// TestStopInUse shows that a stop does not hang on open handles, mappings and
-// working directories.
-func TestStopInUse(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	d := harness.Mount(t, harness.Options{})
-	store(t, d.Path("x"), pattern("x", mib))
-	f := open(t, d.Path("x"), unix.O_RDONLY, 0)
-	sameBytes(t, "mapping", mapFile(t, f, mib, unix.PROT_READ, unix.MAP_PRIVATE), pattern("x", mib))
-	w := open(t, d.Path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
-	w.write(pattern("y", mib))
-	openDir(t, d.Dir)
-	if code := d.Stop(); code != 0 {
-		t.Errorf("exit code: got %d, want 0", code)
-	}
-	wantUnmounted(t, d)
-	w.closed = true
-	unix.Close(w.fd) // may fail
-}
-
-// TestStopUnderLoad shows that a stop under load neither hangs nor crashes.
-func TestStopUnderLoad(t *testing.T) {
-	harness.KvfsOnly(t, "a daemon")
-	d := harness.Mount(t, harness.Options{})
-	started := make(chan struct{}, 16)
-	var wg sync.WaitGroup
-	for w := range 16 {
-		wg.Go(func() {
-			for i := 0; ; i++ {
-				p := d.Path(fmt.Sprintf("%d-%d", w, i%10))
-				err := os.WriteFile(p+".tmp", pattern(p, 200*kib), 0o644)
-				if err == nil {
-					err = os.Rename(p+".tmp", p)
-				}
-				if err == nil {
-					_, err = os.ReadFile(p)
-				}
-				if err != nil || i > 100_000 {
-					return
-				}
-				if i == 20 {
-					started <- struct{}{}
-				}
-				// After the unmount this is a plain directory.
-				if len(harness.MountPoints(d.Dir)) == 0 {
-					return
-				}
-			}
-		})
-	}
-	for range 16 {
-		<-started
-	}
-	if code := d.Stop(); code != 0 {
-		t.Errorf("exit code: got %d, want 0", code)
-	}
-	wg.Wait()
-	wantUnmounted(t, d)
 }
 
 // TestKeep shows that --memory-keep leaves the blocks for the next start.

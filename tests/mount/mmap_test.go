@@ -21,37 +21,6 @@ func mapFile(t testing.TB, f *file, n, prot, flags int) []byte {
 }
 
 var mapRows = []row{
-	{"P0 mmap MAP_PRIVATE for reading, twice, outlives close and unlink (safetensors)", func(t *testing.T, e *env) {
-		want := pattern("x", 3*mib+100)
-		store(t, e.path("x"), want)
-		f := open(t, e.path("x"), unix.O_RDONLY, 0)
-		a := mapFile(t, f, len(want), unix.PROT_READ, unix.MAP_PRIVATE)
-		g := open(t, e.path("x"), unix.O_RDONLY, 0)
-		b := mapFile(t, g, len(want), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
-		f.close()
-		g.close()
-		unlink(t, e.path("x"))
-		sameBytes(t, "first", a, want)
-		sameBytes(t, "second", b, want)
-		b[0]++
-		if a[0] != want[0] {
-			t.Error("a write to a private mapping shows in another mapping")
-		}
-	}},
-	{"P1 mmap MAP_SHARED for writing reaches the block (LMCache GDS)", func(t *testing.T, e *env) {
-		f := open(t, e.path("x.tmp"), unix.O_RDWR|unix.O_CREAT, 0o644)
-		f.write(pattern("header", 4096))
-		f.truncate(2 * mib)
-		m := mapFile(t, f, 2*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		copy(m[4096:], pattern("body", 2*mib-4096))
-		must(t, "msync", unix.Msync(m, unix.MS_SYNC))
-		sameBytes(t, "pread", f.pread(2*mib, 0), m)
-		f.close()
-		rename(t, e.path("x.tmp"), e.path("x"))
-		want := append(pattern("header", 4096), pattern("body", 2*mib-4096)...)
-		wantSeen(t, e.process(), e.path("x"), want)
-		wantBytes(t, e.path("x"), want)
-	}},
 	{"P1 mtime follows a store through a mapping, in each stat (ls -l, make)", func(t *testing.T, e *env) {
 		for i, mask := range []int{unix.STATX_MTIME, unix.STATX_MTIME | unix.STATX_SIZE | unix.STATX_MODE, unix.STATX_BASIC_STATS} {
 			for _, before := range []bool{false, true} { // the kernel knows the old time from before the open
@@ -122,28 +91,6 @@ var kernelRows = []row{
 			t.Fatal(err)
 		}
 		sendAll(t, out.fd, int(outside.Fd()), len(want))
-		out.close()
-		wantSeen(t, e.process(), e.path("y"), want)
-	}},
-	{"P1 splice from a pipe and to a pipe (stream loaders)", func(t *testing.T, e *env) {
-		want := pattern("x", 32*kib)
-		var p [2]int
-		must(t, "pipe", unix.Pipe2(p[:], unix.O_CLOEXEC))
-		defer unix.Close(p[0])
-		defer unix.Close(p[1])
-		store(t, e.path("x"), want)
-		in := open(t, e.path("x"), unix.O_RDONLY, 0)
-		out := open(t, e.path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
-		for done := 0; done < len(want); {
-			n, err := unix.Splice(in.fd, nil, p[1], nil, len(want)-done, 0)
-			must(t, "splice to the pipe", err)
-			for left := int(n); left > 0; {
-				m, err := unix.Splice(p[0], nil, out.fd, nil, left, 0)
-				must(t, "splice from the pipe", err)
-				left -= int(m)
-			}
-			done += int(n)
-		}
 		out.close()
 		wantSeen(t, e.process(), e.path("y"), want)
 	}},

@@ -11,8 +11,7 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestNamespace is section 3.1 of the contract, but for directories of 100,000
-// entries (TestReaddir).
+// TestNamespace is section 3.1 of the contract.
 func TestNamespace(t *testing.T) {
 	d := harness.Mount(t, harness.Options{})
 	runRows(t, d, slices.Concat(lookupRows, renameRows, nameRows, otherNameRows))

@@ -72,15 +72,15 @@ func TestNonRootInside(t *testing.T) {
 	}
 
 	for i := range 16 {
-		p := vllmPath(d.Dir, i)
-		must(t, "store", vllmStore(t, a, p, 1, pattern(p, 2*mib)))
+		p := d.Path(hash64(i))
+		storeAs(t, a, p, pattern(p, 2*mib))
 		wantSeen(t, b, p, pattern(p, 2*mib))
 	}
 	if _, stderr, code := harness.KvfsAs(t, nobody, "evict", "--tier", "memory", "--all", d.Dir); code != 0 {
 		t.Fatalf("evict as nobody: exit code %d, %s", code, stderr)
 	}
 	for i := range 16 { // from the SSD, and spliced
-		wantSeen(t, b, vllmPath(d.Dir, i), pattern(vllmPath(d.Dir, i), 2*mib))
+		wantSeen(t, b, d.Path(hash64(i)), pattern(d.Path(hash64(i)), 2*mib))
 	}
 	nonRootVisibility(t, d, a, b)
 
@@ -92,7 +92,7 @@ func TestNonRootInside(t *testing.T) {
 	d.Kill()
 	d.Restart()
 	for i := range 16 {
-		wantSeen(t, b, vllmPath(d.Dir, i), pattern(vllmPath(d.Dir, i), 2*mib))
+		wantSeen(t, b, d.Path(hash64(i)), pattern(d.Path(hash64(i)), 2*mib))
 	}
 	if got := len(harness.MountPoints(d.Dir)); got != 1 {
 		t.Errorf("%d mounts at the mount point, want 1", got)
@@ -165,10 +165,10 @@ func TestSmallShmInside(t *testing.T) {
 	d := harness.Mount(t, harness.Options{User: nobody, MemorySize: "1GiB", Flags: []string{"--memory-dir", filepath.Join(shm, "kv")}})
 	a := harness.NewActor(t, nobody)
 	for i := range 64 {
-		p := vllmPath(d.Dir, i)
-		must(t, "store", vllmStore(t, a, p, 1, pattern(p, 2*mib)))
+		p := d.Path(hash64(i))
+		storeAs(t, a, p, pattern(p, 2*mib))
 	}
-	wantSeen(t, a, vllmPath(d.Dir, 63), pattern(vllmPath(d.Dir, 63), 2*mib))
+	wantSeen(t, a, d.Path(hash64(63)), pattern(d.Path(hash64(63)), 2*mib))
 	st, err := a.Statfs(d.Dir)
 	must(t, "statfs", err)
 	if got := int64(st.Blocks) * st.Bsize; got > 64*mib || got < 32*mib {

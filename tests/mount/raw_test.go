@@ -31,19 +31,4 @@ var rawRows = []row{
 		_, err := unix.Seek(f.fd, 100000, unix.SEEK_DATA)
 		wantErrno(t, "SEEK_DATA at the end", err, unix.ENXIO)
 	}},
-	{"P1 a committed file opened for writing has its size at once, for AIO and O_APPEND (SGLang NIXL)", func(t *testing.T, e *env) {
-		for _, flags := range []int{unix.O_RDWR, unix.O_RDWR | unix.O_DIRECT} {
-			p := e.path(fmt.Sprint(flags))
-			put(t, p, pattern("x", mib))
-			f := open(t, p, flags, 0) // no stat between: the kernel goes by what open told it
-			got := aligned(t, make([]byte, mib))
-			submit(t, f.fd, aioPread, got, 128*kib)
-			sameBytes(t, "aio", got, pattern("x", mib))
-			f.close()
-			f = open(t, p, unix.O_WRONLY|unix.O_APPEND, 0)
-			f.write([]byte("tail"))
-			f.close()
-			wantSeen(t, e.process(), p, append(pattern("x", mib), "tail"...))
-		}
-	}},
 }

@@ -3,16 +3,16 @@ package mount
 import (
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
-
-const manyEntries = 100_000
 
 // dirent is one entry of getdents64.
 type dirent struct {
@@ -59,95 +59,113 @@ func openDir(t testing.TB, dir string) *file {
 	return open(t, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// TestReaddir is the readdir row of section 3.1: 100,000 blocks in one flat directory, each listed once, with its type.
-// TestReaddirEnds is about listings while entries come and go.
-func TestReaddir(t *testing.T) {
-	d := harness.Mount(t, harness.Options{MemorySize: "1GiB"})
-	n := manyEntries
-	if testing.Short() || harness.RaceEnabled {
-		n /= 10
+// TestReaddirEnds shows that a listing ends while names come and go in all ways, and gives what stays once: entries that
+// nobody touches, those that are renamed within the directory, and names that are replaced or written anew.
+func TestReaddirEnds(t *testing.T) {
+	for name, flags := range map[string][]string{"passthrough": nil, "no passthrough": {"--memory-passthrough", "off"}} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Mount(t, harness.Options{Flags: flags})
+			for _, n := range []int{20, 300, 1200} {
+				readdirEnds(t, d.Path(fmt.Sprint(n)), d.Path("other"), n)
+			}
+		})
 	}
-	dir := d.Path("flat")
-	mkdir(t, dir)
-	fill(t, dir, n)
-
-	t.Run("P0 each entry once, with d_type (SGLang scandir)", func(t *testing.T) {
-		seen := make(map[string]byte)
-		readdir(t, openDir(t, dir).fd, func(batch []dirent) {
-			for _, e := range batch {
-				if _, ok := seen[e.name]; ok {
-					t.Fatalf("%s listed twice", e.name)
-				}
-				seen[e.name] = e.kind
-			}
-		})
-		if len(seen) != n+1 {
-			t.Errorf("got %d entries, want %d", len(seen), n+1)
-		}
-		for name, kind := range seen {
-			want := byte(unix.DT_REG)
-			if name == "sub" {
-				want = unix.DT_DIR
-			}
-			if kind != want {
-				t.Fatalf("%s: d_type %d, want %d", name, kind, want)
-			}
-		}
-	})
-
-	t.Run("P0 rewind lists again; two handles are independent (listdir)", func(t *testing.T) {
-		a, b := openDir(t, dir), openDir(t, dir)
-		count := func(f *file) (c int) {
-			readdir(t, f.fd, func(batch []dirent) { c += len(batch) })
-			return c
-		}
-		if got := count(a); got != n+1 {
-			t.Errorf("first pass: got %d, want %d", got, n+1)
-		}
-		a.seek(0, unix.SEEK_SET, 0)
-		if ga, gb := count(a), count(b); ga != n+1 || gb != n+1 {
-			t.Errorf("second pass: got %d, other handle %d, want %d", ga, gb, n+1)
-		}
-	})
-
-	t.Run("P0 removing each name as it is listed empties the directory (rm, SGLang clear)", func(t *testing.T) {
-		must(t, "rmdir", unix.Rmdir(dir+"/sub"))
-		var removed int
-		readdir(t, openDir(t, dir).fd, func(batch []dirent) {
-			for _, e := range batch {
-				unlink(t, dir+"/"+e.name)
-				removed++
-			}
-		})
-		if removed != n {
-			t.Errorf("removed %d in one pass, want %d", removed, n)
-		}
-		if left := listNames(t, dir); len(left) != 0 {
-			t.Errorf("%d left, first %q", len(left), left[0])
-		}
-		must(t, "rmdir", unix.Rmdir(dir))
-	})
 }
 
-func entryName(i int) string { return fmt.Sprintf("%s_%d.bin", hash64(i % 7)[:40], i) }
-
-// fill makes n small files and one directory, from several goroutines.
-func fill(t *testing.T, dir string, n int) {
-	const workers = 8
+func readdirEnds(t *testing.T, dir, other string, n int) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	mkdir(t, dir)
+	must(t, "mkdir", os.MkdirAll(other, 0o755))
+	path := func(kind string, i int) string { return fmt.Sprintf("%s/%s%d", dir, kind, i) }
+	kinds := []string{"stays", "renamed", "replaced", "anew", "moved", "fresh"}
+	for i := range n {
+		for _, kind := range kinds {
+			put(t, path(kind, i), nil)
+		}
+	}
+	changes := map[string]func(i int) error{
+		"renamed": func(i int) error { // and back
+			p := path("renamed", i)
+			if err := again(func() error { return unix.Rename(p, p+"-other") }); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(p+"-other", p) })
+		},
+		"replaced": func(i int) error {
+			p := path("replaced", i)
+			if err := os.WriteFile(p+".tmp", []byte("new"), 0o644); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(p+".tmp", p) })
+		},
+		"anew": func(i int) error { return os.WriteFile(path("anew", i), []byte("new"), 0o644) },
+		"moved": func(i int) error { // through another directory
+			p, o := path("moved", i), fmt.Sprintf("%s/%d", other, i)
+			if err := again(func() error { return unix.Rename(p, o) }); err != nil {
+				return err
+			}
+			return again(func() error { return unix.Rename(o, p) })
+		},
+		"fresh": func(i int) error {
+			if err := os.Remove(path("fresh", i)); err != nil {
+				return err
+			}
+			return os.WriteFile(path("fresh", i), nil, 0o644)
+		},
+	}
+	end := make(chan struct{})
 	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < n; i += workers {
-				if err := os.WriteFile(dir+"/"+entryName(i), []byte{1}, 0o644); err != nil {
-					t.Errorf("create %d: %v", i, err)
+	for kind, change := range changes {
+		wg.Go(func() { // ends with end
+			r := rand.New(rand.NewPCG(seed, uint64(len(kind))))
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				if err := change(r.IntN(n)); err != nil {
+					t.Errorf("%s: %v", kind, err)
 					return
 				}
 			}
 		})
 	}
-	wg.Wait()
-	mkdir(t, dir+"/sub")
-	if t.Failed() {
-		t.FailNow()
+	defer wg.Wait()
+	defer close(end)
+	limit := time.Now().Add(harness.Deadline)
+	for round := 0; round < 3 && !t.Failed(); round++ {
+		seen := map[string]int{}
+		listed := 0
+		readdir(t, openDir(t, dir).fd, func(batch []dirent) {
+			for _, e := range batch {
+				if seen[e.name]++; e.kind != unix.DT_REG {
+					t.Errorf("%s: d_type %d", e.name, e.kind)
+				}
+			}
+			if listed += len(batch); time.Now().After(limit) {
+				t.Fatalf("%d entries listed of a directory with %d", listed, len(kinds)*n)
+			}
+		})
+		if most := 3 * len(kinds) * n; listed > most {
+			t.Errorf("%d entries listed of a directory with %d", listed, len(kinds)*n)
+		}
+		for i := range n {
+			for _, kind := range []string{"stays", "replaced", "anew"} {
+				name := fmt.Sprint(kind, i)
+				if seen[name] != 1 {
+					t.Errorf("%s was listed %d times", name, seen[name])
+				}
+			}
+			name := fmt.Sprint("renamed", i)
+			if c := seen[name] + seen[name+"-other"]; c != 1 {
+				t.Errorf("%s was listed %d times", name, c)
+			}
+			name = fmt.Sprint("moved", i)
+			if seen[name] > 1 {
+				t.Errorf("%s was listed %d times", name, seen[name])
+			}
+		}
 	}
 }

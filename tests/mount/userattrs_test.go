@@ -45,27 +45,6 @@ func publish(t testing.TB, path string, p []byte, value string) {
 }
 
 var userAttrActs = []act{
-	{"set on a temporary file, they are those of the block after the rename", func(t *testing.T, s *stage) {
-		p, sum := s.path("x"), "\x00\xff\x00\x01"
-		f := open(t, p+".tmp", unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
-		f.write(pattern("x", mib))
-		must(t, "fsetxattr", unix.Fsetxattr(f.fd, crc, []byte(sum), 0))
-		buf := make([]byte, 64)
-		if n, err := unix.Fgetxattr(f.fd, crc, buf); err != nil || string(buf[:n]) != sum {
-			t.Errorf("fgetxattr: %q, %s", buf[:max(n, 0)], errnoName(err))
-		}
-		f.close()
-		wantAttr(t, p+".tmp", crc, sum)
-		rename(t, p+".tmp", p)
-		wantAttr(t, p, crc, sum)
-		if v, err := s.process().Getxattr(p, crc); err != nil || v != sum {
-			t.Errorf("another process: %q, %s", v, errnoName(err))
-		}
-		rename(t, p, s.path("y"))
-		wantAttr(t, s.path("y"), crc, sum)
-		s.wantCommitted(s.path("y"), pattern("x", mib))
-		wantAttr(t, s.path("y"), crc, sum)
-	}},
 	{"a file that begins anew has none, one that is written in place keeps them", func(t *testing.T, s *stage) {
 		for _, name := range []string{"block", "held", "x.tmp", "x.lock"} {
 			p := s.path(name)

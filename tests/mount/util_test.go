@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -364,19 +362,6 @@ func listNames(t testing.TB, dir string) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// newRand returns a random source and prints its seed. KVFS_TEST_SEED sets it.
-func newRand(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("KVFS_TEST_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatalf("KVFS_TEST_SEED: %v", err)
-		}
-	}
-	t.Logf("KVFS_TEST_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // hash64 returns the 64 hexadecimal digits of a block's hash.

@@ -12,17 +12,15 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// TestWriting shows of the rules of writing what TestDiffer cannot: threads and children of a writer, writers at the same
-// moment, whole programs, and a write that memory is too small for.
+// TestWriting shows of the rules of writing what TestDiffer cannot: threads of a writer, writers at the same moment, and
+// a write that memory is too small for.
 func TestWriting(t *testing.T) { onStages(t, writingActs) }
 
 const (
-	rdonly = unix.O_RDONLY
 	rdwr   = unix.O_RDWR
 	wronly = unix.O_WRONLY
 	creat  = unix.O_CREAT
 	trunc  = unix.O_TRUNC
-	rwMap  = unix.PROT_READ | unix.PROT_WRITE
 )
 
 // checksum returns the value of user.kvfs.checksum for bytes p.
@@ -97,21 +95,6 @@ var writingActs = []act{
 			t.Errorf("inode after the commit: got %d, want %d", got, ino)
 		}
 		s.wantOnDisk(p, want)
-	}},
-	{"a shell's descriptor that its children inherit: the shell's close commits", func(t *testing.T, s *stage) {
-		sh, p := s.shell("bash"), s.path("f")
-		b := s.process()
-		sh.must("exec 3>f", "")
-		wantNoBytes(t, "opened", b, p)
-		sh.must("echo one >&3", "")
-		sh.must("/bin/echo two >&3", "")
-		sh.must("(echo three; /bin/echo four) >&3", "")
-		sh.must("while read -r l; do echo $l; done <f", "one\ntwo\nthree\nfour") // cat is another process
-		wantAbsent(t, b, p)
-		sh.must("coproc cat >/dev/null; exec 3>&-", "") // cat has it still
-		wantSeen(t, b, p, []byte("one\ntwo\nthree\nfour\n"))
-		sh.must("exec {COPROC[1]}>&-; wait", "")
-		wantSeen(t, b, p, []byte("one\ntwo\nthree\nfour\n"))
 	}},
 	{"appends of two processes never lose a line", func(t *testing.T, s *stage) {
 		const lines = 150
@@ -221,65 +204,6 @@ var writingActs = []act{
 			}
 		}
 	}},
-	{"SQLite in WAL mode: no insert of two processes is lost", sqlite},
-}
-
-const sqliteScript = `
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], timeout=60)
-who, n = sys.argv[2], int(sys.argv[3])
-for attempt in range(1000): # no timeout holds while the mode changes
-    try:
-        db.execute("pragma journal_mode=wal")
-        break
-    except sqlite3.OperationalError:
-        pass
-db.execute("create table if not exists t (who text, n int, data blob)")
-db.commit()
-for i in range(n):
-    db.execute("insert into t values (?, ?, ?)", (who, i, bytes([i % 256]) * 1000))
-    db.commit()
-db.close()
-`
-
-const sqliteCount = `
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], timeout=60)
-rows = db.execute("select count(*), count(distinct who || n), sum(length(data)) from t").fetchone()
-print(db.execute("pragma integrity_check").fetchone()[0], *rows)
-`
-
-func sqlite(t *testing.T, s *stage) {
-	py := python(t)
-	if _, code := s.command(py, "-c", "import sqlite3"); code != 0 {
-		harness.Skip(t, "Python has no sqlite3")
-	}
-	const each = 100
-	for _, name := range []string{"kv.db", "kv2.db"} {
-		p := s.path(name)
-		if name == "kv2.db" { // made before
-			if out, code := s.command(py, "-c", sqliteScript, p, "first", "0"); code != 0 {
-				t.Fatalf("exit code %d\n%s", code, out)
-			}
-		}
-		codes := make(chan string, 2)
-		for _, who := range []string{"a", "b"} {
-			c := harness.StartCommand(t, harness.ProcessOptions{User: s.opts.User}, py, "-c", sqliteScript, p, who, fmt.Sprint(each))
-			go func() {
-				code := c.Wait()
-				codes <- fmt.Sprintf("%d%s", code, c.Stderr())
-			}()
-		}
-		for range 2 {
-			if got := <-codes; got != "0" {
-				t.Errorf("%s: exit code and output: %s", name, got)
-			}
-		}
-		out, code := s.command(py, "-c", sqliteCount, p)
-		if want := fmt.Sprintf("ok %d %d %d\n", 2*each, 2*each, 2000*each); out != want || code != 0 {
-			t.Errorf("%s: got %q, exit code %d, want %q", name, out, code, want)
-		}
-	}
 }
 
 // TestWritingMoved shows that a file which a process has closed is whole for another process that renames it next: the

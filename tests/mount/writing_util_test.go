@@ -1,15 +1,10 @@
 package mount
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/tests/harness"
 )
@@ -109,8 +104,14 @@ func (s *stage) pwrite(a *harness.Actor, fd int, p []byte, off int64) {
 // store commits a block by rename.
 func (s *stage) store(path string, p []byte) {
 	s.t.Helper()
-	must(s.t, "store", s.process().WriteFile(path+".tmp", p))
-	must(s.t, "store", s.process().Rename(path+".tmp", path))
+	storeAs(s.t, s.process(), path, p)
+}
+
+// storeAs has a process commit a block by rename.
+func storeAs(t testing.TB, a *harness.Actor, path string, p []byte) {
+	t.Helper()
+	must(t, "store", a.WriteFile(path+".tmp", p))
+	must(t, "store", a.Rename(path+".tmp", path))
 }
 
 // ino is the inode number of path as a sees it.
@@ -129,70 +130,6 @@ func (s *stage) fino(a *harness.Actor, fd int) uint64 {
 	return st.Ino
 }
 
-// wantNoBytes fails unless path is an empty file or none for a.
-func wantNoBytes(t testing.TB, when string, a *harness.Actor, path string) {
-	t.Helper()
-	st, err := a.Stat(path)
-	if err != nil {
-		wantErrno(t, when+": stat", err, unix.ENOENT)
-	} else if st.Size != 0 {
-		t.Errorf("%s: another process sees %d bytes before the commit", when, st.Size)
-	}
-	b, err := a.ReadFile(path)
-	if err != nil {
-		wantErrno(t, when+": read", err, unix.ENOENT)
-	} else if len(b) != 0 {
-		t.Errorf("%s: another process reads %d bytes before the commit", when, len(b))
-	}
-}
-
-// shell is a process of sh that runs scripts one after the other.
-type shell struct {
-	t    *testing.T
-	p    *harness.Process
-	out  *bufio.Reader
-	name string
-}
-
-// shell starts a shell in the act's directory.
-func (s *stage) shell(name string) *shell {
-	s.t.Helper()
-	sh := &shell{t: s.t, p: harness.StartCommand(s.t, harness.ProcessOptions{User: s.opts.User, Env: []string{"LC_ALL=C"}}, name), name: name}
-	sh.out = bufio.NewReader(sh.p.Stdout)
-	sh.run("exec 2>&1; cd " + s.dir)
-	return sh
-}
-
-// run runs a script in the shell itself and returns what it printed and its exit code.
-func (sh *shell) run(script string) (out string, code int) {
-	sh.t.Helper()
-	if _, err := fmt.Fprintf(sh.p.Stdin, "%s\nprintf '\\n@@%%s\\n' $?\n", script); err != nil {
-		sh.t.Fatalf("%s: %v", sh.name, err)
-	}
-	var all strings.Builder
-	for {
-		line, err := sh.out.ReadString('\n')
-		if err != nil {
-			sh.t.Fatalf("%s has ended in %q: %s", sh.name, script, all.String())
-		}
-		if n, ok := strings.CutPrefix(line, "@@"); ok {
-			if _, err := fmt.Sscan(n, &code); err != nil {
-				sh.t.Fatal(err)
-			}
-			return strings.TrimRight(all.String(), "\n"), code
-		}
-		all.WriteString(line)
-	}
-}
-
-// must runs a script that has to print want and to succeed.
-func (sh *shell) must(script, want string) {
-	sh.t.Helper()
-	if out, code := sh.run(script); out != want || code != 0 {
-		sh.t.Errorf("%s: %q: got %q, exit code %d, want %q", sh.name, script, out, code, want)
-	}
-}
-
 // script runs sh -c in the act's directory to its end.
 func (s *stage) script(text string) (out string, code int) {
 	s.t.Helper()
@@ -207,16 +144,4 @@ func (s *stage) command(argv ...string) (out string, code int) {
 	must(s.t, "output of "+argv[0], err)
 	code = p.Wait()
 	return string(b) + p.Stderr(), code
-}
-
-// python returns the interpreter that each user may run, or skips the test.
-func python(t testing.TB) string {
-	t.Helper()
-	for _, name := range []string{"/usr/bin/python3", "python3"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	harness.Skip(t, "python3 is not installed")
-	return ""
 }

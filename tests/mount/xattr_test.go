@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"fmt"
 	"hash/crc64"
 	"slices"
 	"strings"
@@ -43,32 +42,6 @@ func TestXattrs(t *testing.T) {
 }
 
 var xattrRows = []row{
-	{"P1 user.kvfs.checksum is the CRC-64/NVME of the bytes", func(t *testing.T, e *env) {
-		for _, n := range []int{0, 1, 4096, mib + 28, 8 * mib} {
-			p := e.path(fmt.Sprint(n))
-			for _, version := range []string{"one", "two"} {
-				store(t, p, pattern(version, n))
-				want := fmt.Sprintf("crc64nvme:%016x", crc64.Checksum(pattern(version, n), nvme))
-				if got := getxattr(t, p, "user.kvfs.checksum"); got != want {
-					t.Errorf("%d bytes, version %s: got %s, want %s", n, version, got, want)
-				}
-			}
-			f := open(t, p, unix.O_WRONLY, 0)
-			f.pwrite([]byte("patched"), 0)
-			f.close()
-			b := slices.Concat([]byte("patched"), pattern("two", n)[min(n, 7):])
-			want := fmt.Sprintf("crc64nvme:%016x", crc64.Checksum(b, nvme))
-			if got := getxattr(t, p, "user.kvfs.checksum"); got != want {
-				t.Errorf("%d bytes, patched: got %s, want %s", n, got, want)
-			}
-		}
-	}},
-	{"P1 user.kvfs.tier names the memory tier", func(t *testing.T, e *env) {
-		store(t, e.path("x"), pattern("x", mib))
-		if got, want := getxattr(t, e.path("x"), "user.kvfs.tier"), e.d.Status().Tiers[0].Name; !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q in it", got, want)
-		}
-	}},
 	{"P1 user.kvfs.pinned is 0, can be set to 1 and 0, nothing else", func(t *testing.T, e *env) {
 		store(t, e.path("x"), pattern("x", mib))
 		for _, v := range []string{"0", "1", "1", "0"} {
@@ -99,25 +72,6 @@ var xattrRows = []row{
 			store(t, p, pattern("again", mib))
 			wantBytes(t, p, pattern("again", mib))
 		}
-	}},
-	{"P1 user.kvfs.ttl: a long one keeps the block, an open handle survives the end, junk is EINVAL", func(t *testing.T, e *env) {
-		p := e.path("x")
-		store(t, p, pattern("x", mib))
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("10h"), 0))
-		if got := getxattr(t, p, "user.kvfs.ttl"); got == "" {
-			t.Error("ttl reads back empty")
-		}
-		wantBytes(t, p, pattern("x", mib))
-		for _, junk := range []string{"soon", "-1s", "1 s"} {
-			wantErrno(t, "ttl "+junk, unix.Setxattr(p, "user.kvfs.ttl", []byte(junk), 0), unix.EINVAL)
-		}
-		f := open(t, p, unix.O_RDONLY, 0)
-		must(t, "setxattr", unix.Setxattr(p, "user.kvfs.ttl", []byte("50ms"), 0))
-		harness.Poll(t, "block is gone", func() bool {
-			var st unix.Stat_t
-			return unix.Stat(p, &st) == unix.ENOENT
-		})
-		sameBytes(t, "handle", f.pread(mib, 0), pattern("x", mib))
 	}},
 	{"P1 the other attributes are read-only, unknown ones absent, listxattr lists (getfattr)", func(t *testing.T, e *env) {
 		p := e.path("x")
