@@ -1,10 +1,8 @@
 package disk
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -256,60 +254,4 @@ func (c *crashRun) evicted(key block.Key) bool {
 	c.host.Lock()
 	defer c.host.Unlock()
 	return c.host.evicted[key] > 0
-}
-
-// TestReopenKeeps shows that a clean restart keeps bytes, attributes, directories and
-// what Update changed, with and without the index.
-func TestReopenKeeps(t *testing.T) {
-	for _, index := range []bool{true, false} {
-		r := newRig(t, 2, 16<<20, nil)
-		var blocks []stored
-		attrs := map[block.Key]driver.Attrs{}
-		for i := range 200 {
-			b := stored{keyOf(fmt.Sprintf("d%d/%d", i%5, i)), uint64(i + 1), bytesOf(uint64(i), 1+i*97)}
-			r.mustStore(t, b)
-			a := driver.Attrs{
-				Seq: uint64(1000 + i), Mode: uint32(0o600 + i%8), UID: uint32(i % 3), GID: uint32(i % 4),
-				Mtime: int64(i) * 1e12, Expires: int64(i%2) * 5e18, Pinned: i%9 == 0,
-				Dirs: []driver.DirAttrs{{Mode: 0o755, UID: uint32(i % 2)}, {Mode: 0o700, GID: uint32(i % 5)}},
-			}
-			to := b.key
-			if i%10 == 0 {
-				to = keyOf(fmt.Sprintf("d%d/renamed-%d", i%5, i))
-			}
-			if !r.Update(b.key, to, &a) {
-				t.Fatalf("Update %v: not held", b.key)
-			}
-			b.key, attrs[to] = to, a
-			blocks = append(blocks, b)
-		}
-		for range 2 {
-			if err := r.Close(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-			for _, dir := range r.dirs {
-				if !index {
-					_ = os.Remove(dir + "/" + format.IndexName)
-				}
-			}
-			r.open(t)
-			n := 0
-			_ = r.Blocks(func(h *driver.Held) bool {
-				n++
-				if want := attrs[h.Key]; fmt.Sprint(h.Attrs) != fmt.Sprint(want) {
-					t.Errorf("%v: got %+v, want %+v", h.Key, h.Attrs, want)
-				}
-				return true
-			})
-			if n != len(blocks) {
-				t.Errorf("%d blocks, want %d", n, len(blocks))
-			}
-			for _, b := range blocks {
-				r.mustLoad(t, b)
-			}
-		}
-		if got := r.Stats().PinnedBytes; got == 0 {
-			t.Error("pinned blocks are not counted")
-		}
-	}
 }

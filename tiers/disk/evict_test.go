@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 
@@ -108,73 +107,6 @@ func checkHeld(t *testing.T, r *rig, host *accountHost, held map[block.Key]store
 			t.Errorf("%v: %v (%v), evicted by leave: %v", key, o.Status, o.Err, evicted)
 		}
 	}
-}
-
-// TestTakeOver shows that a class which has no slab yet gets one from a class that fills the device,
-// and that the coldest blocks go for it, wherever they are.
-func TestTakeOver(t *testing.T) {
-	r := newRig(t, 1, 64*9*format.PageBytes, nil) // 64 slabs of 4 slots of a page
-	var small []stored
-	for i := range 256 {
-		small = append(small, stored{keyOf(fmt.Sprint("s", i)), 1, bytesOf(uint64(i), 4096)})
-	}
-	r.mustStore(t, small...)
-	if err := r.sync(t); err != nil { // also ends what is evicted ahead of need
-		t.Fatal(err)
-	}
-	small = slices.DeleteFunc(small, func(b stored) bool { return r.presence(t, b.key) != driver.Hit })
-	cold := map[block.Key]bool{}
-	for i, b := range small {
-		if cold[b.key] = i%30 == 7; !cold[b.key] {
-			r.Touch([]block.Key{b.key})
-		}
-	}
-	var large []stored
-	for i := range 4 { // two slabs of 2 slots: one from what is free ahead of need, one for the coldest
-		large = append(large, stored{keyOf(fmt.Sprint("l", i)), 1, bytesOf(1, 3*4096)})
-		r.mustStore(t, large[i])
-	}
-	gone := 0
-	for range 2 {
-		for _, b := range small {
-			if cold[b.key] && r.presence(t, b.key) == driver.Miss {
-				gone++
-				continue
-			}
-			r.mustLoad(t, b)
-		}
-		for _, b := range large {
-			r.mustLoad(t, b)
-		}
-		r.reopen(t)
-	}
-	if moved := r.Stats().Detail.(*Detail).MovedBlocks; gone < 2*4 || moved != 0 {
-		t.Errorf("%d of the coldest blocks are gone, %d moved after the restart", gone/2, moved)
-	}
-}
-
-// TestShrunk shows that a device opened with less capacity keeps to it.
-func TestShrunk(t *testing.T) {
-	r := newRig(t, 1, 4<<20, nil)
-	for i := range 300 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
-	}
-	r.opts.Devices[0].CapacityBytes = 1 << 20
-	r.reopen(t)
-	if sum := slabFiles(t, r.dirs[0]); sum > 1<<20 {
-		t.Errorf("%d bytes in slab files", sum)
-	}
-	s := r.Stats()
-	if s.Blocks == 0 || s.Blocks > 100 {
-		t.Errorf("%d blocks", s.Blocks)
-	}
-	_ = r.Blocks(func(h *driver.Held) bool {
-		var i uint64
-		fmt.Sscan(string(h.Key.Hash), &i)
-		r.mustLoad(t, stored{h.Key, 1, bytesOf(i, 9000)})
-		return true
-	})
-	r.mustStore(t, stored{keyOf("new"), 1, bytesOf(1, 9000)})
 }
 
 // TestStorm runs stores, loads, removals, renames, touches and syncs of few keys by many

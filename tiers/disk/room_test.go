@@ -68,54 +68,6 @@ func TestBorrowBatch(t *testing.T) {
 	}
 }
 
-// TestTakeOverMany shows that a block larger than several slabs finds room in a full tier.
-func TestTakeOverMany(t *testing.T) {
-	r := newRig(t, 1, 64*9*format.PageBytes, nil)
-	for i := range 256 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
-	large := stored{keyOf("large"), 1, bytesOf(1, 100*format.PageBytes)}
-	r.mustStore(t, large)
-	r.mustLoad(t, large)
-	if sum := slabFiles(t, r.dirs[0]); sum > 64*9*format.PageBytes {
-		t.Errorf("%d bytes in slab files", sum)
-	}
-}
-
-// TestTakeOverVetoed shows that blocks which the Host keeps stay when a slab goes to another size, and
-// that no more are evicted than are needed (A22).
-func TestTakeOverVetoed(t *testing.T) {
-	r := newRig(t, 1, 64*9*format.PageBytes, nil) // 64 slabs of 4 slots of a page
-	var small []stored
-	firsts := map[block.Key]bool{}
-	slabs := map[string]bool{}
-	for i := range 256 {
-		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
-	r.mustStore(t, small...)
-	for _, b := range small {
-		path, data, _ := r.slotOf(t, b.key)
-		if data == 5*format.PageBytes { // slot 0
-			firsts[b.key], slabs[path] = true, true
-		}
-	}
-	if len(slabs) != 64 {
-		t.Fatalf("%d slabs, want 64", len(slabs))
-	}
-	host := newHost()
-	host.veto = func(key block.Key) bool { return firsts[key] }
-	r.SetHost(host)
-	r.mustStore(t, stored{keyOf("large"), 1, bytesOf(1, 3*format.PageBytes)})
-	if n := r.Stats().Evicted; n != 4 {
-		t.Errorf("%d evicted, want as many as a slab has slots", n)
-	}
-	for _, b := range small {
-		if firsts[b.key] || r.presence(t, b.key) == driver.Hit {
-			r.mustLoad(t, b)
-		}
-	}
-}
-
 // TestSlabNumbers shows that a stray file with the highest number does not keep the tier
 // from growing.
 func TestSlabNumbers(t *testing.T) {

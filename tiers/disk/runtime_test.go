@@ -157,37 +157,6 @@ func TestSameVersionTwice(t *testing.T) {
 	}
 }
 
-// TestUpdateWhileStoring shows that a rename which meets the store of the block takes
-// effect, in memory and on disk.
-func TestUpdateWhileStoring(t *testing.T) {
-	for _, after := range []int{1, 2} { // before the data are written, before the header is
-		r := newRig(t, 1, 16<<20, nil)
-		var writes atomic.Int64
-		r.rule(func(call faultio.Call) faultio.Fault {
-			return faultio.Fault{Stuck: call.Off > 0 && call.Kind == directio.Write && writes.Add(1) == int64(after)}
-		})
-		b := stored{keyOf("from"), 5, bytesOf(1, 50_000)}
-		c := begin(r.Store, false, b.transfer(t))
-		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
-		to := keyOf("to/a/longer/name")
-		if !r.Update(b.key, to, &driver.Attrs{Seq: 5, Mode: 0o611}) {
-			t.Fatal("Update of a block that is being stored: got false")
-		}
-		r.engine(0).Release()
-		if o := wait(t, "store", c)[0]; o.Status != driver.Stored || o.Key != b.key {
-			t.Errorf("got %v of %v (%v)", o.Status, o.Key, o.Err)
-		}
-		if err := r.sync(t); err != nil {
-			t.Fatal(err)
-		}
-		next := r.crash(t)
-		if p := next.presence(t, b.key); p != driver.Miss {
-			t.Errorf("old name: %v", p)
-		}
-		next.mustLoad(t, stored{to, 5, b.data})
-	}
-}
-
 // TestSyncGroups shows that many calls of Sync at a time share few syncs of the device,
 // and that one is done for what was stored, unasked.
 func TestSyncGroups(t *testing.T) {

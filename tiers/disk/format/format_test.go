@@ -154,40 +154,6 @@ func TestGoldenIndex(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: what is decoded is what was encoded.
-func TestRoundTrip(t *testing.T) {
-	var page [PageBytes]byte
-	super := sampleSuper()
-	super.Encode(page[:])
-	if got, err := DecodeSuperblock(page[:]); err != nil || got != super {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	slab := sampleSlab()
-	slab.Encode(page[:])
-	if got, err := DecodeSlabHeader(page[:]); err != nil || got != slab {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	index := IndexHeader{Slabs: 2, UUID: sampleUUID, Gen: 9, Blocks: 3, FileBytes: 8192}
-	index.Encode(page[:])
-	if got, err := DecodeIndexHeader(page[:]); err != nil || got != index {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	slot := sampleSlot()
-	if err := slot.Encode(page[:]); err != nil {
-		t.Fatal(err)
-	}
-	var got SlotHeader
-	if err := got.Decode(page[:]); err != nil || !sameSlot(&got, &slot) {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	entry := make([]byte, EntryBytes(&slot, slot.Attrs.Dirs)+1)
-	slot.EncodeEntry(entry, slot.Attrs.Dirs)
-	rest, err := got.DecodeEntry(entry)
-	if got.Epoch = slot.Epoch; err != nil || len(rest) != 1 || !sameSlot(&got, &slot) {
-		t.Errorf("got %+v, %d left, %v", got, len(rest), err)
-	}
-}
-
 // TestUserAttrs: attributes of processes follow the directories, in a header and in an entry, and are never left out (H2).
 func TestUserAttrs(t *testing.T) {
 	const user = "\x06\x01\x00user.a1"

@@ -255,33 +255,6 @@ func TestCheckUnclean(t *testing.T) {
 	}
 }
 
-// TestCheckDataFlips: a flip of any bit of any block's data is found, and costs that block
-// alone; one behind the block costs nothing.
-func TestCheckDataFlips(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	dir, _ := plantClosed(t)
-	for range 60 {
-		slot := rng.Int64N(9)
-		byteInSlot := rng.Int64N(4096)
-		off := 10*4096 + slot*4096 + byteInSlot
-		flip := func(b []byte) { b[0] ^= 1 << (byteInSlot % 8) }
-		patch(t, filepath.Join(dir, format.SlabName(30)), off, flip, 1)
-		hit := slot >= 1 && slot <= 7 && byteInSlot < 4096-(slot-1)
-		exit, blocks := 0, int64(11)
-		if hit {
-			exit, blocks = 4, 10
-		}
-		r := checkTest(t, dir, CheckOptions{Data: true}, exit)
-		if r.Blocks != blocks || hit && (len(r.Findings) != 1 || !strings.HasPrefix(r.Findings[0].Key, fmt.Sprintf("g%d/", slot-1)) ||
-			r.Findings[0].Offset != 10*4096+slot*4096) {
-			t.Errorf("slot %d, byte %d: got %s", slot, byteInSlot, r)
-		}
-		patch(t, filepath.Join(dir, format.SlabName(30)), off, flip, 1)
-	}
-}
-
 // TestCheckLargeBlocks: blocks of several pieces, and neighbours that share one.
 func TestCheckLargeBlocks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")

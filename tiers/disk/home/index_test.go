@@ -154,38 +154,6 @@ func TestIndexOfOtherSlabs(t *testing.T) {
 	}
 }
 
-// TestSaveIndexInterrupted: wherever the writing of the index stops, what is held is held,
-// and the next index counts.
-func TestSaveIndexInterrupted(t *testing.T) {
-	for _, dirty := range []bool{false, true} {
-		dir, want := plantClosed(t)
-		for step := range 3 {
-			d := openTest(t, dir)
-			if dirty {
-				if err := d.MarkDirty(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			empty := func(*IndexWriter) error { return nil } // wrong, so that believing it shows
-			err := d.writeIndex(d.Superblock().IndexGen+1, empty)
-			if err == nil && step > 0 {
-				err = os.Rename(d.Join(format.IndexTmpName), d.Join(format.IndexName))
-			}
-			if err == nil && step > 1 {
-				saveTest(t, d)
-			}
-			if err := errors.Join(err, d.Close()); err != nil {
-				t.Fatal(err)
-			}
-			got, r := reopened(t, dir)
-			wantSame(t, got, want)
-			if believed := r.ByIndex == r.Blocks; believed != (step == 2 || step == 0 && !dirty) {
-				t.Errorf("dirty %v, step %d: got %+v", dirty, step, r)
-			}
-		}
-	}
-}
-
 // TestIndexWriterOrder: an index that is given slabs or slots out of order is not
 // written, and the one before still counts.
 func TestIndexWriterOrder(t *testing.T) {
