@@ -103,26 +103,6 @@ func TestLittleStaging(t *testing.T) {
 	}
 }
 
-// TestStoreFromStaging shows the way of large blocks whose source cannot be mapped.
-func TestStoreFromStaging(t *testing.T) {
-	r := newRig(t, 1, 32<<20, nil)
-	b := stored{keyOf("pieces"), 1, bytesOf(1, 3<<20+77)}
-	tr := b.transfer(t)
-	c := make(chan []driver.Outcome, 1)
-	in := &driver.Job{ID: 1, Blocks: []driver.Transfer{tr}, Done: func(res *driver.Result) { c <- res.Outcomes }}
-	j := r.newJob(in, "store")
-	k := r.planStores(j, in)[0]
-	if n, err := r.devices[0].keeper.allocate(k.flights); n != 1 || err != nil {
-		t.Fatal(n, err)
-	}
-	r.devices[0].storePieces(k.flights[0])
-	j.submit(nil)
-	if o := wait(t, "store", c)[0]; o.Status != driver.Stored || o.Sum != block.Sum(b.data) {
-		t.Fatalf("got %+v", o)
-	}
-	r.mustLoad(t, b)
-}
-
 // TestFlippedData flips bits of data on disk: Load drops the copy and says so, once
 // with a small block and once with one that comes in pieces; the slot can be used
 // again.
