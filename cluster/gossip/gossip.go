@@ -135,7 +135,6 @@ type Gossip struct {
 type deps struct {
 	lookup     lookup
 	interfaces func() ([]ifaceAddr, error)
-	tap        tap                        // nil: none
 	tune       func(c *memberlist.Config) // nil: as the profile says
 }
 
@@ -223,7 +222,6 @@ func (g *Gossip) listen(o Options) error {
 	if err != nil {
 		return err
 	}
-	t.tap = g.deps.tap
 	g.local = t.local()
 	if adv.addr.Port() == 0 {
 		adv.addr = netip.AddrPortFrom(adv.addr.Addr(), g.local.Port())

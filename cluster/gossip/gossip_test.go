@@ -379,34 +379,3 @@ func TestInParallel(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-// TestRestartWithKeys shows that a node that was started anew on its address hears and is
-// heard, although the others still know its former life.
-func TestRestartWithKeys(t *testing.T) {
-	t.Parallel()
-	path := keyFile(t, 1)
-	a := start(t, "a", deps{}, func(o *Options) { o.Keyring = load(t, path) })
-	addr := ownHost() + ":0"
-	for life := range 3 {
-		b := start(t, "b", deps{}, func(o *Options) {
-			o.Keyring, o.Meta, o.Bind = load(t, path), []byte{byte(life)}, addr
-			seeds(a)(o)
-		}).join(t)
-		addr = b.Self().Addr
-		eventually(t, "each sees the other as it is", func() bool {
-			return slices.ContainsFunc(a.Nodes(), b.is) && slices.ContainsFunc(b.Nodes(), a.is)
-		})
-		meta := []byte{byte(life), 1}
-		if err := b.SetMeta(meta); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "packets go through", func() bool { return slices.ContainsFunc(a.Nodes(), b.is) })
-		if err := a.SetMeta(meta); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "packets go through the other way", func() bool { return slices.ContainsFunc(b.Nodes(), a.is) })
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}

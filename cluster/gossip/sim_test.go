@@ -97,23 +97,6 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-// TestOneWayPartition shows that a node that hears and is not heard is found dead, and
-// comes back.
-func TestOneWayPartition(t *testing.T) {
-	simulate(t, func(t *testing.T) {
-		s := simnet.New()
-		a := startSim(t, s, "a", "", "lan")
-		b := startSim(t, s, "b", "", "lan", a.Self().Addr)
-		c := startSim(t, s, "c", "", "lan", a.Self().Addr)
-		waitSim(t, a, b, c)
-		mute := c.Self().Addr
-		s.Cut(func(from, _ string) bool { return from == mute })
-		until(t, "c is lost", func() bool { return a.sees("b") && b.sees("a") })
-		s.Cut(nil)
-		waitSim(t, a, b, c)
-	})
-}
-
 // waitSim is waitSees in virtual time.
 func waitSim(t *testing.T, nodes ...*node) {
 	t.Helper()

@@ -5,9 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/netip"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -185,128 +182,6 @@ func TestWrongKey(t *testing.T) {
 	if !a.sees("b") || !b.sees("a") {
 		t.Errorf("a sees %v, b sees %v", a.Nodes(), b.Nodes())
 	}
-}
-
-// record keeps the packets that came, as they are on the wire. One that was sent while its
-// sender closed may not have come: it would be taken when it is sent again, and rightly so.
-type record struct {
-	mu      sync.Mutex
-	packets []recorded
-}
-
-type recorded struct{ packet []byte }
-
-func (r *record) tap(sent bool, _ netip.AddrPort, packet []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !sent {
-		r.packets = append(r.packets, recorded{bytes.Clone(packet)})
-	}
-}
-
-func (r *record) all() []recorded {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.packets)
-}
-
-// history makes two nodes whose traffic is recorded: they join, change their meta, and
-// one leaves, so that news of all kinds are on the wire. It returns the other one, and
-// what was recorded while both were there.
-func history(t *testing.T, path string) (*node, *record, []recorded) {
-	t.Helper()
-	r := &record{}
-	change := func(o *Options) {
-		if path != "" {
-			o.Keyring = load(t, path)
-		}
-	}
-	d := deps{tap: r.tap, tune: calm}
-	a := start(t, "a", d, func(o *Options) { change(o); o.Bind = ownHost() + ":0" })
-	b := start(t, "b", d, func(o *Options) { change(o); seeds(a)(o) }).join(t)
-	waitSees(t, a, b)
-	if err := b.SetMeta([]byte("b2")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the meta goes round", func() bool { n := a.Nodes(); return len(n) == 1 && string(n[0].Meta) == "b2" })
-	both := r.all()
-	if err := b.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "b is gone", func() bool { return a.sees() && a.events.has("left b failed=false") })
-	return a, r, both
-}
-
-// TestReplayedPackets shows that a node which records packets and sends them again changes
-// nothing and is counted. It sends them to the node that they were for, to another one, and to
-// a node that has the address of the former and knows nothing yet. Without keys the last one
-// believes them, which shows that the packets would do something.
-func TestReplayedPackets(t *testing.T) {
-	t.Parallel()
-	t.Run("plain", func(t *testing.T) {
-		t.Parallel()
-		a, _, both := history(t, "")
-		addr := a.Self().Addr
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ghost := start(t, "x", deps{}, func(o *Options) { o.Bind = addr })
-		for _, p := range both {
-			sendPacket(t, ghost, p.packet)
-		}
-		eventually(t, "a node that is gone is believed in", func() bool {
-			return slices.ContainsFunc(ghost.events.all(), func(e string) bool { return strings.HasPrefix(e, "joined b") })
-		})
-	})
-	t.Run("keys", func(t *testing.T) {
-		t.Parallel()
-		path := keyFile(t, 1)
-		a, r, _ := history(t, path)
-		packets := r.all()
-		events := a.events.all()
-		counts := replay(t, packets, a)
-		if n := a.Stats().Rejected; n < counts {
-			t.Errorf("%d rejected of %d", n, counts)
-		}
-		if !a.sees() || !slices.Equal(a.events.all(), events) {
-			t.Errorf("sees %v after %v", a.Nodes(), a.events.all())
-		}
-		other := start(t, "other", deps{}, func(o *Options) { o.Keyring = load(t, path) })
-		replay(t, packets, other)
-		addr := a.Self().Addr
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
-		anew := start(t, "a", deps{}, func(o *Options) { o.Keyring, o.Bind = load(t, path), addr })
-		replay(t, packets, anew)
-		for _, n := range []*node{other, anew} {
-			if !n.sees() || len(n.events.all()) != 0 {
-				t.Errorf("%s sees %v after %v", n.name, n.Nodes(), n.events.all())
-			}
-		}
-	})
-}
-
-// replay sends all that was recorded to a node, and waits until all of it that says
-// something is counted. It returns how many that are.
-func replay(t *testing.T, packets []recorded, n *node) uint64 {
-	t.Helper()
-	before, sent := n.Stats().Rejected, uint64(0)
-	for _, p := range packets {
-		if p.packet[1] == kindAsk {
-			continue // is answered, and says nothing
-		}
-		sent++
-		sendPacket(t, n, p.packet)
-		eventually(t, "a packet is counted", func() bool { return n.Stats().Rejected >= before+sent })
-	}
-	if sent < 5 {
-		t.Fatalf("only %d packets were recorded", sent)
-	}
-	return sent
 }
 
 // TestReplayedStreams shows that a stream that was recorded and is sent again is

@@ -38,9 +38,6 @@ const (
 	packetBuffer = 2 << 20
 )
 
-// tap sees every packet that a transport sends and receives, as it is on the wire.
-type tap func(sent bool, peer netip.AddrPort, packet []byte)
-
 // sockets is memberlist's transport over UDP and TCP on one port. With a keyring it accepts
 // only fresh input from holders of a key: see guard for packets and channel for streams. It
 // does not wrap memberlist's own transport: that one takes any number of streams of any length
@@ -50,7 +47,6 @@ type sockets struct {
 	guard     *guard   // nil without keys: all input is accepted
 	channel   *channel // nil without keys
 	rejects   *rejects
-	tap       tap // nil: none
 	advertise netip.AddrPort
 	tcp       *net.TCPListener
 	udp       *net.UDPConn
@@ -170,9 +166,6 @@ func (t *sockets) WriteToAddress(b []byte, a memberlist.Address) (time.Time, err
 }
 
 func (t *sockets) send(b []byte, to netip.AddrPort) error {
-	if t.tap != nil {
-		t.tap(true, to, b)
-	}
 	_, err := t.udp.WriteToUDPAddrPort(b, to)
 	return err
 }
@@ -192,9 +185,6 @@ func (t *sockets) receive() {
 			continue
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if t.tap != nil {
-			t.tap(false, from, buf[:n])
-		}
 		if n == 0 || n > maxPacket {
 			t.rejects.add("packet of no possible length", from.String())
 			continue

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -79,13 +78,6 @@ func unhurried(c *memberlist.Config) { c.TCPTimeout = patience }
 func calm(c *memberlist.Config) {
 	unhurried(c)
 	c.SuspicionMult = int(patience / c.ProbeInterval)
-}
-
-// ownHost returns a loopback address that is as good as surely nobody else's: a port that a
-// test closes and opens again must not be another program's in between.
-func ownHost() string {
-	octet := func() int { return 1 + rand.IntN(254) }
-	return fmt.Sprintf("127.%d.%d.%d", octet(), octet(), octet())
 }
 
 // refusing returns an address at which no stream is taken, nor can be by others meanwhile.
