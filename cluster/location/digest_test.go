@@ -6,18 +6,6 @@ import (
 	"testing"
 )
 
-// TestUnmix shows that the hash of an entry can be told from its mixed hash.
-func TestUnmix(t *testing.T) {
-	for range 100 {
-		x := New(Options{})
-		for range 100 {
-			if hash := rand.Uint64(); x.unmix(x.mix(hash)) != hash {
-				t.Fatalf("hash %x comes back as %x", hash, x.unmix(x.mix(hash)))
-			}
-		}
-	}
-}
-
 // TestEntryDigest shows that entries that differ in one field have different digests.
 func TestEntryDigest(t *testing.T) {
 	base := Entry{Hash: 1, Seq: 2, Size: 3, Mode: 0o100644, UID: 5, GID: 6}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // TestInput gives an index invalid input of a peer: none of it is kept, and nothing breaks.
@@ -227,41 +226,6 @@ func TestParallel(t *testing.T) {
 	}
 	if st := x.Stats(); st.Entries != 0 || st.Watched != 0 {
 		t.Errorf("%+v, want nothing", st)
-	}
-}
-
-// TestWatchLosing makes watches while the only holder goes: Lost is called once for each, whichever
-// comes first.
-func TestWatchLosing(t *testing.T) {
-	for range 50 {
-		const hashes = 64
-		told := make(chan uint64, 2*hashes)
-		x := New(Options{Lost: func(hash uint64) { told <- hash }})
-		x.SetLive(1, true)
-		for hash := range uint64(hashes) {
-			x.Put(1, Entry{Hash: hash})
-		}
-		var work sync.WaitGroup
-		work.Go(func() { x.SetLive(1, false) })
-		for hash := range uint64(hashes) {
-			x.Watch(hash)
-		}
-		work.Wait()
-		seen := map[uint64]bool{}
-		for range hashes {
-			select {
-			case hash := <-told:
-				if seen[hash] {
-					t.Fatalf("%d was told twice", hash)
-				}
-				seen[hash] = true
-			case <-time.After(30 * time.Second):
-				t.Fatalf("told of %d, want %d", len(seen), hashes)
-			}
-		}
-		if st := x.Stats(); st.Watched != 0 || len(told) != 0 {
-			t.Fatalf("%+v, %d told besides", st, len(told))
-		}
 	}
 }
 

@@ -122,19 +122,3 @@ func testTable(t *testing.T, r *rand.Rand) {
 		t.Fatalf("%d entries are left", tab.used)
 	}
 }
-
-// TestPacked packs the extremes of all fields.
-func TestPacked(t *testing.T) {
-	for _, size := range []int64{0, 1, MaxSize} {
-		for _, slot := range []Slot{0, 1, MaxSlots - 1} {
-			for _, class := range []uint16{1, otherClass - 1, otherClass} {
-				for _, memory := range []bool{false, true} {
-					e := packed{rest: packRest(size, slot, class, memory)}
-					if e.empty() || e.size() != size || e.slot() != slot || e.class() != class || e.memory() != memory {
-						t.Errorf("%d %d %d %v: %x", size, slot, class, memory, e.rest)
-					}
-				}
-			}
-		}
-	}
-}
