@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"math"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"testing"
 	"unsafe"
@@ -71,45 +70,6 @@ func TestReadError(t *testing.T) {
 		if failed == 0 || failed == len(ops) || !errors.Is(err, unix.EIO) {
 			t.Errorf("%d of %d reads failed, Do: %v", failed, len(ops), err)
 		}
-	})
-}
-
-// TestWriteBeyondDevice has a device whose backing runs out of space: the kernel calls
-// that ENOSPC or EIO, and it comes through.
-func TestWriteBeyondDevice(t *testing.T) {
-	dir, _ := mountLoop(t, "ext4", 256<<20, 512, mountTmpfs(t, "size=24m"))
-	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
-		f, m := fileWith(t, dir, nil), mem(t, 48<<20)
-		noise(m, 1)
-		_, err := one(e, Op{Kind: Write, File: f, Mem: m})
-		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EIO) {
-			t.Errorf("write to a full backing: %v", err)
-		}
-		// Frees nothing below: the mount does not discard.
-		if err := os.Remove(f.Name()); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// TestSizeLimit has the process's limit for files cut a write short: the op continues
-// it, gets EFBIG, and says how far it came.
-func TestSizeLimit(t *testing.T) {
-	inChild(t, func(t *testing.T) {
-		signal.Ignore(unix.SIGXFSZ)
-		const limit = 512 << 10
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
-			t.Fatal(err)
-		}
-		eachEngine(t, Options{}, func(t *testing.T, e Engine) {
-			f, m := fileWith(t, "", nil), mem(t, 1<<20)
-			noise(m, 1)
-			n, err := one(e, Op{Kind: Write, File: f, Mem: m})
-			got, _ := os.ReadFile(f.Name())
-			if n != limit || !errors.Is(err, unix.EFBIG) || !bytes.Equal(got, m[:limit]) || e.Stats().Continued != 1 {
-				t.Errorf("wrote %d, %v, file of %d, %+v; want %d and EFBIG", n, err, len(got), e.Stats(), limit)
-			}
-		})
 	})
 }
 

@@ -173,31 +173,6 @@ func TestPiecesFail(t *testing.T) {
 	<-done
 }
 
-// TestReorder completes many ops in a scripted disorder.
-func TestReorder(t *testing.T) {
-	e := newFake(t, Options{}, func(FakeCall) FakeResult { return FakeResult{Hold: true} })
-	const n = 16
-	content := make([]byte, n*4096)
-	noise(content, 9)
-	f, m := fileWith(t, "", content), mem(t, len(content))
-	ops := make([]Op, n)
-	for i := range ops {
-		ops[i] = Op{Kind: Read, File: f, Mem: m[i*4096:][:4096], Off: int64(i * 4096)}
-	}
-	done := make(chan error)
-	go func() { done <- e.Do(context.Background(), ops) }()
-	eventually(t, "all ops in flight", func() bool { return len(e.Held()) == n })
-	for i := range n {
-		if st := e.Stats(); st.InFlight != int64(n-i) || st.Reads != uint64(i) {
-			t.Errorf("%+v after %d completions", st, i)
-		}
-		e.Release((i*5)%n + 1)
-	}
-	if err := <-done; err != nil || !bytes.Equal(m, content) {
-		t.Errorf("%v, equal %v", err, bytes.Equal(m, content))
-	}
-}
-
 // TestTakeBack shows that a context takes back what waits and not what is with the
 // kernel: Do stays until that is done, and only then may its memory be used again.
 func TestTakeBack(t *testing.T) {

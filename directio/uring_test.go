@@ -44,24 +44,6 @@ func TestStaleFlags(t *testing.T) {
 	}
 }
 
-// TestRingFull has more pieces than the ring has entries, many times over.
-func TestRingFull(t *testing.T) {
-	e := openRing(t, Options{Entries: 8, ChunkBytes: 4096, InFlightBytes: 1 << 20})
-	f, m := fileWith(t, "", nil), mem(t, 16<<20)
-	noise(m[:8<<20], 1)
-	for _, op := range []Op{{Kind: Write, File: f, Mem: m[:8<<20]}, {Kind: Read, File: f, Mem: m[8<<20:]}} {
-		if n, err := one(e, op); err != nil || n != 8<<20 {
-			t.Fatalf("%v: %d, %v", op.Kind, n, err)
-		}
-	}
-	if !bytes.Equal(m[:8<<20], m[8<<20:]) {
-		t.Error("read other bytes than were written")
-	}
-	if st := e.Stats(); st.InFlightPeak != 8 {
-		t.Errorf("peak %d, want all 8 entries", st.InFlightPeak)
-	}
-}
-
 // TestUringLeavesNothing opens and closes engines, with work and without, and counts
 // descriptors, mappings and threads' goroutines left behind.
 func TestUringLeavesNothing(t *testing.T) {
