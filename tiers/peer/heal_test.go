@@ -86,33 +86,6 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestLoadTimeInAll shows that holders that fail late use up the time of a block together: then no
-// more are asked.
-func TestLoadTimeInAll(t *testing.T) {
-	n, at := newStubNode(), newMovable()
-	tier := openStub(t, n, testOptions(n), at.clock())
-	var all []*farPeer
-	for i := range maxHolders {
-		p := n.addPeer(fmt.Sprint("p", i))
-		n.put(p, entryOf("g/x", 7))
-		p.fetch = answers(func(b *cluster.Fetch) {
-			at.move(tier.opts.Timeout/3 - 1)
-			b.Done(nil, rdma.ErrUnavailable)
-		})
-		all = append(all, p)
-	}
-	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); !errors.Is(out[0].Err, block.ErrUnavailable) {
-		t.Errorf("%v (%v)", out[0].Status, out[0].Err)
-	}
-	asked := int64(0)
-	for _, p := range all {
-		asked += p.fetchCalls.Load()
-	}
-	if asked != 4 { // three times a little less than a third leaves a little
-		t.Errorf("%d holders were asked, want 4", asked)
-	}
-}
-
 // TestLoadRoom shows that a load that waits too long for room fails.
 func TestLoadRoom(t *testing.T) {
 	n, clock := newStubNode(), newTimers()

@@ -61,16 +61,6 @@ func TestHintBound(t *testing.T) {
 	}
 }
 
-// TestHintsIdle shows that a table without calls for a while forgets everything at the next one.
-func TestHintsIdle(t *testing.T) {
-	x, p, now := newHintTable(), newStubNode().addPeer("a"), time.Now()
-	addHint(x, copied, p, "x", now)
-	addHint(x, answered, p, "x", now.Add(hintTime-1))
-	if got := x.get("x", now.Add(3*hintTime), nil); len(got) != 0 || x.any() {
-		t.Errorf("%d hints, of which %d count", x.count.Load(), len(got))
-	}
-}
-
 // TestHintsInOrder shows which hints about one path a table keeps, and in which order they come, in sequence: "+kind peer
 // version" adds one, "answer peers" is the answer of an owner, "-peer" drops version 1, "wait" lets most of the time pass.
 func TestHintsInOrder(t *testing.T) {

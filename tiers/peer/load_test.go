@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/cluster"
-	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -199,28 +198,6 @@ func TestLoadCoalesced(t *testing.T) {
 	d := tier.Stats().Detail.(*Detail)
 	if d.Requests != 2 || d.Fetches != 40 {
 		t.Errorf("Stats: %d requests, %d fetches", d.Requests, d.Fetches)
-	}
-}
-
-// TestLoadSeq shows that a load of a version gets only that one, and that a load of any version
-// gets the latest.
-func TestLoadSeq(t *testing.T) {
-	n := newStubNode()
-	a, b := n.addPeer("a"), n.addPeer("b")
-	tier := openStub(t, n, testOptions(n), stillClock())
-	a.add(cluster.BlockInfo{Path: "x", Seq: 5}, payload(10, 5))
-	b.add(cluster.BlockInfo{Path: "x", Seq: 6}, payload(10, 6))
-	for _, c := range []struct {
-		seq    uint64
-		status driver.Status
-	}{{0, driver.Loaded}, {6, driver.Loaded}, {5, driver.Absent}, {7, driver.Absent}} {
-		out, data := load(t, tier, want{path: "x", size: 10, seq: c.seq})
-		if out[0].Status != c.status || c.status == driver.Loaded && !bytes.Equal(data[0], payload(10, 6)) {
-			t.Errorf("version %d: got %v (%v), want %v", c.seq, out[0].Status, out[0].Err, c.status)
-		}
-	}
-	if l, ok := tier.Locate("x"); !ok || l.Seq != 6 || l.Mtime != 6 {
-		t.Errorf("Locate: %+v %v", l, ok)
 	}
 }
 
@@ -452,38 +429,4 @@ func TestHedge(t *testing.T) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
 	})
-}
-
-// TestLoadClosed shows that Close with a context that is done ends a stalled load with ErrClosed.
-func TestLoadClosed(t *testing.T) {
-	n := newStubNode()
-	a := n.addPeer("a")
-	asked, _ := silent(a)
-	n.put(a, entryOf("x", 1))
-	tier := openStub(t, n, testOptions(n), newTimers().clock())
-	done, _ := begin(t, tier, want{path: "x", size: 10, seq: 1})
-	within(t, "request", asked)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = tier.Close(ctx)
-	if o := within(t, "load", done)[0]; !errors.Is(o.Err, block.ErrClosed) {
-		t.Errorf("%v (%v)", o.Status, o.Err)
-	}
-}
-
-// TestLocateDir shows that a directory of another node is found.
-func TestLocateDir(t *testing.T) {
-	n := newStubNode()
-	a := n.addPeer("a")
-	tier := openStub(t, n, testOptions(n), stillClock())
-	n.put(a, location.Entry{Hash: location.HashPath("g/d"), Seq: 4, Mode: modeDir | 0o750, UID: 8, GID: 9})
-	if l, ok := tier.Locate("g/d"); !ok || l.Mode != modeDir|0o750 || l.UID != 8 || l.GID != 9 {
-		t.Errorf("%+v %v", l, ok)
-	}
-	if _, ok := tier.Locate("g"); ok {
-		t.Error("found what nobody has")
-	}
-	if tier.Remove(nil) != 0 {
-		t.Error("Remove of nothing")
-	}
 }

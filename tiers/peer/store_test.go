@@ -202,31 +202,6 @@ func TestStoreReplicas(t *testing.T) {
 	}
 }
 
-// TestStoreOneCall shows that each peer is asked once for all blocks of a job.
-func TestStoreOneCall(t *testing.T) {
-	c := newCell(t, 3, nil)
-	job := &driver.Job{}
-	done := make(chan *driver.Result, 1)
-	for i := range 60 {
-		path, data := fmt.Sprintf("g/%d", i), payload(100+i, byte(i))
-		c.engine.put(tiers.Holding{Path: path, Seq: 3}, data)
-		job.Blocks = append(job.Blocks, driver.Transfer{Key: keyOf(path), Size: int64(len(data)), Sum: block.Sum(data),
-			Attrs: driver.Attrs{Seq: 3}, File: memFile(t, data)})
-	}
-	job.Done = func(r *driver.Result) { done <- r }
-	c.Store(job)
-	for i, o := range within(t, "store", done).Outcomes {
-		if o.Status != driver.Stored {
-			t.Errorf("block %d: %v (%v)", i, o.Status, o.Err)
-		}
-	}
-	for _, p := range c.peers {
-		if n := p.storeCalls.Load(); n != 1 {
-			t.Errorf("%s: %d calls", p.Name(), n)
-		}
-	}
-}
-
 // TestStoreDeadline shows that a store ends when its peers do not answer.
 func TestStoreDeadline(t *testing.T) {
 	for _, timeout := range []time.Duration{1, 10 * time.Millisecond} { // over before, and during the question

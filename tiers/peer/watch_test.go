@@ -52,35 +52,6 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchHint shows that a block that a peer has just taken, and not announced, is not lost, and
-// that it is lost when the hint has lapsed without an announcement.
-func TestWatchHint(t *testing.T) {
-	for _, announced := range []bool{true, false} {
-		n, c := newStubNode(), newTimers()
-		a := n.addPeer("a")
-		tier := openStub(t, n, testOptions(n), c.clock())
-		host := &testHost{make(chan block.Key, 16)}
-		tier.SetHost(host)
-		now := tier.now()
-		tier.hints.add("x", hint{kind: copied, until: now.Add(hintTime), holder: holder{a, entryOf("x", 1)}}, now)
-		tier.Watch(keyOf("x"))
-		if announced {
-			eventually(t, "the loss held up", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[hintTimer]) == 1 })
-			n.put(a, entryOf("x", 1))
-		}
-		eventually(t, "the timer", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.set[hintTimer]) == 1 })
-		c.moved.Add(int64(hintTime))
-		c.fire(t, hintTimer)
-		if announced {
-			eventually(t, "watched again", func() bool { return n.indexStats().Watched == 1 })
-			n.drop(a, "x")
-		}
-		if key := within(t, "Lost", host.lost); key != keyOf("x") {
-			t.Errorf("lost %v", key)
-		}
-	}
-}
-
 // TestWatchCollision shows that keys with one hash are distinguished: both are lost together, and a
 // key that is no longer watched is not reported.
 func TestWatchCollision(t *testing.T) {
