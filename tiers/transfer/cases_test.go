@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -92,6 +93,33 @@ func TestCleanFull(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestLeavesPinned: a block that is leaving memory stays if it comes to a pinned group before its copy is there, whether a
+// process has it open or not.
+func TestLeavesPinned(t *testing.T) {
+	for _, opens := range []uint32{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			o := state.Options{LookupLease: -1, Groups: map[block.GroupID]state.GroupOptions{"p": {Pinned: true}}}
+			w := newWorld(o, tiertest.ReferenceOptions{}, state.CascadeOnEvict)
+			defer w.end()
+			id := w.put("a", []byte("bytes"))
+			release := w.tiers[0].Hold(tiertest.OpStore)
+			w.locked(func(*state.Gone) {
+				if !w.CleanLocked(id, w.Mu.Ix.At(id), true) {
+					t.Error("no copy is made")
+				}
+				w.ApplyLocked(catalog.Leaving{ID: id})
+				w.ApplyLocked(&catalog.Renamed{ID: w.Mu.Ix.Walk("g"), Parent: index.Root, Name: "p"})
+				w.ApplyLocked(catalog.Opened{ID: id, N: opens})
+			})
+			release()
+			synctest.Wait()
+			if en := w.Mu.Ix.At(id); en.Tiers() != 1 || !en.InMemory() {
+				t.Errorf("%d handles: copies in %b, in memory %v", opens, en.Tiers(), en.InMemory())
+			}
+		})
+	}
 }
 
 // TestPromotedVersion: a load brings nothing to an entry that has another version by then, nor to another block with the

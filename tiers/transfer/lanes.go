@@ -238,14 +238,14 @@ func (s *owner) Loaded(b *lane.Batch) {
 	}
 }
 
-// leftLocked evicts a block after the copy that leaveLocked queued, unless the block was used meanwhile.
+// leftLocked evicts a block after the copy that leaveLocked queued, unless the block was used meanwhile, or may not be
+// evicted any more: it is open, pinned, or has come to a pinned group.
 func (tr *Transfer) leftLocked(s *state.Secondary, op *lane.Store, g *state.Gone) {
 	if !op.Leaving || !tr.Mu.Ix.Valid(op.ID) {
 		return
 	}
 	en := tr.Mu.Ix.At(op.ID)
-	if en.Seq() != op.Seq || en.Tiers()&s.Bit == 0 || !en.InMemory() || en.Flags()&(index.FlagPolicy|index.FlagPinned) != 0 ||
-		en.Opens() > 0 || tr.Mu.Files[op.ID] != nil || !tr.Mu.Ix.Linked(op.ID) {
+	if en.Seq() != op.Seq || en.Tiers()&s.Bit == 0 || !en.InMemory() || en.Ranked() || en.Counted() {
 		return
 	}
 	tr.Mu.Counters.Evicted++
