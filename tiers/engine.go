@@ -104,7 +104,7 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 func (e *Engine) Lookup(parent index.ID, name string, by state.Caller) (state.Attr, error) {
 	a, hollow, err := e.Names.Lookup(parent, name, by)
 	if hollow && e.st.Opts.PromoteOnLookup {
-		e.Promote(e.st.Ctx, nil, a.ID, true)
+		e.Promote(e.st.Ctx, a.ID, transfer.Want{Hint: true})
 	}
 	return a, err
 }

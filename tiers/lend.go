@@ -16,6 +16,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 const (
@@ -139,10 +140,10 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 	if !roomy {
 		return e.lendStream(ctx, o)
 	}
-	if err := e.Transfer.PromoteOwn(ctx, id); err != nil {
+	if err := e.Transfer.Promote(ctx, id, transfer.Want{Own: true}); err != nil {
 		return nil, state.MissError(err)
 	}
-	defer e.Names.CloseRead(id) // the pin of PromoteOwn
+	defer e.Names.CloseRead(id) // the pin of the promotion
 	l, _, _, err := e.lendHot(o)
 	if err != nil {
 		return nil, state.MissError(err)

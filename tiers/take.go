@@ -28,12 +28,12 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	if e.st.Remote == nil || h.Mode&state.ModeType != state.ModeRegular || h.Size < 0 || !e.Names.Plausible(h.Seq) {
 		return &block.Error{Op: "take", Err: block.ErrInvalid}
 	}
-	var p *transfer.Fetched
-	if e.hasOlder(h) {
-		var err error
-		if p, err = e.Transfer.FetchAside(ctx, transfer.Wanted{Path: h.Path, Seq: h.Seq, Size: h.Size, Sum: h.Sum}); err != nil {
-			return state.BringError("take", err)
-		}
+	if err := e.mayTake(h); err != nil {
+		return err
+	}
+	p, err := e.Transfer.FetchAside(ctx, transfer.Wanted{Path: h.Path, Seq: h.Seq, Size: h.Size, Sum: h.Sum})
+	if err != nil {
+		return state.BringError("take", err)
 	}
 	id, landed, err := e.enterTaken(h, p)
 	if err != nil {
@@ -42,8 +42,8 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	defer e.Names.Forget(id, 1)
 	if landed {
 		err = p.Enter()
-	} else {
-		err = e.Transfer.PromoteTaken(ctx, id)
+	} else { // another process has it loaded
+		err = e.Transfer.Promote(ctx, id, transfer.Want{})
 	}
 	if err != nil {
 		return state.BringError("take", err)
@@ -53,19 +53,19 @@ func (e *Engine) Take(ctx context.Context, h *Holding) error {
 	return nil
 }
 
-// enterTaken enters the block h, and counts a reference to the entry so that it stays. p is the block if it was fetched
-// already, else nil. It becomes that of the entry, which landed reports; otherwise it is given up.
+// enterTaken enters the block h, which is p, and counts a reference to the entry so that it stays. p becomes the block of
+// the entry, which landed reports; otherwise it is given up.
 func (e *Engine) enterTaken(h *Holding, p *transfer.Fetched) (id index.ID, landed bool, err error) {
 	var g state.Gone
 	e.st.Mu.Lock()
 	e.Names.ObserveLocked(h.Seq)
-	if id, err = e.takeLocked(h, p != nil, &g); err == nil {
+	if id, err = e.takeLocked(h, &g); err == nil {
 		e.st.ApplyLocked(catalog.Referred{ID: id})
-		landed = p != nil && p.LandLocked(id)
+		landed = p.LandLocked(id)
 	}
 	e.st.Mu.Unlock()
 	e.st.Finish(&g)
-	if p != nil && !landed {
+	if !landed {
 		p.Drop(state.ErrStale)
 	}
 	return id, landed, err
@@ -86,33 +86,42 @@ func (e *Engine) cascadeTaken(id index.ID, seq uint64) {
 	}
 }
 
-// hasOlder reports whether this node itself has a version that is to give way to the block h.
-func (e *Engine) hasOlder(h *Holding) bool {
+// errTaken says that this node does not want the block that it is offered.
+var errTaken = &block.Error{Op: "take", Err: block.ErrExist}
+
+// mayTake fails with ErrExist if the name is known to be another file's, or the block is no later than what is here.
+func (e *Engine) mayTake(h *Holding) error {
 	e.st.Mu.Lock()
 	defer e.st.Mu.Unlock()
 	id := e.st.Mu.Ix.Walk(h.Path)
-	return id != 0 && e.outdoneLocked(e.st.Mu.Ix.At(id), h)
+	if e.st.Far.Buried(h.Path) > h.Seq || id != 0 && !e.givesWayLocked(id, h) {
+		return errTaken
+	}
+	return nil
 }
 
-// outdoneLocked reports whether an entry gives way to the block h.
-func (e *Engine) outdoneLocked(en *index.Entry, h *Holding) bool {
+// givesWayLocked reports whether an entry gives way to the block h, or stands for it.
+func (e *Engine) givesWayLocked(id index.ID, h *Holding) bool {
+	en := e.st.Mu.Ix.At(id)
+	if e.st.FarLocked(id, en) {
+		return en.Seq() <= h.Seq
+	}
 	return en.IsRegular() && en.Seq() < h.Seq && en.Committed() &&
 		!e.st.Mu.Room.Group(en.Group()).Pinned() && (en.InMemory() || e.st.OwnTiers(en) != 0)
 }
 
-// takeLocked enters the block h and the directories above it. over says that it may replace an older version of this
-// node's own. It looks for a grave, because one may have come since the offer: a grave is told of only once, and
-// Supersede found nothing to drop then.
-func (e *Engine) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, error) {
+// takeLocked enters the block h and the directories above it. It looks for a grave, because one may have come since the
+// offer: a grave is told of only once, and Supersede found nothing to drop then.
+func (e *Engine) takeLocked(h *Holding, g *state.Gone) (index.ID, error) {
 	if e.st.Far.Buried(h.Path) > h.Seq {
-		return 0, &block.Error{Op: "take", Err: block.ErrExist}
+		return 0, errTaken
 	}
 	parent, rest := index.Root, h.Path
 	for depth := 0; ; depth++ {
 		name, tail, more := strings.Cut(rest, "/")
 		id := e.st.Mu.Ix.Lookup(parent, name)
 		if !more {
-			return e.takeFileLocked(parent, name, id, h, over, g)
+			return e.takeFileLocked(parent, name, id, h, g)
 		}
 		if id == 0 {
 			l := driver.Located{Seq: h.Seq, Mode: state.ModeDir | 0o755, Mtime: h.Mtime}
@@ -122,27 +131,22 @@ func (e *Engine) takeLocked(h *Holding, over bool, g *state.Gone) (index.ID, err
 			id = e.Names.EnterLocked(parent, name, &l, e.st.Remote)
 		}
 		if en := e.st.Mu.Ix.At(id); !en.IsDir() || en.IsTemp() {
-			return 0, &block.Error{Op: "take", Err: block.ErrExist}
+			return 0, errTaken
 		}
 		parent, rest = id, tail
 	}
 }
 
-func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, over bool, g *state.Gone) (index.ID, error) {
-	if e.st.Mu.NameFlags(parent, name) != 0 {
-		return 0, &block.Error{Op: "take", Err: block.ErrExist}
-	}
-	if id != 0 {
-		en := e.st.Mu.Ix.At(id)
-		switch {
-		case e.st.FarLocked(id, en) && en.Seq() == h.Seq:
-			return id, nil
-		case over && e.outdoneLocked(en, h), e.st.FarLocked(id, en) && en.Seq() < h.Seq:
-			e.st.Mu.Counters.Superseded++
-			e.Names.DropNameLocked(id, en, fate.Cause{Reason: fate.ReasonReplaced}, g)
-		default:
-			return 0, &block.Error{Op: "take", Err: block.ErrExist}
-		}
+func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Holding, g *state.Gone) (index.ID, error) {
+	switch {
+	case e.st.Mu.NameFlags(parent, name) != 0 || id != 0 && !e.givesWayLocked(id, h):
+		return 0, errTaken
+	case id == 0:
+	case e.st.Mu.Ix.At(id).Seq() == h.Seq:
+		return id, nil
+	default:
+		e.st.Mu.Counters.Superseded++
+		e.Names.DropNameLocked(id, e.st.Mu.Ix.At(id), fate.Cause{Reason: fate.ReasonReplaced}, g)
 	}
 	return e.Names.EnterLocked(parent, name, &driver.Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,

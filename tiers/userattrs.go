@@ -6,6 +6,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // UserAttrs returns the attributes of processes that a file has. Those of a block that only other nodes or a Finder have
@@ -56,7 +57,7 @@ func (e *Engine) SetUserAttrs(id index.ID, fn func(block.UserAttrs) (block.UserA
 // hold brings a block to memory, where it stays until it is released. It did not if the block has changed meanwhile: then
 // the next try shows what it is now.
 func (e *Engine) hold(op string, id index.ID, tries int) (release func(), err error) {
-	switch err := e.Promote(e.st.Ctx, nil, id, false); {
+	switch err := e.Promote(e.st.Ctx, id, transfer.Want{}); {
 	case err == nil:
 		return func() { e.CloseRead(id) }, nil
 	case !errors.Is(err, state.ErrStale) || tries == ownTries:

@@ -14,6 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // WriteOptions says how a file is opened for writing.
@@ -64,7 +65,7 @@ func (fl *Files) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 			}
 			continue
 		}
-		switch err := fl.transfer.PromoteWithin(ctx, o.by.Waits, o.id, false, state.NoDeadline); {
+		switch err := fl.transfer.Promote(ctx, o.id, transfer.Want{Waits: o.by.Waits}); {
 		case err == nil:
 			defer fl.names.CloseRead(o.id) // gives back the pin of promote
 		case errors.Is(err, state.ErrStale) && tries < renameTries: // the block may have come up in between

@@ -13,6 +13,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // Opened is a file open for reading.
@@ -43,7 +44,7 @@ func (fl *Files) OpenRead(ctx context.Context, id index.ID, by state.Caller, non
 	if late {
 		return Opened{}, block.ErrNotFound
 	}
-	return fl.openPromoted(id, by, fl.transfer.PromoteWithin(ctx, by.Waits, id, nonblock, deadline))
+	return fl.openPromoted(id, by, fl.transfer.Promote(ctx, id, transfer.Want{Waits: by.Waits, Deadline: deadline, Hint: nonblock}))
 }
 
 // OpenHot is OpenRead for a block in memory. It does not wait. It fails with ErrHollow for other blocks.

@@ -18,6 +18,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/state"
+	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
 // RenameOptions names the file or directory that moves, and where to.
@@ -106,7 +107,7 @@ func (fl *Files) bringUp(ctx context.Context, r *renaming) (unpin func(), err er
 	if !hollow {
 		return func() {}, nil
 	}
-	switch err := fl.transfer.PromoteOwn(ctx, r.id); {
+	switch err := fl.transfer.Promote(ctx, r.id, transfer.Want{Own: true}); {
 	case err == nil:
 		return func() { fl.names.CloseRead(r.id) }, nil
 	case !errors.Is(err, state.ErrStale):

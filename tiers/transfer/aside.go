@@ -11,10 +11,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
-	"github.com/kvfs/kvfs/tiers/state"
 )
 
-// FetchAside fetches a block of other nodes into memory without a name, because another version has the name. w has
+// FetchAside fetches a block of other nodes into memory without a name, which another version may have meanwhile. w has
 // the key, the size and the checksum of the block. The caller carries the block on: with LandLocked and Enter, or with
 // Drop.
 func (tr *Transfer) FetchAside(ctx context.Context, w Wanted) (*Fetched, error) {
@@ -118,23 +117,3 @@ func (f *Fetched) Enter() error {
 
 // Drop gives the block up.
 func (f *Fetched) Drop(err error) { f.p.e.failPromotion(f.p, err) }
-
-// PromoteTaken is promote for a block that Take copies.
-func (tr *Transfer) PromoteTaken(ctx context.Context, id index.ID) error {
-	tr.Mu.Lock()
-	p, first := tr.promotionLocked(id, false)
-	if p == nil {
-		tr.Mu.Unlock()
-		return state.ErrStale
-	}
-	if first { // else the tier may be loading it, and another process waits for it
-		p.Copy = true
-	}
-	p.waiters++
-	p.tier.HastenLocked(&p.Load)
-	tr.Mu.Unlock()
-	if first {
-		tr.startPromotion(p)
-	}
-	return tr.awaitPromotion(ctx, p, nil, state.NoDeadline)
-}

@@ -112,7 +112,7 @@ func (tr *Transfer) OpenDeadline(id index.ID) (deadline time.Duration, late bool
 	}
 	tr.Mu.Unlock()
 	if late && idle {
-		tr.Promote(tr.Ctx, nil, id, true)
+		tr.Promote(tr.Ctx, id, Want{Hint: true})
 	}
 	return deadline, late
 }

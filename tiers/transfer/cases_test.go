@@ -130,7 +130,7 @@ func TestPromotedVersion(t *testing.T) {
 		w.evictNow(id)
 		release := r.Hold(tiertest.OpLoad)
 		ended := make(chan error, 1)
-		read := func() { go func() { ended <- w.Promote(context.Background(), nil, id, false) }() }
+		read := func() { go func() { ended <- w.Promote(context.Background(), id, Want{}) }() }
 		read()
 		synctest.Wait()
 		w.locked(func(*state.Gone) { w.ApplyLocked(catalog.Versioned{ID: id, Seq: w.NextSeqLocked()}) })
@@ -146,7 +146,7 @@ func TestPromotedVersion(t *testing.T) {
 		seq := w.Mu.Ix.At(other).Seq()
 		release := r.Hold(tiertest.OpLoad)
 		ended := make(chan error, 2)
-		go func() { ended <- w.Promote(context.Background(), nil, id, false) }()
+		go func() { ended <- w.Promote(context.Background(), id, Want{}) }()
 		synctest.Wait()
 		b := id
 		w.locked(func(g *state.Gone) { // b gets the number of a, as when it is found anew
@@ -160,7 +160,7 @@ func TestPromotedVersion(t *testing.T) {
 		if b != id {
 			t.Fatalf("entry %d, want %d", b, id)
 		}
-		go func() { ended <- w.Promote(context.Background(), nil, id, false) }()
+		go func() { ended <- w.Promote(context.Background(), id, Want{}) }()
 		synctest.Wait()
 		release()
 		synctest.Wait()
@@ -181,7 +181,7 @@ func TestGivenUp(t *testing.T) {
 		release := r.Hold(tiertest.OpLoad)
 		var later error
 		w.PromoteLater(id, w.Opts.PromoteTimeout, false, func(_ *os.File, err error) { later = err })
-		err := w.Promote(context.Background(), nil, id, false)
+		err := w.Promote(context.Background(), id, Want{})
 		w.ExpirePromotions()
 		if w.Tiers[0].StatsLocked().PromoteTimeouts != 2 || err == nil || later == nil {
 			t.Errorf("after %v: %v, %v; %d timeouts", w.Opts.PromoteTimeout, err, later, w.Tiers[0].StatsLocked().PromoteTimeouts)

@@ -389,9 +389,9 @@ func (m *model) read(s tiertest.Step) {
 	m.reads = append(m.reads, r)
 	switch s.N % 3 {
 	case 0:
-		go func() { r.done <- m.Promote(context.Background(), nil, b.id, false) }()
+		go func() { r.done <- m.Promote(context.Background(), b.id, Want{}) }()
 	case 1:
-		go func() { r.done <- m.PromoteOwn(context.Background(), b.id) }()
+		go func() { r.done <- m.Promote(context.Background(), b.id, Want{Own: true}) }()
 	default:
 		m.PromoteLater(b.id, time.Hour, false, func(_ *os.File, err error) { r.done <- err })
 	}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/bits"
@@ -79,70 +80,57 @@ type laterOpen struct {
 	deadline bool // until is an open deadline, not PromoteTimeout
 }
 
-// Promote has a hollow block brought into memory and waits until it is there, for PromoteTimeout at most. With hint
-// set it does not wait. On success the caller has one of the block's Opens, which keeps the block there and is given
-// back with CloseRead.
-//
-// It fails with ErrPending (hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
-// blocks that cannot be evicted); ErrStale (the name is gone); or ctx's error.
-func (tr *Transfer) Promote(ctx context.Context, w state.Waiter, id index.ID, hint bool) error {
-	return tr.PromoteWithin(ctx, w, id, hint, state.NoDeadline)
+// Want says how a caller wants a hollow block.
+type Want struct {
+	Waits    state.Waiter
+	Deadline time.Duration // of the caller, beside PromoteTimeout; 0: none
+	Hint     bool          // begin, and do not wait
+	// Own: take the block only from this node's tiers. That is for another node: this one must not ask others, which may be
+	// waiting for it.
+	Own bool
 }
 
-// PromoteWithin is promote, but gives up after deadline, too.
-func (tr *Transfer) PromoteWithin(ctx context.Context, w state.Waiter, id index.ID, hint bool, deadline time.Duration) error {
+// Promote has a hollow block brought into memory and waits until it is there, for PromoteTimeout at most. On success the
+// caller has one of the block's Opens, which keeps the block there and is given back with CloseRead.
+//
+// It fails with ErrPending (Hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
+// blocks that cannot be evicted; Own: only other nodes have it); ErrStale (the name is gone); or ctx's error.
+func (tr *Transfer) Promote(ctx context.Context, id index.ID, w Want) error {
 	tr.Mu.Lock()
-	p, first := tr.promotionLocked(id, false)
-	if p == nil {
+	p, first := tr.promotionLocked(id, w.Own)
+	switch {
+	case p == nil:
 		tr.Mu.Unlock()
 		return state.ErrStale
-	}
-	if hint && first && len(tr.promotions) > maxHints {
-		delete(tr.promotions, id)
+	case w.Own && p.tier == tr.Remote, w.Hint && len(tr.promotions) > maxHints:
+		if first {
+			delete(tr.promotions, id)
+		}
 		tr.Mu.Unlock()
-		return block.ErrPending
-	}
-	if !hint {
-		p.waiters++
-		p.tier.HastenLocked(&p.Load)
-	}
-	tr.Mu.Unlock()
-	if hint {
+		if w.Hint {
+			return block.ErrPending
+		}
+		return block.ErrNotFound
+	case w.Hint:
+		tr.Mu.Unlock()
 		if first {
 			tr.Work.Go(func() { tr.beginPromotion(tr.Ctx, p) }) // ends with the engine's context at the latest
 		}
 		return block.ErrPending
 	}
-	state.Announce(w)
-	if first {
-		tr.startPromotion(p)
-	}
-	return tr.awaitPromotion(ctx, p, nil, deadline)
-}
-
-// PromoteOwn is promote on behalf of another node. It takes the block only from this node's tiers: it must not ask
-// other nodes, because they may be waiting for this one. It fails with ErrNotFound where only other nodes could give
-// the block.
-func (tr *Transfer) PromoteOwn(ctx context.Context, id index.ID) error {
-	tr.Mu.Lock()
-	p, first := tr.promotionLocked(id, true)
-	switch {
-	case p == nil:
-		tr.Mu.Unlock()
-		return state.ErrStale
-	case p.tier == tr.Remote:
-		if first {
-			delete(tr.promotions, id)
-		}
-		tr.Mu.Unlock()
-		return block.ErrNotFound
-	}
 	p.waiters++
+	var away <-chan struct{}
+	if w.Own {
+		away = p.away
+	} else {
+		p.tier.HastenLocked(&p.Load)
+	}
 	tr.Mu.Unlock()
+	state.Announce(w.Waits)
 	if first {
 		tr.startPromotion(p)
 	}
-	return tr.awaitPromotion(ctx, p, p.away, state.NoDeadline)
+	return tr.awaitPromotion(ctx, p, away, cmp.Or(w.Deadline, state.NoDeadline))
 }
 
 // promotionLocked returns the promotion of a hollow block. If there is none it makes one, and the caller sees to its
