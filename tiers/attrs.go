@@ -282,7 +282,7 @@ func (e *Engine) tellAttrs(id index.ID) {
 	}
 	var g state.Gone
 	e.st.Mu.Lock()
-	e.st.KernelsLocked(e.st.ApplyLocked(catalog.Aged{ID: id}), nil, &g)
+	e.st.TellAttrsLocked(id, &g)
 	e.st.Mu.Unlock()
 	e.st.Finish(&g)
 }

@@ -291,7 +291,7 @@ var kinds = []struct {
 	{"write", func(m *model, s step) {
 		if id, t := m.pick(s.A, func(t *thing) bool { return !t.dir && t.w == nil && t.blob != 0 }); t != nil {
 			t.w, t.charge = &Writing{}, ChargeOf(t.size)
-			mustTell(m.c.Apply(Begun{id, t.w}), *t, false, t.linked && m.told(id, t) || !t.linked && m.c.told(m.c.Ix.At(id)))
+			m.c.Apply(Begun{id, t.w})
 		}
 	}},
 	{"end", func(m *model, s step) {

@@ -16,7 +16,6 @@ func (x Begun) apply(c *Catalog) Change {
 	en, ch := c.begin(x.ID)
 	x.W.charge = ChargeOf(en.Size())
 	c.writing[x.ID] = x.W
-	ch.Aged = c.told(en) // from now on
 	return c.end(en, ch)
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
@@ -163,9 +162,7 @@ func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reas
 		mem.names.EvictNameLocked(id, en, fate.Cause{Reason: reason}, g)
 		return
 	}
-	ch := mem.ApplyLocked(catalog.Evicted{ID: id, Why: fate.Cause{Reason: reason}})
-	g.Blobs = append(g.Blobs, driver.BlobID(ch.Blob))
-	g.Dropped = append(g.Dropped, driver.BlobID(ch.Blob))
+	mem.ChangeLocked(catalog.Evicted{ID: id, Why: fate.Cause{Reason: reason}}, nil, g)
 	mem.names.SettleRemoteLocked(id, en, g)
 }
 

@@ -378,12 +378,12 @@ func (nm *Names) EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool 
 	return true
 }
 
-// DropDirLocked removes the name and the record of an empty directory. by is as of state.KernelsLocked.
+// DropDirLocked removes the name and the record of an empty directory. by is as of state.ChangeLocked.
 func (nm *Names) DropDirLocked(id index.ID, en *index.Entry, by *state.Process, g *state.Gone) {
 	nm.DirEventLocked(event.DirRemoved, id)
 	nm.dropLinksLocked(id, g)
 	nm.ClearTiersLocked(id, en, en.Tiers(), 0)
-	nm.removeLocked(catalog.Removed{ID: id, Asked: by != nil}, by, g)
+	nm.ChangeLocked(catalog.Removed{ID: id, Asked: by != nil}, by, g)
 	nm.ReapLocked(id, en, g)
 }
 

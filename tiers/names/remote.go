@@ -265,7 +265,7 @@ func (nm *Names) SettleRemoteLocked(id index.ID, en *index.Entry, g *state.Gone)
 // cache.
 func (nm *Names) forgetRemoteLocked(id index.ID, en *index.Entry, g *state.Gone) {
 	nm.ClearTiersLocked(id, en, en.Tiers(), 0)
-	nm.KernelsLocked(nm.ApplyLocked(catalog.Removed{ID: id}), nil, g)
+	nm.ChangeLocked(catalog.Removed{ID: id}, nil, g)
 	nm.ReapLocked(id, en, g)
 }
 

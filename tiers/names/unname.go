@@ -19,7 +19,7 @@ func (nm *Names) EvictNameLocked(id index.ID, en *index.Entry, why fate.Cause, g
 	nm.dropLocked(id, en, catalog.Removed{Why: why, Evicted: true}, nil, g)
 }
 
-// dropLocked is DropNameLocked. by is as of state.KernelsLocked.
+// dropLocked is DropNameLocked. by is as of state.ChangeLocked.
 func (nm *Names) dropLocked(id index.ID, en *index.Entry, x catalog.Removed, by *state.Process, g *state.Gone) {
 	x.ID = id
 	linked := en.Linked()
@@ -47,17 +47,8 @@ func (nm *Names) unnameLocked(en *index.Entry, x catalog.Removed, by *state.Proc
 		nm.Copies.DisownLocked(ix.Path(id), en.Tiers()|en.Storing())
 	}
 	nm.Copies.DropCopiesLocked(id, en)
-	nm.removeLocked(x, by, g)
+	nm.ChangeLocked(x, by, g)
 	nm.StrayLocked(parent, ix.At(parent))
-}
-
-// removeLocked takes the name of an entry out of the index, and out of the kernels' caches.
-func (nm *Names) removeLocked(x catalog.Removed, by *state.Process, g *state.Gone) {
-	ch := nm.ApplyLocked(x)
-	nm.KernelsLocked(ch, by, g)
-	if ch.Blob != 0 { // of a directory
-		g.Blobs = append(g.Blobs, driver.BlobID(ch.Blob))
-	}
 }
 
 // RestartLocked gives up the block of an entry, which no process has open. The entry keeps its name, and is another file,
@@ -68,12 +59,7 @@ func (nm *Names) RestartLocked(id index.ID, en *index.Entry, x catalog.Restarted
 	}
 	nm.buryDroppedLocked(id, en, x.Why)
 	nm.Copies.DropCopiesLocked(id, en)
-	ch := nm.ApplyLocked(x)
-	nm.KernelsLocked(ch, nil, g)
-	if ch.Blob != 0 {
-		g.Blobs = append(g.Blobs, driver.BlobID(ch.Blob))
-		g.Dropped = append(g.Dropped, driver.BlobID(ch.Blob))
-	}
+	nm.ChangeLocked(x, nil, g)
 	nm.dropFileLocked(id, g)
 }
 

@@ -240,8 +240,7 @@ func (fl *Files) commitLocked(f *File, size, mtime int64, g *state.Gone) (sync, 
 		fl.ApplyLocked(catalog.Sized{ID: f.id, Size: size, Mtime: mtime}) // as processes that have it open see them
 		return sync && !gone, false, nil
 	case !isBlock:
-		ch := fl.ApplyLocked(catalog.Rewritten{ID: f.id, Size: size, Mtime: mtime}) // its record is there already
-		fl.KernelsLocked(ch, nil, g)
+		ch := fl.ChangeLocked(catalog.Rewritten{ID: f.id, Size: size, Mtime: mtime}, nil, g) // its record is there already
 		if ch.Grew > 0 {
 			fl.Mu.Counters.Overruns++
 			fl.ShrinkLocked(fl.Mu.Bill(en), g)
@@ -299,11 +298,10 @@ func (fl *Files) displaceLocked(holder, heir index.ID, by *state.Caller, g *stat
 func (fl *Files) publishLocked(f *File, en *index.Entry, size, mtime int64, g *state.Gone) {
 	fl.transfer.StaleCopiesLocked(f.id, en)
 	f.burst = fl.Mu.Room.Burst(f.owner.Number(), fl.Now())
-	ch := fl.ApplyLocked(catalog.Committed{ID: f.id, Size: size, Mtime: mtime, Seq: fl.NextSeqLocked(), Burst: f.burst})
+	ch := fl.ChangeLocked(catalog.Committed{ID: f.id, Size: size, Mtime: mtime, Seq: fl.NextSeqLocked(), Burst: f.burst}, nil, g)
 	if ch.Grew > 0 {
 		fl.Mu.Counters.Overruns++
 	}
-	fl.KernelsLocked(ch, nil, g)
 	fl.names.PublishedLocked(f.id, en, f.begun, f.replaces, g)
 	f.begun, f.replaces = en.Seq(), true
 	fl.Mu.Counters.Stored++

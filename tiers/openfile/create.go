@@ -144,7 +144,7 @@ func (fl *Files) newLocked(o *CreateOptions, blob driver.BlobID, x *catalog.Crea
 	x.Parent, x.Name, x.Blob, x.Cgroup = o.Parent, o.Name, uint64(blob), fl.Mu.Room.OfCgroup(o.By.Cgroup)
 	id := fl.ApplyLocked(x).ID
 	en := fl.Mu.Ix.At(id)
-	f, _ := fl.NewFileLocked(id, en)
+	f := fl.NewFileLocked(id, en)
 	f.owner = o.By.Proc()
 	return f, en
 }

@@ -116,10 +116,11 @@ func (h *Handle) Blob() driver.BlobID {
 func (h *Handle) ID() index.ID { return h.File.id }
 
 // NewFileLocked makes the write side of an entry that has none.
-func (fl *Files) NewFileLocked(id index.ID, en *index.Entry) (*File, catalog.Change) {
+func (fl *Files) NewFileLocked(id index.ID, en *index.Entry) *File {
 	now := fl.Now()
 	f := &File{e: fl, id: id, made: now, born: now, begun: fl.SeqNowLocked(), started: en.Size() > 0}
-	return f, fl.AddFileLocked(id, f, &f.Writing)
+	fl.AddFileLocked(id, f, &f.Writing)
+	return f
 }
 
 // fileLocked returns the write side of an entry, nil if it has none.
@@ -313,6 +314,9 @@ func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
+// requestBytes is the size of the pieces into which a front cuts long writes. A shorter first piece is the whole write.
+const requestBytes = 1 << 20
+
 // AtEnd is the offset with which WriteAt appends, wherever the end is by then.
 const AtEnd = -1
 
@@ -329,7 +333,7 @@ func (h *Handle) WriteAt(ctx context.Context, p []byte, off int64) (int, error) 
 		}
 		end = size + int64(len(p))
 	}
-	err := f.prepare(ctx, end, len(p) >= f.e.Opts.RequestBytes)
+	err := f.prepare(ctx, end, len(p) >= requestBytes)
 	if err == nil {
 		h.goesOn(true)
 		n := 0

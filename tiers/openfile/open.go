@@ -156,7 +156,7 @@ func (fl *Files) openAnewLocked(o *writeOpen, en *index.Entry, g *state.Gone) *H
 		ID: o.id, Blob: uint64(o.blob), Now: fl.Now(), Cgroup: fl.Mu.Room.OfCgroup(o.by.Cgroup),
 		Why: fate.Cause{Reason: fate.ReasonReplaced, By: o.by.Actor()},
 	}, g)
-	f, _ := fl.NewFileLocked(o.id, en)
+	f := fl.NewFileLocked(o.id, en)
 	f.owner, f.file, f.replaces = o.by.Proc(), o.file, true
 	return fl.openedLocked(o, f, g)
 }
@@ -189,10 +189,9 @@ func (fl *Files) openReplacedLocked(o *writeOpen, s *draft.File, g *state.Gone) 
 func (fl *Files) openInPlaceLocked(o *writeOpen, en *index.Entry, g *state.Gone) *Handle {
 	f := fl.fileLocked(o.id)
 	if f == nil {
-		var ch catalog.Change
-		f, ch = fl.NewFileLocked(o.id, en)
+		f = fl.NewFileLocked(o.id, en)
 		f.replaces = true
-		fl.KernelsLocked(ch, nil, g)
+		fl.TellAttrsLocked(o.id, g) // from now on they change
 	}
 	return fl.openedLocked(o, f, g)
 }

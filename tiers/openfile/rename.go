@@ -456,7 +456,7 @@ func becomes(move draft.Move, to draft.Kind) catalog.Becomes {
 func (fl *Files) convertLocked(r *renaming, en *index.Entry, to draft.Kind, g *state.Gone) {
 	f := r.f
 	if f == nil && to != draft.Plain { // a block without one is from an earlier daemon
-		f, _ = fl.NewFileLocked(r.id, en)
+		f = fl.NewFileLocked(r.id, en)
 	}
 	if to == draft.Block {
 		fl.publishLocked(f, en, r.size, r.mtime, g)
@@ -558,12 +558,10 @@ func (fl *Files) moveNameLocked(r *renaming, target index.ID, synced bool, as ca
 	default:
 		fl.displaceLocked(target, id, &r.By, g)
 	}
-	ch := fl.ApplyLocked(&catalog.Renamed{
+	return fl.ChangeLocked(&catalog.Renamed{
 		ID: id, Parent: to.Parent, Name: to.Name, Now: fl.Now(), Seq: fl.NextSeqLocked(), By: r.By.Actor(),
 		Becomes: as, Size: r.size, Mtime: r.mtime,
-	})
-	fl.KernelsLocked(ch, &by, g)
-	return ch
+	}, &by, g)
 }
 
 // checkTargetLocked checks that the file or directory with the new name may be replaced.

@@ -137,7 +137,7 @@ func (fl *Files) tellSize(id index.ID, size int64) {
 	var g state.Gone
 	fl.Mu.Lock()
 	if fl.Mu.Ix.At(id).Size() != size {
-		fl.KernelsLocked(fl.ApplyLocked(catalog.Aged{ID: id}), nil, &g)
+		fl.TellAttrsLocked(id, &g)
 	}
 	fl.Mu.Unlock()
 	fl.Finish(&g)

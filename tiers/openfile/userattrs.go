@@ -38,7 +38,7 @@ func (fl *Files) setUserAttrsLocked(id index.ID, fn func(block.UserAttrs) (block
 	}
 	fl.ApplyLocked(catalog.Attributed{ID: id, User: user})
 	fl.ApplyLocked(catalog.Times{ID: id, Mtime: en.Mtime(), Ctime: fl.Now()})
-	fl.KernelsLocked(fl.ApplyLocked(catalog.Aged{ID: id}), nil, g)
+	fl.TellAttrsLocked(id, g)
 	if !en.Linked() || !en.Committed() || fl.Mu.Kind(en) != draft.Block {
 		return nil
 	}

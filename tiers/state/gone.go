@@ -31,9 +31,14 @@ type GoneName struct {
 	By         Process // as in Options.Invalidate
 }
 
-// KernelsLocked adds to g what kernels are to forget after a change. by is the process for which a kernel has asked for
-// the change, nil if none has.
-func (st *State) KernelsLocked(ch catalog.Change, by *Process, g *Gone) {
+// ChangeLocked is ApplyLocked, and adds to g what is left to do then: what kernels are to forget, and the file that the
+// entry gives up. by is the process for which a kernel has asked for the change, nil if none has.
+func (st *State) ChangeLocked(e catalog.Edit, by *Process, g *Gone) catalog.Change {
+	ch := st.ApplyLocked(e)
+	if ch.Blob != 0 {
+		g.Blobs = append(g.Blobs, driver.BlobID(ch.Blob))
+		g.Dropped = append(g.Dropped, driver.BlobID(ch.Blob))
+	}
 	if ch.Left != (catalog.Name{}) {
 		n := GoneName{Parent: ch.Left.Parent, ID: ch.ID, Name: ch.Left.Name}
 		if by != nil {
@@ -47,7 +52,11 @@ func (st *State) KernelsLocked(ch catalog.Change, by *Process, g *Gone) {
 	if ch.Aged {
 		g.Names = append(g.Names, GoneName{ID: ch.ID})
 	}
+	return ch
 }
+
+// TellAttrsLocked has kernels forget the attributes of an entry.
+func (st *State) TellAttrsLocked(id index.ID, g *Gone) { st.ChangeLocked(catalog.Aged{ID: id}, nil, g) }
 
 // NewGone returns an empty Gone that Finish takes back: it is not used after that.
 func (st *State) NewGone() *Gone {

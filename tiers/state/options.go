@@ -56,10 +56,6 @@ type Options struct {
 	TempPatterns []string      // names held back until renamed, as a pattern.Set takes them. Nil means pattern.Temp.
 	TempExpiry   time.Duration // abandoned temporary files go after this. Zero means 1 h.
 
-	// RequestBytes is the size of the pieces into which a front cuts long writes. A
-	// shorter first piece is the whole write. Zero means 1 MiB.
-	RequestBytes int
-
 	// PlainPatterns are names of files that are POSIX from the first byte. They are never
 	// cascaded, evicted or expired. Nil means pattern.Plain.
 	PlainPatterns []string
@@ -157,7 +153,6 @@ func (o *Options) Fill() error {
 	o.HighWatermark = cmp.Or(o.HighWatermark, 0.98)
 	o.LowWatermark = cmp.Or(o.LowWatermark, min(0.95, o.HighWatermark))
 	o.RootMode = cmp.Or(o.RootMode, 0o755)
-	o.RequestBytes = cmp.Or(o.RequestBytes, 1<<20)
 	o.Policy = cmp.Or(o.Policy, "lru")
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	if o.TempPatterns == nil {

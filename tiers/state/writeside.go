@@ -33,10 +33,10 @@ type Recorder interface {
 }
 
 // AddFileLocked gives an entry a write side, of which w is a part.
-func (st *State) AddFileLocked(id index.ID, f WriteSide, w *catalog.Writing) catalog.Change {
+func (st *State) AddFileLocked(id index.ID, f WriteSide, w *catalog.Writing) {
 	st.Mu.Files[id] = f
 	st.Writers.Store(int64(len(st.Mu.Files)))
-	return st.ApplyLocked(catalog.Begun{ID: id, W: w})
+	st.ApplyLocked(catalog.Begun{ID: id, W: w})
 }
 
 // DropFileLocked ends the write side of an entry.
