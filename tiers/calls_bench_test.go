@@ -9,7 +9,6 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -50,21 +49,6 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	})
 	w.forget(dir.ID)
-}
-
-// BenchmarkMiss measures look-ups of names that are not there.
-func BenchmarkMiss(b *testing.B) {
-	w := open(b, shmDir(b), state.Options{})
-	defer w.close(false)
-	names := make([]string, 1<<16)
-	for i := range names {
-		names[i] = fmt.Sprint("none", i)
-	}
-	i := 0
-	for b.Loop() {
-		w.e.Lookup(index.Root, names[i%len(names)], by(10))
-		i++
-	}
 }
 
 // listed is a tier that does nothing but list blocks.

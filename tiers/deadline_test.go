@@ -103,60 +103,6 @@ func TestOpenDeadlinePredicted(t *testing.T) {
 	}
 }
 
-// TestOpenDeadlineExceeded: an open is a miss when the deadline has passed and not before, and
-// counted as such; the load goes on. A deadline that is no shorter than PromoteTimeout is none.
-func TestOpenDeadlineExceeded(t *testing.T) {
-	for _, row := range []struct {
-		name                 string
-		o                    state.Options
-		group                time.Duration
-		want                 time.Duration
-		exceeded, timeouts   uint64
-		want2nd, late2nd, of string
-	}{
-		{"engine", state.Options{OpenDeadline: 20 * time.Millisecond}, 0, 20 * time.Millisecond, 1, 0, "", "l", "engine"},
-		{"group is shorter", state.Options{OpenDeadline: time.Second}, 20 * time.Millisecond, 20 * time.Millisecond, 1, 0, "", "l", "group"},
-		{"group is longer", state.Options{OpenDeadline: time.Millisecond}, time.Second, time.Second, 1, 0, "", "l", "group"},
-		{"group has none", state.Options{OpenDeadline: time.Millisecond, PromoteTimeout: 3 * time.Second}, -1, 3 * time.Second, 0, 1, "", "1", "none"},
-		{"timeout is shorter", state.Options{OpenDeadline: time.Hour, PromoteTimeout: time.Second}, 0, time.Second, 0, 1, "", "1", "engine"},
-		{"none", state.Options{PromoteTimeout: time.Second}, 0, time.Second, 0, 1, "", "1", "none"},
-	} {
-		for _, later := range []bool{false, true} {
-			inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
-				disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-				row.o.Now, row.o.CapacityBytes = now, 64*page
-				row.o.Groups = map[block.GroupID]state.GroupOptions{"g": {OpenDeadline: row.group}}
-				w := openLower(t, dir, row.o, disk)
-				must(t, w.mkdir("g"))
-				w.hollow("12345", "g/a", "g/b")
-				release := disk.Hold(tiertest.OpLoad)
-				begin := time.Now()
-				got := w.openLike(later, "g/a")
-				took := time.Since(begin)
-				if late := took - row.want; got != "ErrNotFound" || late < 0 || late > time.Second || row.exceeded > 0 && late > 0 {
-					t.Errorf("%s: %s after %v, want %v", row.name, got, took, row.want)
-				}
-				if p, x, to := w.deadlines(); p != 0 || x != row.exceeded || to != row.timeouts {
-					t.Errorf("%s: counted %d predicted, %d exceeded, %d timeouts", row.name, p, x, to)
-				}
-				// The tier has been asked for longer than the deadline, and gives nothing.
-				<-time.After(time.Millisecond)
-				if got := w.states(names.PresenceOptions{}, "g/b"); got != row.late2nd {
-					t.Errorf("%s: another block %q, want %q", row.name, got, row.late2nd)
-				}
-				if n := w.e.Promotions(); n != 1 {
-					t.Errorf("%s: %d promotions", row.name, n)
-				}
-				release()
-				w.drain()
-				w.wantWhere("g/a", "[memory disk]")
-				must(t, w.e.AuditLoads())
-				w.end()
-			})
-		}
-	}
-}
-
 // TestOpenDeadlineNonblock: an open that does not wait is not concerned, nor is a deadline that
 // only a query has.
 func TestOpenDeadlineNonblock(t *testing.T) {

@@ -309,7 +309,7 @@ func TestFoundUnknown(t *testing.T) {
 	}
 }
 
-// TestFoundGone: a copy that the tier has lost, or that is bad, ends the entry.
+// TestFoundGone: a copy that the tier has lost, or that is bad, ends the entry, and is counted (A16).
 func TestFoundGone(t *testing.T) {
 	for name, lose := range map[string]func(b *bucket, key block.Key){
 		"absent":  func(b *bucket, key block.Key) { b.Remove([]block.Key{key}) },
@@ -323,6 +323,10 @@ func TestFoundGone(t *testing.T) {
 			resolve(t, w.world, "g/x")
 			lose(b, mustKey(t, "g/x"))
 			w.wantRead("ErrNotFound", "g/x", "g/x")
+			s := w.e.Stats().Secondaries[0]
+			if absent, bad := name == "absent", name == "corrupt"; (s.PromoteAbsent > 0) != absent || (s.PromoteCorrupt > 0) != bad || s.PromoteFailed > 0 {
+				t.Errorf("counted %d absent, %d corrupt, %d failed", s.PromoteAbsent, s.PromoteCorrupt, s.PromoteFailed)
+			}
 			w.content("g/y")
 			w.quiesce()
 			w.end()

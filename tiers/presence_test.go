@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -214,50 +213,4 @@ func TestPresencesAllocs(t *testing.T) {
 	}
 	must(t, shadow.close(), f.close())
 	w.end()
-}
-
-// BenchmarkPresences measures one call of 10,000 names of 64 hexadecimal digits in one directory
-// of 100,000: those that are there, and those that are not, the same or one of ten sets in turn.
-func BenchmarkPresences(b *testing.B) {
-	const all, asked = 100_000, 10_000
-	w := open(b, shmDir(b), state.Options{CapacityBytes: (all + 10) * page, BurstGap: 100 * time.Millisecond, LookupLease: time.Minute})
-	defer w.close(false)
-	must(b, w.mkdir("g"))
-	rng := rand.New(rand.NewPCG(1, 2))
-	blocks := make([]string, all)
-	for i := range blocks {
-		blocks[i] = fmt.Sprintf("g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
-		must(b, w.put(10, blocks[i], nil))
-	}
-	rng.Shuffle(all, func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
-	paths, out := make([][]byte, asked), make([]names.Place, asked)
-	text := []byte(strings.Join(blocks[:asked], ""))
-	for i := range paths {
-		paths[i], text = text[:len(blocks[i])], text[len(blocks[i]):]
-	}
-	for _, o := range []names.PresenceOptions{{}, {Lease: true}} {
-		b.Run(fmt.Sprintf("lease=%v", o.Lease), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				w.e.Presences(paths, o, out)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
-			if out[0].Presence != driver.Hit || out[asked-1].Presence != driver.Hit {
-				b.Errorf("places %v, %v", out[0], out[asked-1])
-			}
-		})
-	}
-	for _, sets := range []int{1, 10} {
-		absent := make([][]byte, sets*asked)
-		for i := range absent {
-			absent[i] = fmt.Appendf(nil, "g/%016x%016x%016x%016x", rng.Uint64(), rng.Uint64(), rng.Uint64(), rng.Uint64())
-		}
-		b.Run(fmt.Sprintf("absent=%d", len(absent)), func(b *testing.B) {
-			b.ReportAllocs()
-			for n := 0; b.Loop(); n++ {
-				w.e.Presences(absent[n%sets*asked:][:asked], names.PresenceOptions{}, out)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/asked, "ns/name")
-		})
-	}
 }

@@ -163,57 +163,6 @@ func TestPromoteBatch(t *testing.T) {
 	}
 }
 
-// TestPromoteFallback: if a tier turns out not to have a block, or fails, the next one
-// is asked; what has proved to be gone there is forgotten (A16, A24).
-func TestPromoteFallback(t *testing.T) {
-	fail := func(f tiertest.Fault) tiertest.ReferenceOptions {
-		return tiertest.ReferenceOptions{Faults: tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Fault: f})}
-	}
-	for _, row := range []struct {
-		name           string
-		disk           tiertest.ReferenceOptions
-		do             func(r *tiertest.Reference, k block.Key)
-		where          string // after it was read from the peer
-		alone          string // where, if there is no peer
-		absent, bad, n uint64 // counters
-	}{
-		{"absent", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, k block.Key) { r.Remove([]block.Key{k}) }, "[memory peer]", "ErrNotFound", 1, 0, 0},
-		{"corrupt", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, k block.Key) { r.Corrupt(k) }, "[memory peer]", "ErrNotFound", 0, 1, 0},
-		{"short", fail(tiertest.Fault{Short: true}), nil, "[memory peer]", "ErrNotFound", 0, 1, 0},
-		{"error", fail(tiertest.Fault{Err: block.ErrUnavailable}), nil, "[memory disk peer]", "[disk]", 0, 0, 1},
-		{"pending", fail(tiertest.Fault{Err: block.ErrPending}), nil, "[memory disk peer]", "[disk]", 0, 0, 1},
-		{"offline", tiertest.ReferenceOptions{}, func(r *tiertest.Reference, _ block.Key) { r.Fail(errors.New("pulled")) }, "[memory peer]", "ErrNotFound", 0, 0, 0},
-	} {
-		for _, two := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s two=%v", row.name, two), func(t *testing.T) {
-				refs := []*tiertest.Reference{tiertest.NewReference(t, row.disk), tiertest.NewReference(t, tiertest.ReferenceOptions{})}
-				want, where := "content", row.where
-				if !two {
-					refs, want, where = refs[:1], "ErrNotFound", row.alone
-				}
-				w := openLower(t, shmDir(t), state.Options{}, refs...)
-				w.hollow("content", "a")
-				if row.do != nil {
-					row.do(refs[0], mustKey(t, "a"))
-				}
-				if got := w.content("a"); got != want {
-					t.Errorf("read %q, want %q", got, want)
-				}
-				w.drain()
-				w.wantWhere("a", where)
-				s := w.e.Stats().Secondaries[0]
-				if s.PromoteAbsent != row.absent || s.PromoteCorrupt != row.bad || s.PromoteFailed != row.n {
-					t.Errorf("counters %+v", s)
-				}
-				if w.content("a"); row.name == "error" && !two && w.e.Stats().Secondaries[0].PromoteFailed != 2 {
-					t.Error("a tier that failed once is not asked again")
-				}
-				w.end()
-			})
-		}
-	}
-}
-
 // TestPromoteNoRoom: if memory is full of what cannot go, a hollow block is a miss
 // after a while, without an endless wait, and can be read later (A17).
 func TestPromoteNoRoom(t *testing.T) {

@@ -345,7 +345,7 @@ func TestCloseDrain(t *testing.T) {
 }
 
 // TestClosePromotion: promotions that nobody waits for end with the engine, and no tier
-// is asked for them any more.
+// is asked for them any more. The first tier is asked first (A16).
 func TestClosePromotion(t *testing.T) {
 	for _, window := range []time.Duration{0, time.Hour} {
 		disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})

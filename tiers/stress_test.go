@@ -507,50 +507,6 @@ func follow(told map[string]*copies, ev event.Event) {
 	}
 }
 
-// TestReadDuringFork: a read through a handle finds bytes of its own file, also if
-// the first write gives the file other bytes at that moment.
-func TestReadDuringFork(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{CapacityBytes: 64 * page})
-	defer w.close(false)
-	must(t, w.put(10, "other", bytes.Repeat([]byte("z"), 2*page)))
-	for i := range 150 {
-		must(t, w.put(10, "a", bytes.Repeat([]byte("x"), 2*page)))
-		closeReader := func() error { return nil }
-		if i%2 == 0 { // alias instead of shared
-			r, err := w.openRead(10, "a")
-			must(t, err)
-			closeReader = r.close
-		}
-		f, err := w.openWrite(context.Background(), 20, "a", false)
-		must(t, err)
-		var wg sync.WaitGroup
-		var done atomic.Bool
-		for range 2 {
-			wg.Go(func() {
-				for !done.Load() {
-					p, err := f.read()
-					if err != nil || len(p) != 2*page || len(bytes.Trim(p, "xy")) != 0 {
-						t.Errorf("read %d bytes, %v: not all are of this file", len(p), err)
-						return
-					}
-				}
-			})
-			wg.Go(func() { // takes the number of a descriptor that is closed
-				for !done.Load() {
-					if _, err := w.get(10, "other"); err != nil {
-						t.Errorf("other: %v", err)
-						return
-					}
-				}
-			})
-		}
-		_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
-		done.Store(true)
-		wg.Wait()
-		must(t, err, f.close(), closeReader())
-	}
-}
-
 // TestOpenDuringCreate: who opens a temporary file of another process while it is
 // being created agrees with that about how its bytes are written.
 func TestOpenDuringCreate(t *testing.T) {

@@ -130,6 +130,9 @@ func TestWhy(t *testing.T) {
 			w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: errors.New("broken")}})
 			w.content("g/a")
 			w.plan.Set()
+			if n := w.e.Stats().Secondaries[0].PromoteFailed; n != 1 {
+				w.t.Errorf("%d failures counted", n)
+			}
 			w.wantVerdict("g/a", "unreachable tier=disk")
 			if got := w.content("g/a"); got != "x" {
 				w.t.Errorf("read %q", got)
@@ -270,27 +273,4 @@ func TestWhyRemote(t *testing.T) {
 	must(t, a.unlink(10, "g/z"))
 	c.tell()
 	b.wantVerdict("g/z", "removed rule=superseded by=another node")
-}
-
-// BenchmarkEvict measures the eviction of blocks of which nothing is left, so that it is
-// remembered why, 100,000 at a time.
-func BenchmarkEvict(b *testing.B) {
-	const blocks = 100_000
-	w := open(b, shmDir(b), state.Options{CapacityBytes: (blocks + 10) * page})
-	defer w.close(false)
-	must(b, w.mkdir("g"))
-	var took time.Duration
-	for b.Loop() {
-		b.StopTimer()
-		for i := range blocks {
-			must(b, w.put(10, fmt.Sprintf("g/%064d", i), nil))
-		}
-		b.StartTimer()
-		begin := time.Now()
-		r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", All: true, Force: true})
-		if took += time.Since(begin); err != nil || r.Blocks != blocks {
-			b.Fatalf("%+v, %v", r, err)
-		}
-	}
-	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N)/blocks, "ns/block")
 }
