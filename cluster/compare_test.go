@@ -171,29 +171,6 @@ func TestWithoutDigests(t *testing.T) {
 	}
 }
 
-// TestUpgrade shows that a node that comes back with digests, or without, is followed as it can.
-func TestUpgrade(t *testing.T) {
-	old := func(o *Options) { o.tuning.mask = meta.FeatureDigest }
-	a := start(t, "a", old)
-	a.hold(1, paths(0, 100)...)
-	b := start(t, "b", patient, a)
-	together(t, a, b)
-	for i, c := range []struct {
-		change    func(o *Options)
-		snapshots uint64
-	}{{nil, 1}, {nil, 1}, {old, 2}, {old, 3}, {nil, 3}} {
-		seq := uint64(i + 2)
-		a = comeBack(t, a, c.change, b, func(n *fakeBackend) {
-			n.hold(1, paths(0, 100)...)
-			n.hold(seq, "g/7")
-		})
-		eventually(t, "the new version is known", func() bool { at := b.Locate("g/7", nil); return len(at) == 1 && at[0].Seq == seq })
-		if m := b.knows(t, "a", 100); m.Snapshots != c.snapshots {
-			t.Errorf("restart %d: %d snapshots, want %d", i, m.Snapshots, c.snapshots)
-		}
-	}
-}
-
 // TestMissedRecords shows that a node that missed records of a feed gets what it missed, graves
 // included, without a snapshot.
 func TestMissedRecords(t *testing.T) {

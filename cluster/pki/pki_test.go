@@ -88,20 +88,6 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestClockSkew shows that nodes connect whose clocks differ by an hour from that of the machine
-// that made the certificates, in either direction.
-func TestClockSkew(t *testing.T) {
-	dir := newCA(t, testTime)
-	a, b := newNode(t, dir, "a", testTime), newNode(t, dir, "b", testTime)
-	for _, x := range []time.Duration{-time.Hour, 0, time.Hour} {
-		for _, y := range []time.Duration{-time.Hour, 0, time.Hour} {
-			one, other := mustLoad(t, a, at(testTime.Add(x))), mustLoad(t, b, at(testTime.Add(y)))
-			mustConnect(t, one.Server(), other.Client("a"))
-			mustConnect(t, other.Server(), one.Client("b"))
-		}
-	}
-}
-
 // TestReload shows that files that are replaced one by one change nothing until they fit together,
 // that handshakes meanwhile all succeed, and that configurations made before use the new files.
 func TestReload(t *testing.T) {

@@ -140,33 +140,14 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 }
 
 // TestEvictedMeanwhile shows that a holder that drops its copy after it was found is a
-// miss or another holder, never an error or other bytes.
+// miss or another holder, never an error or other bytes. One node writes four times what fits on it, another reads all of it.
 func TestEvictedMeanwhile(t *testing.T) {
-	newWorld(t, harness.ClusterOptions{Flags: littleMemory(nil)}).evictMeanwhile()
-}
-
-// TestEvictedMeanwhileOwned does that with nodes that know only a share of what the others have.
-func TestEvictedMeanwhileOwned(t *testing.T) {
-	long(t)
-	newWorld(t, owned(harness.ClusterOptions{Flags: littleMemory(nil)})).evictMeanwhile()
-}
-
-// littleMemory returns flags that give the first node room for a quarter of the blocks of evictMeanwhile, and the
-// other nodes room for all: they may not evict blocks that they look up.
-func littleMemory(more []string) func(node int) []string {
-	return func(node int) []string {
-		size := "320MiB"
+	w := newWorld(t, harness.ClusterOptions{Flags: func(node int) []string {
 		if node == 0 {
-			size = "64MiB"
+			return []string{"--memory-size", "64MiB"} // for a quarter of the blocks
 		}
-		return append([]string{"--memory-size", size}, more...)
-	}
-}
-
-// evictMeanwhile writes four times what fits on the first node, and reads all of it on another.
-func (w *world) evictMeanwhile() {
-	t := w.t
-	t.Helper()
+		return []string{"--memory-size", "320MiB"} // for all: blocks that are looked up may not be evicted
+	}})
 	a, c := w.Nodes[0], w.Nodes[2]
 	const size = mib
 	done := make(chan struct{})

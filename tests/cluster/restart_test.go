@@ -11,16 +11,8 @@ import (
 
 // TestRestarts kills and stops nodes in turn while all of them write, read and remove.
 // What is read is right, also while nodes are down, and in the end all agree.
-func TestRestarts(t *testing.T) { restarts(t, harness.ClusterOptions{}, rounds(t, 3, 3)) }
-
-// TestRestartsOwned does that with nodes that know only a share of what the others have.
-func TestRestartsOwned(t *testing.T) {
-	long(t)
-	restarts(t, owned(harness.ClusterOptions{}), rounds(t, 6, 1))
-}
-
-func restarts(t *testing.T, opts harness.ClusterOptions, n int) {
-	underLoad(t, opts, n, func(l *load, round int) {
+func TestRestarts(t *testing.T) {
+	underLoad(t, harness.ClusterOptions{}, rounds(t, 3, 3), func(l *load, round int) {
 		l.restart(l.Nodes[round%len(l.Nodes)], round%2 == 0, (*harness.Node).Restart)
 	})
 }
