@@ -1,8 +1,6 @@
 package llama
 
 import (
-	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -44,108 +42,4 @@ func TestNodes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestNodeKilled shows that with a replica a state outlives the node that saved it,
-// and that without one it is a miss.
-func TestNodeKilled(t *testing.T) {
-	long(t)
-	e := prepare(t)
-	for _, c := range []struct {
-		replicas string
-		miss     bool
-	}{{"1", false}, {"0", true}} {
-		t.Run("replicas="+c.replicas, func(t *testing.T) {
-			cluster, a, b := pair(t, harness.ClusterOptions{Flags: func(int) []string { return []string{"--replicas", c.replicas} }})
-			saved := e.Save(t, a.Path("llama.cpp"), slot)
-			cluster.WaitQuiet()
-			if !c.miss {
-				harness.Poll(t, "the copy is there", func() bool { return b.Status().Tier(t, "memory").Blocks == 1 })
-			}
-			a.Kill()
-			b.WaitState(a, "failed")
-			restored, err := e.TryRestore(t.Context(), b.Path("llama.cpp"), slot)
-			switch {
-			case c.miss:
-				wantMiss(t, err)
-			case err != nil:
-				t.Error(err)
-			default:
-				if diff := Diff(restored, saved); diff != "" {
-					t.Errorf("restored process differs: %s", diff)
-				}
-			}
-		})
-	}
-}
-
-// TestNodeLostWhileRestoring kills the only holder of a state while the state is on its way, or has it remove the
-// state. The state then is a miss or whole, and never a part.
-func TestNodeLostWhileRestoring(t *testing.T) {
-	long(t)
-	e := prepare(t)
-	for _, how := range []string{"killed", "removed"} {
-		t.Run(how, func(t *testing.T) {
-			c, a, b := pair(t, harness.ClusterOptions{PeerTimeout: time.Minute})
-			saved := e.WithPrompt(101, 800).Save(t, a.Path("llama.cpp"), slot)
-			c.WaitQuiet()
-			// Some seconds for the state.
-			c.Net.Run(a.Index, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "8mbit", "burst", "64kb", "latency", "400ms")
-			begin := received(t, c, b)
-			p, err := e.Start(t.Context(), "restore", b.Path("llama.cpp", slot))
-			must(t, err)
-			harness.Poll(t, "the state is on its way", func() bool { return received(t, c, b)-begin > 256<<10 })
-			if how == "killed" {
-				a.Kill()
-			} else {
-				evict(t, "--tier", "memory", "--force", "--all", a.Dir)
-				if err := os.Remove(a.Path("llama.cpp", slot)); err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Error(err)
-				}
-			}
-			restored, err := p.Wait()
-			if err != nil {
-				wantMiss(t, err)
-			} else if diff := Diff(restored, saved); diff != "" {
-				t.Errorf("restored process differs: %s", diff)
-			}
-			t.Logf("%s: %v", how, err)
-		})
-	}
-}
-
-// TestNodeDamaged shows that a state whose bytes on the SSD of its only holder have
-// changed is a miss on both nodes.
-func TestNodeDamaged(t *testing.T) {
-	long(t)
-	e := prepare(t)
-	c, a, b := pair(t, harness.ClusterOptions{Options: harness.Options{Disk: "64MiB"}})
-	e.Save(t, a.Path("llama.cpp"), slot)
-	state := read(t, a.Path("llama.cpp", slot))
-	a.Stop()
-	a.DropMemory()
-	damage(t, a.DiskDir, state)
-	a.Restart()
-	slots(t, a.Daemon)
-	c.WaitJoined()
-	for _, n := range []*harness.Node{b, a} {
-		_, err := e.TryRestore(t.Context(), n.Path("llama.cpp"), slot)
-		wantMiss(t, err)
-	}
-	if n := a.Status().Secondary(t, "disk").Corrupt; n == 0 {
-		t.Error("no block was found corrupt; the test shows nothing")
-	}
-	saved := e.Save(t, b.Path("llama.cpp"), slot)
-	c.WaitQuiet()
-	if diff := Diff(e.Restore(t, a.Path("llama.cpp"), slot), saved); diff != "" {
-		t.Errorf("restored process differs: %s", diff)
-	}
-}
-
-// received returns how many bytes a node has received.
-func received(t *testing.T, c *harness.Cluster, n *harness.Node) uint64 {
-	t.Helper()
-	traffic, err := c.Net.Traffic(n.Index)
-	must(t, err)
-	return traffic.ReceivedBytes
 }

@@ -1,9 +1,6 @@
 package llama
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,15 +41,6 @@ func inEachPlace(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
 // onMount runs f with the engine and a directory of a mount.
 func onMount(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
 	f(t, prepare(t), openMount(t))
-}
-
-// long skips a test with -short: the engine computes for a long time, and other tests show the same of kvfs with the
-// replays of other engines.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		harness.Skip(t, "-short: the engine computes for a long time")
-	}
 }
 
 func prepare(t *testing.T) *Engine {
@@ -121,81 +109,6 @@ func TestLlamaResave(t *testing.T) {
 			t.Errorf("directory holds %q, want only %q", names, file)
 		}
 	})
-}
-
-// TestLlamaRestoreMissing shows that a state that is not there is a miss to the
-// engine, not a crash: it reports an error and lives. The look-up leaves
-// nothing behind: no file, and no memory of the absence that would hide the
-// file when it is saved afterwards.
-func TestLlamaRestoreMissing(t *testing.T) {
-	const file = "absent.bin"
-	onMount(t, func(t *testing.T, e *Engine, dir string) {
-		_, err := e.TryRestore(t.Context(), dir, file)
-		var refused *RefusedError
-		if !errors.As(err, &refused) {
-			t.Fatalf("restore of a missing file: got %v, want a *RefusedError", err)
-		}
-		if names := list(t, dir); len(names) != 0 {
-			t.Errorf("directory holds %q after the miss, want nothing", names)
-		}
-		saved := e.Save(t, dir, file)
-		if d := Diff(e.Restore(t, dir, file), saved); d != "" {
-			t.Errorf("restored process differs: %s", d)
-		}
-	})
-}
-
-// TestDiffSeesLostPage shows that the comparison of the other tests can fail:
-// a state file in which one page came back as zeros restores without an error,
-// and each such page changes the continuation. It runs on a plain directory.
-func TestDiffSeesLostPage(t *testing.T) {
-	long(t)
-	const page = 4096
-	e, dir := prepare(t), t.TempDir()
-	saved := e.Save(t, dir, "whole.bin")
-	whole, err := os.ReadFile(filepath.Join(dir, "whole.bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The first pages hold the header, on which the engine asserts, and
-	// the tokens.
-	last := len(whole)/page - 1
-	for _, n := range []int{2, last / 3, last / 2, last - 1} {
-		t.Run(fmt.Sprintf("page=%d", n), func(t *testing.T) {
-			lost := bytes.Clone(whole)
-			clear(lost[n*page : (n+1)*page])
-			if err := os.WriteFile(filepath.Join(dir, "lost.bin"), lost, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if Diff(e.Restore(t, dir, "lost.bin"), saved) == "" {
-				t.Error("continuation is that of the whole file")
-			}
-		})
-	}
-}
-
-// TestWriteModelRepeats shows that a seed names one model, so that a failure
-// can be repeated, and that another seed gives another.
-func TestWriteModelRepeats(t *testing.T) {
-	dir := t.TempDir()
-	var models [][]byte
-	for i, seed := range []uint64{1, 1, 2} {
-		path := filepath.Join(dir, fmt.Sprintf("%d.gguf", i))
-		if err := WriteModel(path, Small(), seed); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		models = append(models, b)
-	}
-	if !bytes.Equal(models[0], models[1]) {
-		t.Error("the same seed gave two models")
-	}
-	if bytes.Equal(models[0], models[2]) {
-		t.Error("two seeds gave the same model")
-	}
 }
 
 // checkSize fails t unless the file at path has the size that the engine says
