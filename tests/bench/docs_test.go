@@ -48,30 +48,6 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// A page that a run could not fill fails before the run, which names the topic, and stays as it is.
-func TestPageFaults(t *testing.T) {
-	for _, c := range []struct{ page, want string }{
-		{"", "no block of topic read: add its two lines"},
-		{" <!-- bench: read -->\n<!-- end -->\n", "line 2: an end of no topic"},
-		{"<!-- bench: read -->\n", "topic read has no end"},
-		{"<!-- bench: read -->\n<!-- bench: cold -->\n<!-- end -->\n", "line 2: topic cold begins before the end of topic read"},
-		{"<!-- bench: read -->\n<!-- end -->\n<!-- bench: read -->\n<!-- end -->\n", "line 3: topic read is there twice"},
-		{"<!-- bench: reads -->\n<!-- end -->\n", "line 1: no topic is named reads"},
-	} {
-		file := newPage(t, c.page)
-		config, err := parseFlags([]string{"-docs", file, "-only", "read"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := run(config); err == nil || err.Error() != file+": "+c.want {
-			t.Errorf("%q: got %v, want %s", c.page, err, c.want)
-		}
-		if got, err := os.ReadFile(file); err != nil || string(got) != c.page {
-			t.Errorf("%v, %q became %q", err, c.page, got)
-		}
-	}
-}
-
 // The page of the tree has a block for each topic.
 func TestPerformancePage(t *testing.T) {
 	if err := performance("../../docs/benchmarks.md").Check(topics()); err != nil {

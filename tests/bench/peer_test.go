@@ -1,93 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/kvfs/kvfs/tests/harness/netns"
 )
-
-// withPair calls f with the network that the topics of peers use.
-func withPair(t *testing.T, f func(c *peers)) {
-	t.Helper()
-	if why := netns.Lacks(); why != "" {
-		t.Skip(why)
-	}
-	runtime.LockOSThread() // as in main: a store ends with the thread that started it
-	defer runtime.UnlockOSThread()
-	j := newTestJob(t, peerReaders, mib)
-	j.config, j.workDir = &config{quick: true, shmDir: t.TempDir()}, t.TempDir()
-	if err := j.do(func(j *job) { f(&peers{job: j, net: j.network(2)}) }); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestIperfRate(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		want float64 // 0: an error
-		cpu  float64
-	}{
-		{`{"end": {"sum_received": {"bits_per_second": 8e9}, "cpu_utilization_percent": {"host_total": 60, "remote_total": 90}}}`, 1, 1.5},
-		{`{"end": {}, "error": "unable to connect"}`, 0, 0},
-		{`{"end": {"sum_received": {"bits_per_second": 8e9}}, "error": "interrupt"}`, 0, 0},
-		{``, 0, 0},
-	} {
-		got, cpu, err := iperfRate([]byte(c.text))
-		if got != c.want || cpu != c.cpu || (err == nil) != (c.want != 0) {
-			t.Errorf("%q: got %v, %v, %v, want %v, %v", c.text, got, cpu, err, c.want, c.cpu)
-		}
-	}
-}
-
-// The baseline runs with both numbers of streams, and the better one counts.
-func TestIperf(t *testing.T) {
-	if _, err := exec.LookPath(iperfName); err != nil {
-		t.Skip(err)
-	}
-	withPair(t, func(c *peers) {
-		perGB := series{}
-		sides := c.iperf(c.net, "cubic", perGB)
-		figs := c.rotate(0, 1, sides)
-		best := bestIperf(figs)
-		for _, s := range sides {
-			if got := figs[s.name]; len(got) != 1 || got[0] <= 0 || got[0] > figs[best][0] || len(perGB[s.name]) != 1 {
-				t.Errorf("%s: got %v GB/s, the better is %s with %v", s.name, got, best, figs[best])
-			}
-		}
-	})
-}
-
-// The loop for comparison moves the bytes.
-func TestBareLoop(t *testing.T) {
-	withPair(t, func(c *peers) {
-		bare := c.startBare(mib)
-		for range 3 {
-			got := make([]byte, mib)
-			if bare.fetch(got); !bytes.Equal(got, c.pattern) {
-				t.Error("other bytes arrived")
-			}
-		}
-	})
-}
-
-// A Redis on one node answers the readers on the other one, and its end is clean.
-func TestRedisPeer(t *testing.T) {
-	if _, err := exec.LookPath(wires()[0].program); err != nil {
-		t.Skip(err)
-	}
-	withPair(t, func(c *peers) {
-		l := &remoteBlocks{peers: c, set: &blockSet{size: 64 * kib, count: 20}}
-		l.redis = c.startRedis(64 * kib)
-		l.fillRedis()
-		l.inOrder(peerReaders, shuffled(l.set, 1), l.get)
-	})
-}
 
 // Each goal stands under the figures that it is about.
 func TestPeerRows(t *testing.T) {

@@ -3,57 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
-	"os"
-	"slices"
 	"testing"
 )
-
-func TestQuerySets(t *testing.T) {
-	q := &queryBench{names: 10}
-	q.makeSets(23)
-	if len(q.sets) != 4 {
-		t.Fatalf("23 blocks: got %d sets, want 4", len(q.sets))
-	}
-	present := queryNames(0, 20)
-	seen := map[string]bool{}
-	for _, set := range q.sets {
-		there := 0
-		for _, name := range set {
-			if len(name) != 64 || seen[name] {
-				t.Errorf("%q: seen before, or not 64 digits", name)
-			}
-			seen[name] = true
-			if slices.Contains(present, name) {
-				there++
-			}
-		}
-		if len(set) != 10 || there != 5 {
-			t.Errorf("got %d names, %d of them of blocks, want 10 and 5", len(set), there)
-		}
-	}
-}
-
-// The request has the bytes of docs/control.md.
-func TestBinaryQuery(t *testing.T) {
-	hashes := queryNames(3, 2)
-	got := binaryQuery(opLongestHit, "spec", hashes, 33)
-	want := "KVQ1" + "\x02\x00" + "\x20\x00" + "\x02\x00\x00\x00" + "\x00\x00\x00\x00" +
-		"\x04\x00" + "\x00\x00" + "\x00\x00" + "\x00\x00" + "\x21\x00\x00\x00" + "\x00\x00\x00\x00" + "spec"
-	for _, h := range hashes {
-		raw, err := hex.DecodeString(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want += string(raw)
-	}
-	if string(got) != want {
-		t.Errorf("got  %x\nwant %x", got, want)
-	}
-	if try(func() { binaryQuery(opExists, "g", []string{"xyz"}, 0) }) == nil {
-		t.Error("a hash that is not hexadecimal: want an error")
-	}
-}
 
 // binaryAnswer makes an answer as the daemon does.
 func binaryAnswer(numbers [5]uint32, rest string) []byte {
@@ -114,17 +65,5 @@ func TestCheckAnswers(t *testing.T) {
 		if err := try(func() { c.check(c.answer) }); (err == nil) != c.good {
 			t.Errorf("%s: got %v", c.name, err)
 		}
-	}
-}
-
-// The clock of another process runs while that process does.
-func TestCPUTime(t *testing.T) {
-	before := cpuTimeOf(os.Getpid())
-	after := before
-	for after == before {
-		after = cpuTimeOf(os.Getpid())
-	}
-	if before <= 0 || after < before {
-		t.Errorf("got %v, then %v", before, after)
 	}
 }

@@ -8,46 +8,6 @@ import (
 	"time"
 )
 
-func TestTails(t *testing.T) {
-	var times []time.Duration
-	for i := range 200 {
-		times = append(times, time.Duration(200-i)*time.Microsecond)
-	}
-	if got, want := tailsOf(times), (tails{100.5, 100, 198, 200}); got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if got, want := tailsOf([]time.Duration{1500}), (tails{1.5, 1.5, 1.5, 1.5}); got != want {
-		t.Errorf("of one: got %v, want %v", got, want)
-	}
-}
-
-// A pass keeps a time of each operation, and of its end from the close of the file on, as long as there is room.
-func TestPassKeepsTimes(t *testing.T) {
-	j := newTestJob(t, 1, 4*kib)
-	set := newBlockSet(&target{name: shmName, dir: t.TempDir()}, "group", 4*kib, 0, 20)
-	w := newWork(1, set.count, set.store)
-	w.times, w.commits = make([]time.Duration, 0, 50), newTimes(1)
-	elapsed := j.whole(w).elapsed + j.whole(w).elapsed
-	if len(w.times) != 40 || len(w.commits) != 40 {
-		t.Fatalf("got %d times and %d of commits, want 40", len(w.times), len(w.commits))
-	}
-	sum := time.Duration(0)
-	for i, d := range w.times {
-		if sum += d; w.commits[i] <= 0 || w.commits[i] > d {
-			t.Errorf("operation %d: %v, of that %v from the close on", i, d, w.commits[i])
-		}
-	}
-	if sum != elapsed {
-		t.Errorf("all operations: %v, the passes: %v", sum, elapsed)
-	}
-	if j.whole(w); len(w.times) != cap(w.times) {
-		t.Errorf("got %d times, want no more than %d", len(w.times), cap(w.times))
-	}
-	if got := newTimes(2); got != nil {
-		t.Errorf("two threads: room for %d times, want none", cap(got))
-	}
-}
-
 // The ratio is of the p99, and only the goal of new names judges it.
 func TestTimesRow(t *testing.T) {
 	times := map[string][]time.Duration{kvfsName: {10000, 30000, 20000}, hugeName: {10000}, shmName: {1}}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
@@ -35,9 +33,6 @@ func tryTopic(t *testing.T, topic string, flags ...string) (*report, string, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	if os.Getenv(fakeKVFSEnv) != "" {
-		c.shmDir, c.diskBytes, c.recover = os.TempDir(), 4*mib, 500
-	}
 	b := newBench(c)
 	err = try(b.setup)
 	if err == nil {
@@ -49,27 +44,6 @@ func tryTopic(t *testing.T, topic string, flags ...string) (*report, string, err
 	var out strings.Builder
 	b.report.print(&out)
 	return b.report, out.String(), err
-}
-
-// fakeKVFS makes a topic run with the fake daemon, which needs no mount, below a directory on a disk.
-func useFake(t *testing.T) (flags []string) {
-	t.Helper()
-	dir := t.TempDir()
-	if fsType(dir) == "tmpfs" {
-		t.Skip("the directory for temporary files is on tmpfs: no disk to measure")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(fakeKVFSEnv, "1")
-	t.Setenv("TMPDIR", dir)
-	t.Cleanup(func() {
-		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Errorf("left in %s: %v %v", dir, left, err)
-		}
-	})
-	return []string{"-kvfs", self, "-disk", dir, "-sizes", "64KiB,1MiB"}
 }
 
 func needMounts(t *testing.T) {
@@ -161,113 +135,11 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// The topics of the disk tier run from start to end against a daemon with the right interface:
-// files are stored, drained, evicted, read and recovered, and everything made is removed. (Features
-// A13, A14, B35.)
-func TestDiskTopics(t *testing.T) {
-	for topic, want := range map[string][]string{
-		"cold":       {"| 64 KiB |       8 |", "| 1 MiB  |       1 |"},
-		"drain":      {"0.90, quick", "|    100 |"},
-		"hotcascade": {"0.90, quick"},
-		"recovery": {"eviction of all from memory", "with the index, after a clean stop", "with the index, after SIGKILL",
-			"under 5", "under 0.5", "under 1", "recovery_seconds 0.25", " 100 "},
-	} {
-		t.Run(topic, func(t *testing.T) { mustContain(t, checkTopic(t, topic, useFake(t)...), want...) })
-	}
-}
-
 func mustContain(t *testing.T, text string, wanted ...string) {
 	t.Helper()
 	for _, want := range wanted {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
-	}
-}
-
-// Blocks left in memory for the next daemon are freed also if that daemon does not start, or does
-// not store them. (Feature A13.)
-func TestDrainFreesWhatItLeft(t *testing.T) {
-	for env, want := range map[string]string{failDiskEnv: "no disk tier today", failDrainEnv: "did not take 1 blocks"} {
-		t.Run(env, func(t *testing.T) {
-			if _, err := exec.LookPath(fioName); err != nil {
-				t.Skip(err)
-			}
-			t.Setenv(env, "1")
-			_, _, err := tryTopic(t, "drain", append(useFake(t), "-sizes", "64KiB")...) // the fake shows what is left
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %q", err, want)
-			}
-		})
-	}
-}
-
-// What is missing is left out and said: fio that is not there or fails, stores, a disk.
-func TestMissing(t *testing.T) {
-	bin := t.TempDir() // a PATH without the programs
-	t.Run("fio", func(t *testing.T) {
-		flags := useFake(t)
-		t.Setenv("PATH", bin)
-		_, text, err := tryTopic(t, "cold,drain", flags...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustContain(t, text, "Not measured: cold", "Not measured: drain", `exec: "fio": executable file not found`)
-	})
-	t.Run("stores", func(t *testing.T) {
-		flags := useFake(t)
-		t.Setenv("PATH", bin)
-		_, text, err := tryTopic(t, "rivals", flags...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustContain(t, text, "Not measured: rivals")
-		for _, w := range wires() {
-			mustContain(t, text, "no "+w.name, "apt-get install "+w.program)
-		}
-	})
-	t.Run("disk", func(t *testing.T) {
-		if kind := fsType("/dev/shm"); kind != "tmpfs" {
-			t.Skip("/dev/shm is " + kind)
-		}
-		_, text, err := tryTopic(t, "cold,recovery", "-kvfs", "none", "-disk", "/dev/shm")
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustContain(t, text, "Not measured: cold", "Not measured: recovery", "skipped: /dev/shm is on tmpfs")
-	})
-}
-
-// A job ends at its first failure, undoes in reverse order what it did, and tells the line.
-func TestJob(t *testing.T) {
-	var order []string
-	j := (&bench{config: &config{}}).newJob(t.Context(), "t")
-	err := j.do(func(j *job) {
-		j.later(func() { order = append(order, "first") })
-		j.scope(func(j *job) {
-			j.later(func() { order = append(order, "inner"); must(unix.EBUSY) })
-			must(nil)
-		})
-		order = append(order, "not reached")
-	})
-	if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "topics_test.go:") || !slices.Equal(order, []string{"inner", "first"}) {
-		t.Errorf("got %v, %q", err, order)
-	}
-}
-
-// Each round begins with another side, and the warm-up does not count.
-func TestRotate(t *testing.T) {
-	j := (&bench{config: &config{}}).newJob(t.Context(), "t")
-	var order []string
-	one := func(name string) side {
-		return side{name, func(round int) float64 { order = append(order, name); return float64(round) }}
-	}
-	figs := j.rotate(1, 3, []side{one("a"), one("b")})
-	if strings.Join(order, "") != "abab"+"ba"+"ab" || !slices.Equal(figs["a"], samples{0, 1, 2}) || figs.over("a", "b") != 1 {
-		t.Errorf("got %q, %v", order, figs)
-	}
-	err := try(func() { j.rotate(0, 1, []side{{"c", func(int) float64 { must(unix.EIO); return 0 }}}) })
-	if !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "c: ") {
-		t.Errorf("got %v", err)
 	}
 }
