@@ -2,9 +2,7 @@ package control
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,72 +60,6 @@ func TestExistsStates(t *testing.T) {
 		if wantRefused(t, answer, "/keys/1"); t.Failed() {
 			t.Fatalf("%.40q: %s", key, answer)
 		}
-	}
-}
-
-// vllmTemplate is how vLLM's file tier names blocks.
-const vllmTemplate = "meta-llama_Llama_c78c9e79d404_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
-
-// vllmName returns the path of a block in vLLM's tree below the mount.
-func vllmName(rank int, group, hash string) string {
-	return filepath.Join(fmt.Sprintf("meta-llama_Llama_c78c9e79d404_r%d", rank), hash[0:3], hash[3:5]+"_g"+group, hash+".bin")
-}
-
-// TestExistsNames shows how requests name blocks: paths, hashes in groups, the trees of
-// engines by their templates, ranks, and a group that nothing was said about (C22).
-func TestExistsNames(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	coldBlocks(t, d, 8*kib, vllmName(1, "0", hash(2)))
-	for i := range 6 {
-		put(t, d.Path("g0", hash(i)), []byte("g0"))
-		store(t, d.Path(vllmName(0, "0", hash(i))), []byte("rank 0"))
-		if i != 2 && i != 4 {
-			store(t, d.Path(vllmName(1, "0", hash(i))), []byte("rank 1"))
-		}
-	}
-	put(t, d.Path("g1", hash(3)), []byte("g1"))
-	put(t, d.Path("flat-"+hash(1)+"-end"), []byte("flat"))
-	put(t, d.Path("g/Größe ü"), []byte("not ASCII"))
-	put(t, d.Path("g/ Größe"), []byte("not ASCII"))
-	put(t, d.Path("g/\U0001f600\"\\\t"), []byte("to be escaped"))
-	put(t, d.Path("g/raw\xff\xfe"), []byte("not UTF-8"))
-	c := talk(t, d, "query")
-	if got := c.binaryExists(binaryRequest{group: "g", flags: textHashes, hashes: []string{"raw\xff\xfe", "raw\xfe\xff"}}); got.States != "m." {
-		t.Errorf("names that are not UTF-8, in binary: got %q, want m.", got.States)
-	}
-	var escaped existsAnswer
-	decode(t, string(c.raw(`{"\u006fp":"exi\u0073ts","keys":["\u0067\/ Gr\u00f6\u00dfe","g/\ud83d\ude00\"\\\t"]}`)), &escaped)
-	if escaped.States != "mm" {
-		t.Errorf("names with escapes: got %+v, want mm", escaped)
-	}
-	hs := hashes(7)
-	for _, row := range []struct {
-		name    string
-		request obj
-		want    string
-	}{
-		{"paths", obj{"keys": []string{"g0/" + hash(0), "g1/" + hash(0), "g1/" + hash(3)}}, "m.m"},
-		{"names that are not ASCII", obj{"keys": []string{"g/Größe ü", "g/Große ü"}}, "m."},
-		{"hashes in a group", obj{"hashes": hs, "group": "g0"}, "mmmmmm."},
-		{"another group", obj{"hashes": hs, "group": "g1"}, "...m..."},
-		{"a group that does not exist", obj{"hashes": hs, "group": "g2"}, "......."},
-		{"the same hash twice", obj{"hashes": []string{hash(0), hash(6), hash(0)}, "group": "g0"}, "m.m"},
-		{"a template without a directory", obj{"hashes": hs, "template": "flat-{hash}-end"}, ".m....."},
-		{"vLLM's tree, rank 0", obj{"hashes": hs, "group": "0", "template": strings.Replace(vllmTemplate, "{rank}", "0", 1)}, "mmmmmm."},
-		{"vLLM's tree, one rank", obj{"hashes": hs, "group": "0", "template": vllmTemplate}, "mmmmmm."},
-		{"vLLM's tree, both ranks: the slowest counts", obj{"hashes": hs, "group": "0", "template": vllmTemplate, "ranks": 2}, "mmdm.m."},
-		{"vLLM's tree, a rank too many", obj{"hashes": hs, "group": "0", "template": vllmTemplate, "ranks": 3}, "......."},
-		{"vLLM's tree, another group", obj{"hashes": hs, "group": "1", "template": vllmTemplate}, "......."},
-		{"a hash that is too short for its template", obj{"hashes": []string{"ab", hash(0)}, "group": "0", "template": vllmTemplate}, ".m"},
-		{"no hashes", obj{"hashes": []string{}, "group": "g0"}, ""},
-		{"no keys", obj{"keys": []string{}}, ""},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			row.request["request"] = "req-1"
-			if got := c.exists(row.request); got.States != row.want {
-				t.Errorf("got %q, want %q", got.States, row.want)
-			}
-		})
 	}
 }
 

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/tests/sets"
 )
@@ -118,50 +116,6 @@ func TestPlan(t *testing.T) {
 		if _, err := plan(c[0], c[1:]); err == nil {
 			t.Errorf("%s is no error", c)
 		}
-	}
-}
-
-// TestReportPassesOn shows that text between the events, as the go command
-// prints it, is not lost.
-func TestReportPassesOn(t *testing.T) {
-	var out strings.Builder
-	r := newReport(&out)
-	r.read(strings.NewReader("go: something\n{\"Action\":\"build-output\",\"Output\":\"x.go:1: no\\n\"}\n"))
-	if got, want := out.String(), "go: something\nx.go:1: no\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestTest runs go test with a flag that it does not know: a failure
-// that no event tells of.
-func TestTest(t *testing.T) {
-	var out strings.Builder
-	r := newReport(&out)
-	if err := test(newStopper(), r, []string{"-no-such-flag"}); err == nil && r.failures() == 0 {
-		t.Error("go test -no-such-flag passed")
-	}
-}
-
-// TestSlow shows that a test that runs for long is named once, with its package, and one that has
-// ended, waits or has a subtest is not.
-func TestSlow(t *testing.T) {
-	var out strings.Builder
-	r := newReport(&out)
-	for line := range strings.Lines(stream("run A|run A/x|run B|pass B|run C|pause C|run D|pause D|cont D")) {
-		r.line(line)
-	}
-	r.slow(time.Now())
-	if out.Len() != 0 {
-		t.Errorf("at once: %q", out.String())
-	}
-	for range 2 {
-		r.slow(time.Now().Add(slowTime))
-	}
-	got := strings.Split(strings.TrimSpace(out.String()), "\n")
-	slices.Sort(got)
-	want := []string{"slow p A/x has run for 2m0s", "slow p D has run for 2m0s"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -70,36 +70,3 @@ func await(t *testing.T, what string, ok func() bool) {
 		time.Sleep(10 * time.Millisecond) // reason: other processes have no event
 	}
 }
-
-// TestScratch shows that the runs of a checkout use the same directory, one after the other, and not at the same time.
-func TestScratch(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	first, err := newScratch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("TMPDIR", filepath.Dir(first.dir))
-	second, err := newScratch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first.dir == second.dir {
-		t.Errorf("two runs use %s", first.dir)
-	}
-	for _, s := range []*scratch{first, second} {
-		if err := s.remove(); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Setenv("TMPDIR", filepath.Dir(first.dir))
-	third, err := newScratch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if third.dir != first.dir {
-		t.Errorf("a later run uses %s, the one before %s", third.dir, first.dir)
-	}
-	if err := third.remove(); err != nil {
-		t.Error(err)
-	}
-}
