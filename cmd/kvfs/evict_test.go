@@ -1,14 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
-	"github.com/kvfs/kvfs/fs/control"
 )
 
 // TestEvict shows what is asked of the daemon for which command line, and what is
@@ -39,39 +34,4 @@ func TestEvict(t *testing.T) {
 		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
 		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exit.Runtime},
 	})
-}
-
-// TestEvictManyNames shows that a list too large for one request becomes several,
-// in order and complete, with one sum.
-func TestEvictManyNames(t *testing.T) {
-	const n = 2300
-	var stdin strings.Builder
-	var want, got []string
-	for i := range n {
-		name := fmt.Sprintf("g/%d/%s", i, strings.Repeat("x", 4000)) // 9 MB in all
-		want = append(want, name)
-		stdin.WriteString("/m/" + name + "\n")
-	}
-	f := newFakeDaemon("/m", "evict", func(request string) string {
-		var q control.EvictRequest
-		if err := json.Unmarshal([]byte(request), &q); err != nil {
-			t.Error(err)
-		}
-		got = append(got, q.Paths...)
-		return fmt.Sprintf(`{"blocks":%d,"bytes":1,"kept_total":1,"kept":[{"path":%q,"reason":"open"}]}`, len(q.Paths), q.Paths[0])
-	})
-	out, _, err := f.run(t, newEvictCommand, stdin.String(), "--tier=memory", "-")
-	must(t, err)
-	asked := f.asked()
-	for _, text := range asked {
-		if len(text) > 16<<20 {
-			t.Errorf("a request of %d bytes", len(text))
-		}
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("asked for %d names in %d requests, want %d", len(got), len(asked), n)
-	}
-	if len(asked) < 2 || !strings.HasPrefix(out, fmt.Sprintf("evicted %d blocks (%d B) from memory\nkept %d blocks:\n", n, len(asked), len(asked))) {
-		t.Errorf("%d requests, printed %.200q", len(asked), out)
-	}
 }

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
-	"github.com/kvfs/kvfs/cmd/kvfs/show"
 )
 
 // withoutTime puts T in the place of the time in a summary.
@@ -73,24 +71,6 @@ func TestPrefetchDirectories(t *testing.T) {
 	}
 	if text := fmt.Sprint(err); exit.Code(err) != exit.Runtime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestPrefetchMany shows that a long list becomes several requests, in order, and that
-// an error in one of them names the block.
-func TestPrefetchMany(t *testing.T) {
-	const n = client.RequestNames + 3
-	var stdin strings.Builder
-	for i := range n {
-		fmt.Fprintf(&stdin, "/m/%d\n", i)
-	}
-	f := newFakeDaemon("/m", "prefetch", func(request string) string {
-		count := strings.Count(request, ",") // between keys, and before progress
-		return fmt.Sprintf(`{"results":%q,"done":%d,"total":%d,"bytes":%d,"loaded":%d}`, strings.Repeat("l", count), count, count, count, count)
-	})
-	out, _, err := f.run(t, newPrefetchCommand, stdin.String(), "-")
-	if want := fmt.Sprintf("loaded %d blocks (%s) in T\n", n, show.Bytes(n)); err != nil || withoutTime(out) != want || len(f.asked()) != 2 {
-		t.Errorf("%d requests, got %q, %v; want %q", len(f.asked()), out, err, want)
 	}
 }
 

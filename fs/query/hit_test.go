@@ -65,28 +65,6 @@ func TestLongestHit(t *testing.T) {
 	}
 }
 
-// TestHitCapped shows that a prompt which is all there is not a hit up to its last token.
-func TestHitCapped(t *testing.T) {
-	blocks := map[string]names.Place{}
-	for _, h := range []string{"a", "b", "c"} {
-		blocks["0/"+h], blocks["1/"+h] = inMemory, inMemory
-	}
-	s, _ := newService(t, blocks)
-	got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b", "c"]}`))
-	if !got.Capped || got.HitTokens != 32 || got.Groups[0].Load != "11" {
-		t.Errorf("got %+v", got)
-	}
-}
-
-// TestHitLate shows that what is late is counted and taken for absent.
-func TestHitLate(t *testing.T) {
-	s, _ := newService(t, map[string]names.Place{"0/a": inMemory, "0/b": late, "1/a": inMemory})
-	got := decode[hitReply](t, ask(t, s, `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b"]}`))
-	if got.HitTokens != 16 || got.Late != 1 || got.Pending != 0 {
-		t.Errorf("got %+v", got)
-	}
-}
-
 // TestHitRanks shows that a block counts only if all ranks have it, and whose number that is (C7).
 func TestHitRanks(t *testing.T) {
 	blocks := map[string]names.Place{}

@@ -10,6 +10,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
+// vllmTemplate is how vLLM's file tier names blocks.
+const vllmTemplate = "meta-llama_Llama_c78c9e79d404_r{rank}/{hash:0:3}/{hash:3:5}_g{group}/{hash}.bin"
+
 // TestTemplate shows what paths templates give.
 func TestTemplate(t *testing.T) {
 	for _, c := range []struct{ template, group, hash, want string }{

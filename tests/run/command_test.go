@@ -235,30 +235,6 @@ func TestAttachNot(t *testing.T) {
 	}
 }
 
-// TestPrint shows the output of --print, and that nothing is run or mounted.
-func TestPrint(t *testing.T) {
-	marker := filepath.Join(t.TempDir(), "ran")
-	l := start(t, options{flags: []string{"--print", "--disk", "path=/a b,size=1GiB"}}, script(t, "llama-server", "#!/bin/sh\ntouch "+marker), "-m", "x y")
-	out := l.wantCode(0)
-	for _, want := range []string{
-		"mount: kvfs mount --ready-fd 3 --memory-size=64MiB '--disk=path=/a b,size=1GiB' -- " + l.tmp + "/kvfs-XXXXXX\n",
-		"engine: llama.cpp\n",
-		"variable: KVFS_MOUNT=" + l.tmp + "/kvfs-XXXXXX ",
-		"llama-server -m 'x y' --slot-save-path " + l.tmp + "/kvfs-XXXXXX/llama.cpp\n",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("lacks %q:\n%s", want, out)
-		}
-	}
-	if _, err := os.Stat(marker); err == nil {
-		t.Error("the command ran")
-	}
-	l = start(t, options{flags: []string{"--print"}}, "vllm", "serve", "m", "--kv-transfer-config={}")
-	if out := l.wantCode(0); !strings.Contains(out, "skipped: --kv-transfer-config: the command has it\n") {
-		t.Errorf("no reason:\n%s", out)
-	}
-}
-
 // TestEngines shows that engines get the flags and variables of the plan, and that the directories exist:
 // llama-server needs its own, and that of the fs tier of vLLM is in the mount (E3), unless the command has a
 // configuration of its own (E4, E5).

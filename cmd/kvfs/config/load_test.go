@@ -200,24 +200,6 @@ func TestStringOverrides(t *testing.T) {
 	}
 }
 
-// TestEnvBooleans pins the eight words of B6.
-func TestEnvBooleans(t *testing.T) {
-	for text, want := range map[string]bool{
-		"1": true, "true": true, "yes": true, "on": true, "0": false, "false": false, "no": false, "off": false,
-	} {
-		c := mustLoad(t, Sources{Environ: []string{"KVFS_MEMORY_KEEP=" + text}})
-		if c.Memory.Keep != want || c.Origin("memory.keep").Source != Env {
-			t.Errorf("%q: got %v", text, c.Memory.Keep)
-		}
-		if c := mustLoad(t, Sources{Flags: parseFlags(t, "--memory-keep="+text)}); c.Memory.Keep != want {
-			t.Errorf("flag %q: got %v", text, c.Memory.Keep)
-		}
-	}
-	if c := mustLoad(t, Sources{Flags: parseFlags(t, "--memory-keep")}); !c.Memory.Keep {
-		t.Error("a bare boolean flag is not true")
-	}
-}
-
 // GB is the unit of those who sell disks.
 const GB scalar.Size = 1e9
 

@@ -77,40 +77,6 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// TestMergeSpecs shows that specs merge key by key, that their groups are replaced as a
-// whole, and that one source does not write into what another one gave.
-func TestMergeSpecs(t *testing.T) {
-	const file = `
-specs:
-  a: &a {hash_block_size: 16, retention_interval: 64, groups: [{kind: full, block_size: 16}, {kind: swa, block_size: 16, window: 9}]}
-  b: *a
-`
-	c := mustLoad(t, Sources{
-		File:       writeFile(t, "c.yaml", file),
-		InlineJSON: `{"specs": {"a": {"retention_interval": 0, "groups": [{"kind": "mla", "block_size": 32}], "eagle": false}, "c": {"hash_block_size": 4, "groups": [{"kind": "rswa", "block_size": 4}]}}}`,
-	})
-	a, b := c.Specs["a"], c.Specs["b"]
-	if a.HashBlockSize != 16 || *a.Retention != 0 || !reflect.DeepEqual(a.Groups, []hybrid.Group{{Kind: "mla", BlockSize: 32}}) {
-		t.Errorf("a: got %+v", a)
-	}
-	if b.HashBlockSize != 16 || *b.Retention != 64 || len(b.Groups) != 2 || b.Groups[1].Window != 9 {
-		t.Errorf("b: got %+v", b)
-	}
-	for path, want := range map[string]Source{
-		"specs.a.hash_block_size": File, "specs.a.retention_interval": InlineJSON, "specs.a.groups[0].kind": InlineJSON,
-		"specs.a.groups[1].window": Default, "specs.b.groups[1].window": File, "specs.c": InlineJSON, "specs.a": File,
-	} {
-		if got := c.Origin(path); got.Source != want {
-			t.Errorf("origin of %s is %v, want kind %d", path, got, want)
-		}
-	}
-	// Null leaves what is there.
-	c = mustLoad(t, Sources{File: writeFile(t, "c.yaml", file), InlineJSON: `{"specs": {"a": {"retention_interval": null, "groups": null}}}`})
-	if a := c.Specs["a"]; *a.Retention != 64 || len(a.Groups) != 2 {
-		t.Errorf("after null: %+v", a)
-	}
-}
-
 // TestRejectSpecs shows with which path and line the form of a spec is refused (B2, B3, C2). TestSpecEntrances of cmd/kvfs
 // has the other forms.
 func TestRejectSpecs(t *testing.T) {

@@ -3,15 +3,11 @@ package handoff
 import (
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 )
 
@@ -98,62 +94,6 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestUnknownFields shows that fields of other releases are passed over.
-func TestUnknownFields(t *testing.T) {
-	o := &owner{}
-	_, path := serve(t, o, Options{})
-	w := raw(t, path)
-	defer w.c.Close()
-	sent := []byte(`{"later":{"x":[1]},"version":1,"features":["later"],"do":"attach","descriptors":["dev"],"attach":{"dir":"/mnt/a","epoch":1,"later":true}}`)
-	fds := nulls(t, 1)
-	if _, _, err := w.c.WriteMsgUnix(sent, unix.UnixRights(fds...), nil); err != nil {
-		t.Fatal(err)
-	}
-	closeAll(fds)
-	var a answer
-	if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Attached == nil {
-		t.Errorf("answer %+v, %v", a, err)
-	}
-}
-
-// TestLifeLineEnds shows how a mount is let go of whatever its process says or does.
-func TestLifeLineEnds(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		end  func(*testing.T, *Line)
-	}{
-		{"closes", func(t *testing.T, l *Line) { l.Close() }},
-		{"half", func(t *testing.T, l *Line) { l.w.c.CloseWrite() }},
-		{"rubbish", func(t *testing.T, l *Line) { l.w.c.Write([]byte{255, 255, 255, 255}) }},
-		{"another request", func(t *testing.T, l *Line) { l.w.c.Write([]byte(`{"version":1,"do":"attach"}`)) }},
-		{"descriptors", func(t *testing.T, l *Line) {
-			fds := nulls(t, 3)
-			defer closeAll(fds)
-			l.w.c.WriteMsgUnix([]byte(`{"do":"detach"}`), unix.UnixRights(fds...), nil)
-		}},
-		{"half a message", func(t *testing.T, l *Line) { l.w.c.Write([]byte(`{"do":"detach"}`)[:7]); l.w.c.CloseWrite() }},
-		{"detach", func(t *testing.T, l *Line) {
-			if err := l.Detach(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			o := &owner{}
-			_, path := serve(t, o, Options{})
-			steady(t, func() {
-				line := attach(t, path, "/mnt/a")
-				c.end(t, line)
-				wait(t, "let go", o.mount(0).ended)
-				if c.name != "closes" {
-					wait(t, "the line has ended", line.Ended())
-					line.Close()
-				}
-			})
-		})
-	}
-}
-
 // TestGoesWhileAttaching shows that a mount that goes before it was answered is let go of, too.
 func TestGoesWhileAttaching(t *testing.T) {
 	o := &owner{block: make(chan struct{}), entered: make(chan struct{}, 1)}
@@ -198,57 +138,6 @@ func TestStopsWhileAttaching(t *testing.T) {
 	if err := <-got; err == nil {
 		t.Error("attached to an owner that has stopped")
 	}
-}
-
-// hang connects peers that say nothing, or what is no message, or do not read.
-func hang(t *testing.T, path string) (hanging []net.Conn) {
-	t.Helper()
-	for i := range 32 {
-		c, err := net.Dial(network, path)
-		must(t, err)
-		hanging = append(hanging, c)
-		switch i % 4 {
-		case 1:
-			c.Write([]byte{0})
-		case 2:
-			c.Write([]byte(`{"version":1,"do":"attach"}`)[:9])
-		case 3:
-			c.Write([]byte(`{"version":1,"do":"status"}`))
-		}
-	}
-	return hanging
-}
-
-// TestHangingPeers shows that a process which connects and sends nothing, or what is no
-// message, or does not read, keeps no other waiting, and is disconnected when its time is up.
-func TestHangingPeers(t *testing.T) {
-	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
-	_, path := serve(t, o, Options{})
-	steady(t, func() {
-		for _, c := range hang(t, path) {
-			defer c.Close()
-		}
-		for range 4 {
-			attach(t, path, "/mnt/a").Close()
-		}
-	})
-	_, path = serve(t, o, Options{patience: 300 * time.Millisecond})
-	steady(t, func() {
-		for i, c := range hang(t, path) {
-			defer c.Close()
-			c.SetReadDeadline(time.Now().Add(limit))
-			buf := make([]byte, 1<<20)
-			for {
-				n, err := c.Read(buf)
-				if errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Fatalf("connection %d was not ended", i)
-				}
-				if err != nil || n == 0 {
-					break
-				}
-			}
-		}
-	})
 }
 
 // TestTooManyConnections shows that those beyond the limit are sent away, and that the place
@@ -394,30 +283,5 @@ func TestCheckProc(t *testing.T) {
 	defer r.Close()
 	if err := CheckProc(r.Dev); !errors.Is(err, ErrMalformed) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestMalformedLog shows that the log mentions malformed requests, but not each one.
-func TestMalformedLog(t *testing.T) {
-	core, logs := observer.New(zapcore.WarnLevel)
-	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})
-	const many = 200
-	for i := range many {
-		w := raw(t, path)
-		sent := []byte("\x00")
-		if i%2 == 0 {
-			sent = []byte(`{"version":1,"do":"attach"}`)
-		}
-		if _, err := w.c.Write(sent); err != nil {
-			t.Fatal(err)
-		}
-		var a answer
-		if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Error == "" {
-			t.Fatalf("answer %+v, %v", a, err)
-		}
-		w.c.Close()
-	}
-	if n := logs.Len(); n == 0 || n > many/4 {
-		t.Errorf("%d lines in the log of %d malformed frames", n, many)
 	}
 }

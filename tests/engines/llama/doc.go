@@ -9,8 +9,8 @@
 // Prepare installs the package once into the user's cache directory, from the registry that npm is configured for.
 // Later runs need no network. If Node 20, npm, the registry or a binary for the platform is missing, it says so.
 //
-// The tests run the engine on a plain directory and on a mount, beside kvfs run, with the mounts of an owner, with
-// states that are on SSD alone, and on two nodes. They take states, daemons and engines away in the midst of it.
+// The tests run the engine on a plain directory and on a mount, with the mounts of an owner, and with states that are on
+// SSD alone.
 //
 // After changing package.json, update the lock file in this directory with
 //
@@ -21,9 +21,6 @@
 // Probabilities are compared as well as tokens. One wrong page of a state often leaves the most probable token the
 // same, but not the last bit of its probability. Both processes run the same kernels on one thread, so equal states
 // give equal bits.
-//
-// A reader is held at its first read by fanotify, so that a change of the state then happens while it is read. A
-// write cannot be held. A writer is stopped by a signal after its first write, and started again if it was faster.
 //
 // The tests use Node's module and not llama-server, which has no binary on a package registry. Both call
 // llama_state_seq_save_file and llama_state_seq_load_file.

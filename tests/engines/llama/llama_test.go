@@ -38,11 +38,6 @@ func inEachPlace(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
 	}
 }
 
-// onMount runs f with the engine and a directory of a mount.
-func onMount(t *testing.T, f func(t *testing.T, e *Engine, dir string)) {
-	f(t, prepare(t), openMount(t))
-}
-
 func prepare(t *testing.T) *Engine {
 	t.Helper()
 	e, skipReason := Prepare(t)
@@ -84,33 +79,6 @@ func TestLlamaSaveRestore(t *testing.T) {
 	})
 }
 
-// TestLlamaResave shows that the last save to a name wins, whole: after a save
-// over an existing file, which truncates it and writes in place, a new process
-// gets the new state and nothing of the old one, be the new file as long as the
-// old one, shorter or longer. The name is one that a client may choose: it has
-// spaces and letters beyond ASCII.
-func TestLlamaResave(t *testing.T) {
-	const file = "слот 0 – é.bin"
-	onMount(t, func(t *testing.T, e *Engine, dir string) {
-		var before Continuation
-		for i, length := range []int{256, 256, 100, 400} {
-			e := e.WithPrompt(uint64(10+i), length)
-			saved := e.Save(t, dir, file)
-			if Diff(saved, before) == "" {
-				t.Fatalf("save %d continues as the one before; the test shows nothing", i)
-			}
-			checkSize(t, filepath.Join(dir, file), saved.Bytes)
-			if d := Diff(e.Restore(t, dir, file), saved); d != "" {
-				t.Errorf("save %d (%d tokens): restored process differs: %s", i, length, d)
-			}
-			before = saved
-		}
-		if names := list(t, dir); len(names) != 1 || names[0] != file {
-			t.Errorf("directory holds %q, want only %q", names, file)
-		}
-	})
-}
-
 // checkSize fails t unless the file at path has the size that the engine says
 // it wrote.
 func checkSize(t *testing.T, path string, want int64) {
@@ -122,18 +90,4 @@ func checkSize(t *testing.T, path string, want int64) {
 	if fi.Size() != want {
 		t.Fatalf("%s has %d bytes, want the %d that the engine wrote", path, fi.Size(), want)
 	}
-}
-
-// list returns the names in dir.
-func list(t *testing.T, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
 }

@@ -40,11 +40,6 @@ type Engine interface {
 	Store(b Block, p []byte) error
 }
 
-// Batcher is an Engine that prepares for the look-ups of a prompt together.
-type Batcher interface {
-	Begin(prompt []Block)
-}
-
 // Chat is a number of conversations.
 type Chat struct {
 	Seed          uint64
@@ -189,9 +184,6 @@ type worker struct {
 // turn looks up a prompt, loads what is there, and computes and stores the rest.
 func (w *worker) turn(prompt []Block) {
 	w.tally.Turns++
-	if b, ok := w.engine.(Batcher); ok {
-		b.Begin(prompt)
-	}
 	hits := 0
 	for hits < len(prompt) && w.engine.Lookup(prompt[hits]) {
 		hits++
@@ -271,13 +263,6 @@ func (t *Tally) failed(text string) {
 	if len(t.Errors) < maxErrors {
 		t.Errors = append(t.Errors, text)
 	}
-}
-
-// Plus returns the sum of both.
-func (t Tally) Plus(u Tally) Tally {
-	t.Errors = append([]string(nil), t.Errors...)
-	t.add(u)
-	return t
 }
 
 func (t *Tally) add(u Tally) {

@@ -13,7 +13,6 @@ type Life struct {
 	Dir       string // below the mount, of the engine's files
 	Processes int    // engines that share the directory
 	Chat      Chat
-	Gone      bool // blocks may be gone between look-up and load
 }
 
 // Run lives it on a mount with an SSD tier that holds all of the chat. The
@@ -27,7 +26,7 @@ func (l Life) Run(t *testing.T, d *harness.Daemon) {
 	all := func(what string, c Chat) Tally {
 		t.Helper()
 		sum := together(engines, c)
-		sum.Want(t, what, l.Gone)
+		sum.Want(t, what, false)
 		return sum
 	}
 	tally := all("first time", l.Chat)
@@ -107,5 +106,5 @@ func (l Life) crash(t *testing.T, d *harness.Daemon, engines []*Process) {
 	}
 	sum.Want(t, "killed in the middle", true)
 	c.Down = false
-	together(engines, c.Last()).Want(t, "after that", l.Gone)
+	together(engines, c.Last()).Want(t, "after that", false)
 }

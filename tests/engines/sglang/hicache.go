@@ -27,67 +27,36 @@ const fallocateFrom = 16 << 20
 // loads, one that stores. A mutex stands for each.
 type rank struct {
 	dir                   string
-	hybrid                bool // look up by os.scandir, as for models with several pools
 	query, prefetch, back sync.Mutex
 	// dead says that the prefetch thread has ended: it survives no error but
 	// that of a file which is not there. The mutex prefetch guards it.
 	dead bool
 }
 
-// start returns a maker of ranks.
-func start(hybrid bool) replay.Maker {
-	return func(dir string) (func(int) replay.Engine, error) {
-		if !replay.Exists(dir) {
-			if err := replay.MakeDirs(dir); err != nil {
-				return nil, err
-			}
+// start makes a rank.
+func start(dir string) (func(int) replay.Engine, error) {
+	if !replay.Exists(dir) {
+		if err := replay.MakeDirs(dir); err != nil {
+			return nil, err
 		}
-		r := &rank{dir: dir, hybrid: hybrid}
-		return func(worker int) replay.Engine { return &request{rank: r, thread: worker} }, nil
 	}
+	r := &rank{dir: dir}
+	return func(worker int) replay.Engine { return &request{rank: r, thread: worker} }, nil
 }
 
-// request is a request under way, with what the scan of the directory found.
+// request is a request under way.
 type request struct {
 	*rank
 	thread int
-	found  map[string]bool
 }
 
-// name is that of a page; the pages of the second group are those of sliding
-// windows.
-func name(b replay.Block) string {
-	pool := ""
-	if b.Group > 0 {
-		pool = ".swa"
-	}
-	return fmt.Sprintf("%s%s_%s_0_1.bin", b.Hash, pool, model)
-}
+// name is that of a page.
+func name(b replay.Block) string { return fmt.Sprintf("%s_%s_0_1.bin", b.Hash, model) }
 
 func (r *rank) path(b replay.Block) string { return r.dir + "/" + name(b) }
 
-// Begin implements replay.Batcher: the look-up of a hybrid model lists the whole
-// directory and asks each entry whether it is a file.
-func (q *request) Begin([]replay.Block) {
-	if !q.hybrid {
-		return
-	}
-	q.query.Lock()
-	defer q.query.Unlock()
-	names, err := replay.Scan(q.dir)
-	q.found = map[string]bool{}
-	if err == nil {
-		for _, n := range names {
-			q.found[n] = true
-		}
-	}
-}
-
 // Lookup implements replay.Engine.
 func (q *request) Lookup(b replay.Block) bool {
-	if q.hybrid {
-		return q.found[name(b)]
-	}
 	q.query.Lock()
 	defer q.query.Unlock()
 	_, err := replay.Stat(q.path(b))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(replay.Main(m, map[string]replay.Maker{"file": start(false), "hybrid": start(true)}))
+	os.Exit(replay.Main(m, map[string]replay.Maker{"file": start}))
 }
 
 // TestSpill has two instances share the directory, with one thread each for
@@ -21,16 +21,4 @@ func TestSpill(t *testing.T) {
 	}
 	replay.Life{Engine: "file", Dir: storage, Processes: 2, Chat: c}.Run(t, d)
 	replay.Template(t, d, "sglang.md", Template, c.Prompt(3, 2))
-}
-
-// TestHybrid looks up by scanning the directory, for a model with two pools.
-func TestHybrid(t *testing.T) {
-	d := replay.Mount(t, harness.Options{MemorySize: "32MiB", Disk: "1GiB"}, storage)
-	replay.Life{
-		// A scan grants no lease, so pages may be gone when they are loaded.
-		Engine: "hybrid", Dir: storage, Processes: 1, Gone: true,
-		Chat: replay.Chat{
-			Seed: replay.Seed(t), Conversations: replay.Scale(60), Turns: 3, Concurrent: 8, TurnBlocks: 2, BlockBytes: 128 << 10, Groups: 2,
-		},
-	}.Run(t, d)
 }
