@@ -2,11 +2,9 @@ package fs
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -64,8 +62,6 @@ func clientHeldOp(op, path string) (err error) {
 		return err
 	case "in-place":
 		return inPlace(path)
-	case "hammer":
-		return hammer(path)
 	}
 	return unix.ENOSYS
 }
@@ -98,31 +94,6 @@ func inPlace(path string) error {
 		got, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
 		if st, serr := f.Stat(); err != nil || serr != nil || !bytes.Equal(got, want) || st.Size() != int64(len(want)) {
 			return fmt.Errorf("descriptor %d: %d bytes, %v; %v", i, len(got), err, serr)
-		}
-	}
-	return nil
-}
-
-// hammer makes and reads blocks below dir, and fails if a read gives other bytes than were
-// written, or an operation an error that no end of an owner explains.
-func hammer(dir string) error {
-	explained := func(err error) bool {
-		for _, e := range []error{nil, unix.ENOENT, unix.ESTALE, unix.EIO, unix.EEXIST} {
-			if errors.Is(err, e) {
-				return true
-			}
-		}
-		return false
-	}
-	for i := range 64 {
-		path := filepath.Join(dir, fmt.Sprint(i%8))
-		temporary := path + ".tmp"
-		for _, err := range []error{
-			clientOp("write", temporary), unix.Rename(temporary, path), clientOp("read", path), clientOp("stat", path),
-		} {
-			if !explained(err) {
-				return fmt.Errorf("block %d: %w", i, err)
-			}
 		}
 	}
 	return nil

@@ -275,44 +275,6 @@ func TestTakeover(t *testing.T) {
 	late.do("fails", block)
 }
 
-// TestTakeoverUnderLoad: owner after owner is killed while clients make and read blocks. No
-// client waits for ever or reads wrong bytes, and in the end what they make is there.
-func TestTakeoverUnderLoad(t *testing.T) {
-	x := openSession(t)
-	if x.Spin == nil || x.Proc == nil {
-		t.Skip("the kernel has no clones")
-	}
-	store := filepath.Join(t.TempDir(), "memory")
-	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
-	var clients [4]*testClient
-	for i := range clients {
-		clients[i] = startClient(t)
-	}
-	at := func(i int) string { return filepath.Join(x.Dir, "group", fmt.Sprint("client", i)) }
-	const owners = 6
-	for x.Epoch = 1; x.Epoch <= owners; x.Epoch++ {
-		o := startOwner(t, x, store)
-		x.Init = o.init
-		for i, c := range clients {
-			if x.Epoch > 1 && i > 0 {
-				c.end("ok")
-			}
-			c.begin("hammer", at(i))
-		}
-		clients[0].end("ok") // the others are in the middle of it
-		o.kill()
-	}
-	startOwner(t, x, store)
-	for i, c := range clients {
-		if i > 0 {
-			c.end("ok")
-		}
-		block := filepath.Join(at(i), "block")
-		c.do("write", block)
-		c.do("read", block)
-	}
-}
-
 // freed evicts all there is, and waits until nothing of it is in the memory of a store.
 func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 	t.Helper()

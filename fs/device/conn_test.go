@@ -160,28 +160,3 @@ func pipe(t *testing.T) (r, w int) {
 	t.Cleanup(func() { unix.Close(fds[0]) })
 	return fds[0], fds[1]
 }
-
-// BenchmarkHot is what the loop does for an open and the close of a hot block, without Files.
-func BenchmarkHot(b *testing.B) {
-	l := newLoop(newOneFile(1), (&Options{Logger: zap.NewNop()}).protocol(false), zap.NewNop())
-	l.epoch = 1 << epochShift
-	w := l.newWorker()
-	defer w.free()
-	head := fuse.InHeader{Unique: 2, NodeId: l.epoch.Node(oneNode)}
-	for b.Loop() {
-		open := (*fuse.OpenIn)(unsafe.Pointer(&w.in[0]))
-		*open = fuse.OpenIn{InHeader: head}
-		open.Opcode = opcodeOpen
-		ok := w.admit(-1, int(unsafe.Sizeof(*open)))
-		if _, hot := w.hot(-1, int(unsafe.Sizeof(*open))); !ok || !hot {
-			b.Fatal("not hot")
-		}
-		release := (*fuse.ReleaseIn)(unsafe.Pointer(&w.in[0]))
-		*release = fuse.ReleaseIn{InHeader: head}
-		release.Opcode = opcodeRelease
-		ok = w.admit(-1, int(unsafe.Sizeof(*release)))
-		if _, hot := w.hot(-1, int(unsafe.Sizeof(*release))); !ok || !hot {
-			b.Fatal("not hot")
-		}
-	}
-}

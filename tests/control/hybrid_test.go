@@ -3,7 +3,6 @@ package control
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -128,59 +127,4 @@ func TestLongestHit(t *testing.T) {
 	if got := c.longestHit(obj{"spec": "gemma", "hashes": hashes(6)}); got.Tokens != 80 || !got.Capped {
 		t.Errorf("the whole prompt: got %+v, want 80 tokens, capped", got)
 	}
-}
-
-// TestGroupsApart writes blocks of one group and asks for the same hashes in another: a
-// miss in exists, no hit in longest_hit, nothing in prefetch; what is read under a group's
-// name is that group's (C20, C21).
-func TestGroupsApart(t *testing.T) {
-	d := diskMount(t, harness.Options{})
-	c := talk(t, d, "query")
-	for _, group := range []string{"a", "ab", "a_b"} {
-		for i := range 8 {
-			key := group + "/" + hash(i)
-			store(t, d.Path(key), pattern(key, 20_000))
-		}
-	}
-	must(t, "mkdir", unix.Mkdir(d.Path("b"), 0o755))
-	for _, cold := range []bool{false, true} {
-		if cold {
-			for _, group := range []string{"a", "ab", "a_b"} {
-				for i := range 8 {
-					waitOnDisk(t, d.Path(group, hash(i)))
-				}
-			}
-			kvfs(t, "evict", "--tier", "memory", "--all", d.Dir)
-		}
-		want := map[string]string{"a": "mmmmmmmm", "ab": "mmmmmmmm", "a_b": "mmmmmmmm", "b": "........", "": "........", "a/": "........", "A": "........"}
-		for group, states := range want {
-			if cold {
-				states = strings.ReplaceAll(states, "m", "d")
-			}
-			if group == "a/" {
-				continue // Not a group: what comes of it is not said.
-			}
-			if got := c.exists(obj{"group": group, "hashes": hashes(8), "lease": false}).States; got != states {
-				t.Errorf("cold %v: group %q: got %q, want %q", cold, group, got, states)
-			}
-		}
-		both := specOf([]layer{{"a", "full", 0}, {"b", "swa", 40}})
-		if got := c.longestHit(obj{"spec": both, "hashes": hashes(8), "lease": false}); got.Tokens != 0 {
-			t.Errorf("cold %v: a hit of groups a and b: %+v, and nothing is in b", cold, got)
-		}
-		if got := talk(t, d, "prefetch").prefetch(obj{"group": "b", "hashes": hashes(8)}).Results; got != "........" {
-			t.Errorf("cold %v: prefetch of group b: %q", cold, got)
-		}
-		both = specOf([]layer{{"a", "full", 0}, {"a_b", "swa", 40}})
-		if got := c.longestHit(obj{"spec": both, "hashes": hashes(8), "num_tokens": 129, "lease": false}); got.Tokens != 128 {
-			t.Errorf("cold %v: groups a and a_b: %+v, want 128 tokens", cold, got)
-		}
-	}
-	for _, group := range []string{"a", "ab", "a_b"} {
-		for i := range 8 {
-			key := group + "/" + hash(i)
-			wantBytes(t, d.Path(key), pattern(key, 20_000))
-		}
-	}
-	wantMiss(t, d.Path("b", hash(0)))
 }

@@ -194,9 +194,3 @@ func keysOf(group string, hashes []string) []string {
 	}
 	return keys
 }
-
-// noneLeft waits until no load is under way and nothing is pinned.
-func noneLeft(t testing.TB, d *harness.Daemon) {
-	t.Helper()
-	harness.Poll(t, "nothing is pinned any more", func() bool { return d.Status().Tier(t, "memory").PinnedBytes == 0 })
-}

@@ -222,55 +222,6 @@ class Stream(Base):
         self.assertEqual(set(self.media[number][4:]), {("BlockRemoved", "CPU"), ("BlockRemoved", DISK)})
         self.assertEqual(self.groups[number], {0})
 
-    def test_renamed(self):
-        """Removed under the old name, stored under the new one."""
-        s = self.subscribe()
-        (old, was), (new, now) = fresh(), fresh()
-        path = store("0", old)
-        self.until(s, was, ("BlockStored", "CPU"), ("BlockStored", DISK))
-        target = os.path.join(MOUNT, place("0", new))
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(path, target)
-        while len(self.media[was]) < 4 or len(self.media.get(now, ())) < 2:
-            self.receive(s)
-        self.assertEqual(sorted(self.media[was][2:]), [("BlockRemoved", "CPU"), ("BlockRemoved", DISK)])
-        self.assertEqual(sorted(self.media[now]), [("BlockStored", "CPU"), ("BlockStored", DISK)])
-
-    def test_group_that_is_no_number(self):
-        s = self.subscribe()
-        name, number = fresh()
-        store("named", name)
-        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", DISK))
-        self.assertEqual(self.groups[number], {None})
-
-    def test_other_names_are_not_told(self):
-        """Only blocks are announced: no names that others have, nor what cannot be a hash."""
-        s = self.subscribe()
-        store("0", "not-a-hash")
-        name, hidden = fresh()
-        os.makedirs(os.path.dirname(os.path.join(MOUNT, place("0", name))), exist_ok=True)
-        with open(os.path.join(MOUNT, place("0", name)) + ".tmp", "wb"):
-            pass
-        name, number = fresh()
-        store("0", name)
-        self.until(s, number, ("BlockStored", "CPU"), ("BlockStored", DISK))
-        self.assertNotIn(hidden, self.media)
-
-    def test_two_subscribers(self):
-        """Both get the same bytes."""
-        a, b = self.subscribe(), None
-        b = self.socket(zmq.SUB, self.zmq["endpoint"])
-        b.subscribe(b"kv-")  # a prefix of the topic
-        end = time.monotonic() + DEADLINE
-        while not b.poll(10):
-            self.assertLess(time.monotonic(), end, "no message")
-            store("waiting", fresh()[0])
-        _, first, payload = b.recv_multipart()
-        n = int.from_bytes(first, "big")
-        while n not in self.messages:
-            self.receive(a)
-        self.assertEqual(self.messages[n], payload)
-
     def test_replay(self):
         """All messages again, or those from a number on, to the end marker; none of the future."""
         s = self.subscribe()
@@ -287,20 +238,6 @@ class Stream(Base):
         self.assertEqual(part[last], self.messages[last])
         self.assertLessEqual(first, last)
         self.assertEqual(self.replay(1 << 60), {})
-
-    def test_replay_twice_on_a_socket(self):
-        s = self.socket(zmq.DEALER, self.zmq["replay_endpoint"])
-        for start in (1 << 60, 1 << 61):
-            s.send_multipart([b"", start.to_bytes(8, "big")])
-            self.assertEqual(s.recv_multipart(), [b"", END, b""] if OLD else [b"", b"", END, b""])
-
-    def test_replay_of_nonsense(self):
-        """Requests of another length are passed over; the socket serves the next one."""
-        s = self.socket(zmq.DEALER, self.zmq["replay_endpoint"])
-        s.send_multipart([b"no delimiter"])
-        s.send_multipart([b"", b"one", b"too many"])
-        s.close()
-        self.assertIn(0, self.replay(0))
 
     def test_zz_leave_a_block(self):
         """Leave a block on the SSD for the daemon's next life. The last test, by its name."""

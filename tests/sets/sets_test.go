@@ -65,20 +65,6 @@ func matches(t *testing.T, patterns, name string) bool {
 	})
 }
 
-// TestParseRefuses shows that a package cannot have lists of both kinds.
-func TestParseRefuses(t *testing.T) {
-	for _, text := range []string{"\tTestA\n", "p\n\t-TestA\n", "p\n\tTestA\n\t*\n", "p\n\t*\n\tTestA\n", "p\n\tTestA\n\t-TestB\n"} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%q is no error", text)
-				}
-			}()
-			parse(text)
-		}()
-	}
-}
-
 var (
 	selects  = regexp.MustCompile(`\bMain\(m[,)]|sets\.Select\(\)`)
 	testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(\w+ \*testing\.T\)`)
