@@ -28,19 +28,3 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
-
-// TestRefused shows that what is no trace, and no number, is refused.
-func TestRefused(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trace.jsonl")
-	if err := os.WriteFile(file, []byte("[]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		traces []string
-		rooms  string
-	}{{nil, "1"}, {[]string{file}, "1"}, {[]string{file + "x"}, "1"}, {[]string{file}, "0"}, {[]string{file}, ""}} {
-		if err := run(c.traces, c.rooms, &strings.Builder{}); err == nil {
-			t.Errorf("%v, room %q: no error", c.traces, c.rooms)
-		}
-	}
-}

@@ -58,22 +58,11 @@ type Continuation struct {
 	Tokens        []int     // generated
 	Probabilities []float64 // of each of Tokens, as the model saw it
 	Bytes         int64     // size of the state file; 0 after Restore
-	Path          string    // of the state file
 
 	// FirstToken is the time from the beginning of the evaluation of the prompt, or of the loading of the state, to the
 	// first token. The saving of the state is not in it.
 	FirstToken time.Duration
 }
-
-// RefusedError says that the engine reported an error and lived on.
-type RefusedError struct {
-	Op     string // "save" or "restore"
-	File   string
-	Reason string // in the engine's words
-}
-
-// Error implements error.
-func (e *RefusedError) Error() string { return fmt.Sprintf("%s %s: %s", e.Op, e.File, e.Reason) }
 
 // Prepare installs the engine, if this is the first use by the user, and writes
 // a model for tb. If the machine lacks what the engine needs, it returns nil
@@ -147,18 +136,11 @@ func (e *Engine) Save(tb testing.TB, dir, file string) Continuation {
 // Restore loads the state from file in dir in a new process, and continues.
 func (e *Engine) Restore(tb testing.TB, dir, file string) Continuation {
 	tb.Helper()
-	c, err := e.TryRestore(tb.Context(), dir, file)
+	c, err := e.run(tb.Context(), "restore", filepath.Join(dir, file))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
-}
-
-// TryRestore is Restore that returns its error: a *RefusedError if the engine
-// could not load the file and said so; any other error means that the process
-// died or did not end.
-func (e *Engine) TryRestore(ctx context.Context, dir, file string) (Continuation, error) {
-	return e.run(ctx, "restore", filepath.Join(dir, file))
 }
 
 // request is the argument of engine.mjs.
@@ -179,7 +161,6 @@ type request struct {
 // reply is what engine.mjs prints.
 type reply struct {
 	Error         string    `json:"error"`
-	Path          string    `json:"path"`
 	Bytes         int64     `json:"bytes"`
 	Context       []int     `json:"context"`
 	Tokens        []int     `json:"tokens"`
@@ -187,10 +168,8 @@ type reply struct {
 	FirstToken    float64   `json:"first_token_ms"`
 }
 
-// Command returns the program and arguments that do "save" or "restore" once, for callers that start the process
-// themselves. A file without a path is in the directory of --slot-save-path, which may be added as for llama-server,
-// and otherwise in KVFS_MOUNT. Result reads the output.
-func (e *Engine) Command(op, file string) ([]string, error) {
+// command returns the program and arguments that do "save" or "restore" once.
+func (e *Engine) command(op, file string) ([]string, error) {
 	req := request{
 		Modules: e.modules,
 		Model:   e.model,
@@ -213,15 +192,14 @@ func (e *Engine) Command(op, file string) ([]string, error) {
 	return []string{e.node, e.script, string(arg)}, nil
 }
 
-// Result reads the standard output of a Command that ended with code 0. It
-// fails as TryRestore does.
-func Result(op, file string, stdout []byte) (Continuation, error) {
+// result reads the standard output of a command that ended with code 0.
+func result(op, file string, stdout []byte) (Continuation, error) {
 	var rep reply
 	if err := json.Unmarshal(stdout, &rep); err != nil {
 		return Continuation{}, fmt.Errorf("reply %q: %w", stdout, err)
 	}
 	if rep.Error != "" {
-		return Continuation{}, &RefusedError{Op: op, File: file, Reason: rep.Error}
+		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: %s", op, file, rep.Error)
 	}
 	if len(rep.Tokens) != continueLength || len(rep.Probabilities) != continueLength {
 		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: generated %d tokens and %d probabilities, want %d",
@@ -232,7 +210,6 @@ func Result(op, file string, stdout []byte) (Continuation, error) {
 		Tokens:        rep.Tokens,
 		Probabilities: rep.Probabilities,
 		Bytes:         rep.Bytes,
-		Path:          rep.Path,
 		FirstToken:    time.Duration(rep.FirstToken * float64(time.Millisecond)),
 	}, nil
 }
@@ -248,8 +225,6 @@ func (e *Engine) run(ctx context.Context, op, file string) (Continuation, error)
 
 // Process is an operation under way.
 type Process struct {
-	Pid int
-
 	op, file       string
 	cmd            *exec.Cmd
 	cancel         context.CancelFunc
@@ -259,7 +234,7 @@ type Process struct {
 // Start starts a process that does "save" or "restore" of the file. Call Wait. It is
 // killed when ctx ends.
 func (e *Engine) Start(ctx context.Context, op, file string) (*Process, error) {
-	argv, err := e.Command(op, file)
+	argv, err := e.command(op, file)
 	if err != nil {
 		return nil, err
 	}
@@ -272,18 +247,17 @@ func (e *Engine) Start(ctx context.Context, op, file string) (*Process, error) {
 		p.cancel()
 		return nil, fmt.Errorf("llama.cpp: %w", err)
 	}
-	p.Pid = p.cmd.Process.Pid
 	return p, nil
 }
 
-// Wait waits for the end of the process. It fails as TryRestore does.
+// Wait waits for the end of the process.
 func (p *Process) Wait() (Continuation, error) {
 	err := p.cmd.Wait()
 	p.cancel()
 	if err != nil {
 		return Continuation{}, fmt.Errorf("llama.cpp: %s %s: %w\n%s", p.op, p.file, err, bytes.TrimSpace(p.stderr.Bytes()))
 	}
-	return Result(p.op, p.file, p.stdout.Bytes())
+	return result(p.op, p.file, p.stdout.Bytes())
 }
 
 // Diff says where got continues otherwise than want, or "" if they are the same

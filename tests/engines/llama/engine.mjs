@@ -1,6 +1,4 @@
-// Runs llama.cpp once: node engine.mjs REQUEST [--slot-save-path DIR], where
-// REQUEST is JSON. DIR is as for llama-server: a directory that is there, for files
-// without a path. Without the option they are in the directory KVFS_MOUNT.
+// Runs llama.cpp once: node engine.mjs REQUEST, where REQUEST is JSON.
 //
 //   modules  directory of node_modules
 //   model    GGUF file
@@ -15,16 +13,13 @@
 //   next     token from which both continue, greedily
 //   length   tokens to generate
 //
-// Prints one line of JSON: {path, tokens, probabilities, context, bytes,
-// first_token_ms}, or {path, error} when the engine refused the operation; path is
-// that of the file.
+// Prints one line of JSON: {tokens, probabilities, context, bytes, first_token_ms},
+// or {error} when the engine refused the operation.
 // Everything else goes to stderr.
-import {statSync} from "node:fs";
-import {join, resolve} from "node:path";
+import {join} from "node:path";
 import {pathToFileURL} from "node:url";
 
 const request = JSON.parse(process.argv[2]);
-const path = resolve(directory(process.argv.slice(3)), request.file);
 
 const index = join(request.modules, "node-llama-cpp", "dist", "index.js");
 const {getLlama} = await import(pathToFileURL(index).href);
@@ -65,13 +60,13 @@ if (request.op === "save") {
     await sequence.evaluateWithoutGeneratingNewTokens(request.prompt);
     elapsed = performance.now() - begin;
     try {
-        bytes = (await sequence.saveStateToFile(path)).fileSize;
+        bytes = (await sequence.saveStateToFile(request.file)).fileSize;
     } catch (err) {
         error = String(err?.message ?? err);
     }
 } else if (request.op === "restore") {
     try {
-        await sequence.loadStateFromFile(path, {acceptRisk: true});
+        await sequence.loadStateFromFile(request.file, {acceptRisk: true});
         elapsed = performance.now() - begin;
     } catch (err) {
         error = String(err?.message ?? err);
@@ -80,23 +75,11 @@ if (request.op === "save") {
     throw new Error(`unknown op ${request.op}`);
 
 if (error !== undefined)
-    print({path, error});
+    print({error});
 else
-    print({path, bytes, context: Array.from(sequence.contextTokens), ...await generate(elapsed)});
+    print({bytes, context: Array.from(sequence.contextTokens), ...await generate(elapsed)});
 
 await llama.dispose();
-
-// directory returns the directory of the slots.
-function directory(options) {
-    if (options.length === 0)
-        return process.env.KVFS_MOUNT ?? "";
-    const [name, dir, ...rest] = options;
-    if (name !== "--slot-save-path" || dir === undefined || rest.length > 0)
-        throw new Error(`invalid argument: ${options.join(" ")}`);
-    if (!statSync(dir, {throwIfNoEntry: false})?.isDirectory())
-        throw new Error(`not a directory: ${dir}`);
-    return dir;
-}
 
 // generate continues from request.next and returns each token that was chosen
 // and how probable the model held it. elapsed is the time before it.
