@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -73,33 +72,6 @@ func needMount(t *testing.T) {
 	fuseDevice(t).Close()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
-	}
-}
-
-// TestAttach shows that mount in mode standalone-store attaches: two mounts have the same
-// files, and end without the owner's (B1, E16).
-func TestAttach(t *testing.T) {
-	needMount(t)
-	owner := ownerConfig(t)
-	startOwner(t, owner)
-	a, stop := startGuest(t, guestConfig(t, owner, time.Minute))
-	b, _ := startGuest(t, guestConfig(t, owner, time.Minute))
-	must(t, os.Mkdir(filepath.Join(a, "g"), 0o755))
-	want := bytes.Repeat([]byte("kv"), 4096)
-	must(t, os.WriteFile(filepath.Join(a, "g", "x"), want, 0o644))
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	if got, err := os.ReadFile(filepath.Join(b, "g", "x")); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if out, err := shownStatus(b); err != nil || !strings.Contains(out, "mode        standalone-store") {
-		t.Errorf("%v, %s", err, out)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err := mounts.Unmount(ctx, b, false); err != nil {
-		t.Error(err)
 	}
 }
 

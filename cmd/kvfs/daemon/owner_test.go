@@ -6,16 +6,13 @@ import (
 	"errors"
 	"net"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
-	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/fs"
 )
@@ -55,32 +52,6 @@ func startOwner(t *testing.T, cfg *config.Config) {
 	n, err := r.Read(line)
 	if err != nil || string(line[:n]) != "ready "+cfg.Store.Socket+"\n" {
 		t.Fatalf("ready line %q, %v", line[:n], err)
-	}
-}
-
-// TestServe shows that an owner opens the tiers, says that it is ready, answers status, refuses
-// a second one, and ends clean (B1).
-func TestServe(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, as the memory tier of an owner that passes through")
-	}
-	cfg := ownerConfig(t)
-	startOwner(t, cfg)
-
-	text, err := client.OwnerStatus(t.Context(), cfg.Store.Socket, mounts.Timeout)
-	must(t, err)
-	var out strings.Builder
-	if err := status.Print(&out, text); err != nil || !strings.Contains(out.String(), "socket   "+cfg.Store.Socket) ||
-		!strings.Contains(out.String(), "MOUNT  PID  STATE  READ PATH  WRITE PATH") || !strings.Contains(out.String(), "64.0 MiB") {
-		t.Errorf("%v, %s", err, out.String())
-	}
-	doc, err := status.Parse(text)
-	must(t, err)
-	if doc.Store == nil || doc.Store.Socket != cfg.Store.Socket || len(doc.Store.Mounts) != 0 || doc.PID != os.Getpid() {
-		t.Errorf("status %s", text)
-	}
-	if err := (Program{}).Serve(t.Context(), cfg, &Readiness{}); !errors.Is(err, handoff.ErrServing) {
-		t.Errorf("a second owner: %v", err)
 	}
 }
 
