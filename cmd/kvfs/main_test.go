@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -165,21 +164,6 @@ func TestConfigCommands(t *testing.T) {
 		if !strings.HasPrefix(lines[i], want[i]) {
 			t.Errorf("line %d: got %q, want %q", i, lines[i], want[i])
 		}
-	}
-}
-
-// TestVersion shows that kvfs prints its version, which the linker may set.
-func TestVersion(t *testing.T) {
-	old := version
-	version = "v9.8.7"
-	defer func() { version = old }()
-	if _, out, _ := runCLI("version"); !strings.HasPrefix(out, "kvfs v9.8.7 (go") {
-		t.Errorf("got %q", out)
-	}
-	code, out, _ := runCLI("version", "--json")
-	var got map[string]string
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exit.OK || got["version"] != "v9.8.7" || got["go"] == "" || got["arch"] == "" {
-		t.Errorf("--json: exit code %d, %v, %q", code, err, out)
 	}
 }
 

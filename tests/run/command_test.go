@@ -79,18 +79,6 @@ func TestMountIsThere(t *testing.T) {
 	}
 }
 
-// TestStandardFiles shows that the command has the standard files of kvfs run, and
-// that nothing else is written to its output.
-func TestStandardFiles(t *testing.T) {
-	l := start(t, options{}, "cat")
-	l.say("through")
-	l.wantLine("through")
-	l.stdin.Close()
-	if rest := l.wantCode(0); rest != "" {
-		t.Errorf("more on standard output: %q", rest)
-	}
-}
-
 // TestDescriptors shows that other open descriptors reach the command, but not the
 // daemon, which would keep them open.
 func TestDescriptors(t *testing.T) {

@@ -77,48 +77,6 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// TestRejectSpecs shows with which path and line the form of a spec is refused (B2, B3, C2). TestSpecEntrances of cmd/kvfs
-// has the other forms.
-func TestRejectSpecs(t *testing.T) {
-	const group = "specs:\n  gemma:\n    hash_block_size: 16\n    groups:\n    - {kind: full, block_size: 16}\n    - "
-	for _, tc := range []struct {
-		name, text string
-		kind       error
-		want       []string // behind the file's name
-	}{
-		{"unknown key", "specs:\n  gemma: {hash_blocksize: 16}\n", scalar.ErrUnknown,
-			[]string{`:2: unknown key "specs.gemma.hash_blocksize"; did you mean "specs.gemma.hash_block_size"?`}},
-		{"far key", "specs: {gemma: {layers: 16}}\n", scalar.ErrUnknown, []string{`:1: unknown key "specs.gemma.layers"; known here: hash_block_size, scheduler_block_size,`}},
-		{"unknown key in a group", group + "{kin: full, block_size: 16}\n", scalar.ErrUnknown, []string{`:6: unknown key "specs.gemma.groups[1].kin"; did you mean "specs.gemma.groups[1].kind"?`}},
-		{"number as a kind", group + "{kind: 7, block_size: 16}\n", scalar.ErrType, []string{`:6: specs.gemma.groups[1].kind: the number 7 is not a string: put it in quotes`}},
-		{"string for a size", group + "{kind: full, block_size: \"16\"}\n", scalar.ErrType, []string{`:6: specs.gemma.groups[1].block_size: the string "16" is not an integer: write it without quotes`}},
-		{"fraction", "specs: {gemma: {retention_interval: 0.5}}\n", scalar.ErrType, []string{`:1: specs.gemma.retention_interval: the number 0.5 is not an integer`}},
-		{"scalar for a group", "specs: {gemma: {groups: [full]}}\n", scalar.ErrType, []string{`specs.gemma.groups[0]: the string "full" is not a mapping: want the keys name, kind, block_size`}},
-		{"spec twice", "specs:\n  gemma: {}\n  gemma: {}\n", scalar.ErrDuplicate, []string{`:3: duplicate key "specs.gemma", first given in line 2`, `:2: specs.gemma: `}},
-		{"empty name", "specs: {'': {}}\n", scalar.ErrInvalid, []string{`specs: "" cannot name a spec: want 1 to 128 bytes`}},
-		{"all at once", "specs:\n  'a.b': {eagle: 1, groups: [{kind: [], nope: 1}]}\n  c: {retention_interval: x}\n  d: 1\n", scalar.ErrUnknown, []string{
-			`:2: specs."a.b".eagle: the number 1 is not a boolean`, `:2: specs."a.b".groups[0].kind: a sequence is not a string`,
-			`:2: unknown key "specs.\"a.b\".groups[0].nope"`, `:3: specs.c.retention_interval: the string "x" is not an integer`,
-			`:4: specs.d: the number 1 is not a mapping`}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			file := writeFile(t, "c.yaml", tc.text)
-			_, err := Load(Sources{File: file, MemTotal: testMem})
-			if !errors.Is(err, tc.kind) {
-				t.Errorf("kind: got %v, want %v", err, tc.kind)
-			}
-			for i, want := range tc.want {
-				if strings.HasPrefix(want, ":") {
-					tc.want[i] = file + want
-				}
-			}
-			wantErrors(t, err, tc.want...)
-		})
-	}
-	_, err := Load(Sources{Environ: []string{"KVFS_SPECS={}"}, MemTotal: testMem})
-	wantErrors(t, err, `env KVFS_SPECS: unknown variable "KVFS_SPECS"`)
-}
-
 // TestManySpecs shows that many specs load, and that aliases cannot make a small
 // document large.
 func TestManySpecs(t *testing.T) {

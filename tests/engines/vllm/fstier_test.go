@@ -31,8 +31,3 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
-
-// TestMisses shows that the access(2) before a store is no miss, and the one before a computation is.
-func TestMisses(t *testing.T) {
-	replay.Misses(t, replay.Mount(t, harness.Options{}, rootAt), startFS, rootAt)
-}
