@@ -1,5 +1,5 @@
 // Package gate makes SSDs that are slow, stuck or broken: a file system of the test below the SSD tier of a daemon, whose
-// reads and writes wait or fail as the test says.
+// reads and writes wait as the test says.
 package gate
 
 import (
@@ -28,7 +28,6 @@ type Gate struct {
 		sync.Mutex
 		open  chan struct{} // closed: reads pass
 		write chan struct{} // closed: writes pass
-		fails bool          // reads that pass fail with EIO
 		rate  int64         // bytes a second of reads and writes together; 0: no limit
 		idle  time.Time     // when the device has done all that it was given, at that rate
 	}
@@ -143,13 +142,6 @@ func (g *Gate) Release() {
 	}
 }
 
-// Fail makes reads fail, or not.
-func (g *Gate) Fail(fails bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mu.fails = fails
-}
-
 // Slow makes the device move so many bytes a second, reads and writes together, in the order in which they come.
 func (g *Gate) Slow(rate int64) {
 	g.mu.Lock()
@@ -175,7 +167,7 @@ func (g *Gate) Await(tb testing.TB) {
 }
 
 // pass lets a read of n bytes wait at the gate.
-func (g *Gate) pass(n int) syscall.Errno {
+func (g *Gate) pass(n int) {
 	g.mu.Lock()
 	open := g.mu.open
 	g.mu.Unlock()
@@ -189,12 +181,6 @@ func (g *Gate) pass(n int) syscall.Errno {
 		<-open
 	}
 	g.move(n)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.mu.fails {
-		return syscall.EIO
-	}
-	return 0
 }
 
 // passWrite lets a write of n bytes wait at the gate.
@@ -253,9 +239,7 @@ type gateFile struct {
 
 // Read implements FileReader.
 func (f *gateFile) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if errno := f.gate.pass(len(buf)); errno != 0 {
-		return nil, errno
-	}
+	f.gate.pass(len(buf))
 	return f.LoopbackFile.Read(ctx, buf, off)
 }
 
