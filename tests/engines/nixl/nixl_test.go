@@ -49,6 +49,23 @@ func wantNotFull(t *testing.T, d *harness.Daemon) {
 	}
 }
 
+// TestFullCache fills memory and SSD: the file system does not look full for it,
+// so the engine's cleaner does not begin to remove what it finds.
+func TestFullCache(t *testing.T) {
+	harness.KvfsOnly(t, "statfs of a cache")
+	d := replay.Mount(t, harness.Options{MemorySize: "32MiB", Disk: "64MiB"}, storage)
+	c := replay.Chat{
+		Seed: replay.Seed(t), Conversations: 120, Turns: 2, Concurrent: 8, TurnBlocks: 2, BlockBytes: 256 << 10, Groups: 2,
+	}
+	tally := replay.Start(t, "hicache", d.Path(storage)).Run(c)
+	tally.Want(t, "a cache that is full", true)
+	replay.Settle(t, d)
+	if s := d.Status().Secondary(t, "disk"); s.Evicted == 0 {
+		t.Errorf("nothing was evicted from the SSD: %+v", s)
+	}
+	wantNotFull(t, d)
+}
+
 // pinned is the configuration that the recipe gives for pools.
 const pinned = "groups: {nixl: {pinned: true, quota: 26MiB, block_size: 256KiB}, dynamo: {pinned: true, quota: 26MiB}}"
 

@@ -1,3 +1,4 @@
-// Package vllm replays what vLLM does to files: the file system tier of its tiered offloading.
+// Package vllm replays what vLLM does to files: the file system tier of its
+// tiered offloading, its disk back-end of one large file, and ExampleConnector.
 // docs/engines/vllm.md is the recipe.
 package vllm

@@ -1,8 +1,11 @@
 package vllm
 
 import (
+	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +15,112 @@ import (
 )
 
 // What the tier lacks, and kvfs gives to it as it is: a size, checksums, deadlines, and loads that stores do not stop.
+
+// TestTenth stores ten times as much as memory and SSD hold together. Nothing fails, least of all with ENOSPC, no tier
+// is ever over its size, nor the files on the SSD over theirs, and every hit is right (G4).
+func TestTenth(t *testing.T) {
+	const memory, disk = 16 << 20, 32 << 20
+	d := replay.Mount(t, harness.Options{
+		MemorySize: "16MiB", Disk: "32MiB", Flags: []string{"--disk-slab-size", "1MiB"},
+	}, rootAt)
+	c := replay.Chat{Seed: replay.Seed(t), Conversations: 40, Turns: 3, Concurrent: 16, TurnBlocks: 16, SharedBlocks: 8, BlockBytes: blockBytes}
+	if c.Bytes() < 10*(memory+disk) {
+		t.Fatalf("the chat has %d MiB, want ten times the mount", c.Bytes()>>20)
+	}
+	engine := replay.Start(t, "fs", d.Path(rootAt))
+	engine.Begin(c)
+	done := make(chan replay.Tally, 1)
+	go func() { done <- engine.End() }() // ends with the chat
+	var tally replay.Tally
+	for running := true; running; {
+		wantWithin(t, d, disk)
+		select {
+		case tally = <-done:
+			running = false
+		case <-time.After(20 * time.Millisecond): // between two looks
+		}
+	}
+	tally.Want(t, "ten times the mount", true)
+	_, counters := replay.Figures(t, d)
+	s := d.Status().Secondary(t, "disk")
+	if counters.NoSpace+counters.Poisoned > 0 || counters.Evicted == 0 || s.Evicted == 0 || tally.Loaded == 0 {
+		t.Errorf("counters %+v, evicted from disk %d, loaded %d; want evictions, loads and no failures", counters, s.Evicted, tally.Loaded)
+	}
+}
+
+// wantWithin fails the test if a tier is over its size now.
+func wantWithin(t *testing.T, d *harness.Daemon, disk int64) {
+	t.Helper()
+	for _, tier := range d.Status().Tiers {
+		if tier.UsedBytes > tier.CapacityBytes {
+			t.Errorf("%s has %d bytes, its size is %d", tier.Name, tier.UsedBytes, tier.CapacityBytes)
+		}
+	}
+	var used int64
+	filepath.WalkDir(d.DiskDir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // gone already
+		}
+		if info, err := e.Info(); err == nil {
+			used += info.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return nil
+	})
+	if used > disk {
+		t.Errorf("the files of the SSD tier take %d bytes, its size is %d", used, disk)
+	}
+}
+
+// TestFlippedByte changes one byte of a block on the SSD. The block is a miss and is counted; the engine computes and
+// stores it again, and has it from then on. The others are hits (F4).
+func TestFlippedByte(t *testing.T) {
+	d := replay.Mount(t, harness.Options{MemorySize: "64MiB", Disk: "256MiB"}, rootAt)
+	c := replay.Chat{Seed: replay.Seed(t), Conversations: 8, Turns: 1, Concurrent: 4, TurnBlocks: 4, BlockBytes: blockBytes}
+	engine := replay.Start(t, "fs", d.Path(rootAt))
+	engine.Run(c).Want(t, "stored", false)
+	replay.Settle(t, d)
+	replay.Evict(t, d)
+	last := len(c.Prompt(3, 0)) - 1
+	flip(t, d.DiskDir, content(c.Prompt(3, 0)[last]))
+	tally := engine.Run(c)
+	tally.Want(t, "one is damaged", true)
+	if got, all := tally.Loaded, c.Blocks(); got != all-1 || tally.Broken != 1 || tally.Stored != 1 {
+		t.Errorf("%d of %d loaded, %d gone, %d stored; want one to be gone and stored again", got, all, tally.Broken, tally.Stored)
+	}
+	if s := d.Status().Secondary(t, "disk"); s.Corrupt != 1 {
+		t.Errorf("%d corrupt blocks are counted, want 1", s.Corrupt)
+	}
+	tally = engine.Run(c)
+	tally.Want(t, "computed again", false)
+	if tally.Loaded != c.Blocks() {
+		t.Errorf("%d of %d loaded", tally.Loaded, c.Blocks())
+	}
+}
+
+// flip changes one byte in the middle of p in the file of a directory that has it.
+func flip(t *testing.T, dir string, p []byte) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		must(t, err)
+		at := bytes.Index(text, p)
+		if at < 0 {
+			continue
+		}
+		at += len(p) / 2
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		defer f.Close()
+		_, err = f.WriteAt([]byte{text[at] ^ 1}, int64(at))
+		must(t, err)
+		must(t, f.Sync())
+		return
+	}
+	t.Fatal("the block is not on the SSD")
+}
 
 // TestHangingDevice has a device that answers neither reads nor writes. All loads of the 32 threads that want blocks
 // from it are misses, stores go on, and so do loads from memory. Once the device answers again, its blocks are hits (F4).
