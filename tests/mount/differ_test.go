@@ -24,7 +24,7 @@ const (
 
 const (
 	differCount       = 8                // sequences, unless the environment says otherwise
-	differCrashEvery  = 20               // the daemon is killed after sequences whose seed is a multiple of it
+	differCrashEvery  = 3                // the daemon is killed after sequences whose seed is a multiple of it
 	differShrinkLimit = 15 * time.Second // how long to look for a shorter sequence
 )
 

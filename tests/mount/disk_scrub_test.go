@@ -44,3 +44,25 @@ func corruptOne(t *testing.T, d *harness.Daemon, size int, sofar uint64) {
 	delete(blocks, hot)
 	wantBlocks(t, blocks)
 }
+
+// TestDiskScrubber shows that the scrubber finds bad copies before any reader does. A block that memory has, too, is stored
+// anew. Any other is a miss.
+func TestDiskScrubber(t *testing.T) {
+	d := diskMount(t, harness.Options{Disk: "64MiB", Flags: []string{"--disk-slab-size", "4MiB", "--disk-scrub-rate", "200MiB"}})
+	blocks := numbered(d.Dir, 2, 300_000)
+	writeAll(t, blocks)
+	waitOnDisk(t, paths(blocks)...)
+	evictMemory(t, d)
+	bad, hot := paths(blocks)[0], paths(blocks)[1]
+	wantBytes(t, hot, blocks[hot])
+	flipOnDisk(t, d.DiskDir, blocks[bad])
+	flipOnDisk(t, d.DiskDir, blocks[hot])
+	harness.Poll(t, "the damaged block is a miss", func() bool {
+		var st unix.Stat_t
+		return unix.Stat(bad, &st) == unix.ENOENT
+	})
+	harness.Poll(t, "the block in memory is stored anew", func() bool {
+		return diskStatus(t, d).Cascaded > uint64(len(blocks)) && tierOf(hot) == "memory,disk"
+	})
+	wantBytes(t, hot, blocks[hot])
+}

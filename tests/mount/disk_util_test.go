@@ -137,8 +137,7 @@ func parallel(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// writeOrMiss stores a block under a load in which some tier fails: it must
-// work, because memory still does.
+// writeAll stores blocks, and makes the directories above them.
 func writeAll(t testing.TB, blocks map[string][]byte) {
 	t.Helper()
 	for p, b := range blocks {

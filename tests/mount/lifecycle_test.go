@@ -23,14 +23,19 @@ func wantUnmounted(t *testing.T, d *harness.Daemon) {
 	}
 }
 
-// TestStop shows that SIGTERM unmounts, exits with 0 and gives the memory back.
+// TestStop shows that SIGTERM unmounts, exits with 0 and gives the memory back, also while files are open.
 func TestStop(t *testing.T) {
 	harness.KvfsOnly(t, "a daemon")
 	d := harness.Mount(t, harness.Options{})
 	store(t, d.Path("x"), pattern("x", 8*mib))
+	open(t, d.Path("x"), unix.O_RDONLY, 0)
+	w := open(t, d.Path("y"), unix.O_WRONLY|unix.O_CREAT, 0o644)
+	w.write(pattern("y", mib))
 	if code := d.Stop(); code != 0 {
 		t.Errorf("exit code: got %d, want 0", code)
 	}
+	w.closed = true
+	unix.Close(w.fd) // may fail
 	wantUnmounted(t, d)
 	if got := harness.MountPoints(d.MemoryDir); len(got) != 0 {
 		t.Errorf("the memory tier is still mounted: %q", got)

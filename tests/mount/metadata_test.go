@@ -143,6 +143,9 @@ var statfsRows = []row{
 		if got := int64(before.Blocks) * 4096; got != 256*mib {
 			t.Errorf("f_blocks: got %d bytes, want 256 MiB", got)
 		}
+		if before.Ffree == 0 {
+			t.Errorf("no inode free of %d", before.Files)
+		}
 		for i := range 10 {
 			store(t, e.path(fmt.Sprint(i)), pattern(fmt.Sprint(i), 8*mib))
 		}

@@ -76,6 +76,7 @@ func readdirEnds(t *testing.T, dir, other string, n int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	mkdir(t, dir)
+	mkdir(t, dir+"/dir")
 	must(t, "mkdir", os.MkdirAll(other, 0o755))
 	path := func(kind string, i int) string { return fmt.Sprintf("%s/%s%d", dir, kind, i) }
 	kinds := []string{"stays", "renamed", "replaced", "anew", "moved", "fresh"}
@@ -140,8 +141,12 @@ func readdirEnds(t *testing.T, dir, other string, n int) {
 		listed := 0
 		readdir(t, openDir(t, dir).fd, func(batch []dirent) {
 			for _, e := range batch {
-				if seen[e.name]++; e.kind != unix.DT_REG {
-					t.Errorf("%s: d_type %d", e.name, e.kind)
+				want := byte(unix.DT_REG)
+				if e.name == "dir" {
+					want = unix.DT_DIR
+				}
+				if seen[e.name]++; e.kind != want {
+					t.Errorf("%s: d_type %d, want %d", e.name, e.kind, want)
 				}
 			}
 			if listed += len(batch); time.Now().After(limit) {
@@ -150,6 +155,9 @@ func readdirEnds(t *testing.T, dir, other string, n int) {
 		})
 		if most := 3 * len(kinds) * n; listed > most {
 			t.Errorf("%d entries listed of a directory with %d", listed, len(kinds)*n)
+		}
+		if seen["dir"] != 1 {
+			t.Errorf("the directory was listed %d times", seen["dir"])
 		}
 		for i := range n {
 			for _, kind := range []string{"stays", "replaced", "anew"} {

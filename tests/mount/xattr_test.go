@@ -72,6 +72,7 @@ var xattrRows = []row{
 			store(t, p, pattern("again", mib))
 			wantBytes(t, p, pattern("again", mib))
 		}
+		wantErrno(t, "set to soon", unix.Setxattr(e.path("1"), "user.kvfs.ttl", []byte("soon"), 0), unix.EINVAL)
 	}},
 	{"P1 the other attributes are read-only, unknown ones absent, listxattr lists (getfattr)", func(t *testing.T, e *env) {
 		p := e.path("x")

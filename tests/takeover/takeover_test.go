@@ -70,15 +70,22 @@ func TestTakeover(t *testing.T) {
 	if first.code != 0 {
 		t.Errorf("the first daemon ended with %d", first.code)
 	}
-	message := make([]byte, 4096)
-	notify.SetReadDeadline(time.Now().Add(harness.Deadline))
-	n, err := notify.Read(message)
-	for err == nil && string(message[:n]) == "WATCHDOG=1" {
-		n, err = notify.Read(message)
+	told := func() string { // to systemd
+		t.Helper()
+		message := make([]byte, 4096)
+		notify.SetReadDeadline(time.Now().Add(harness.Deadline))
+		for {
+			n, err := notify.Read(message)
+			if err != nil {
+				t.Fatalf("systemd was told nothing: %v", err)
+			}
+			if got := string(message[:n]); got != "WATCHDOG=1" {
+				return got
+			}
+		}
 	}
-	if want := fmt.Sprintf("MAINPID=%d", second.pid); err != nil || !strings.Contains(string(message[:n]), want) ||
-		!strings.HasPrefix(string(message[:n]), "READY=1\n") {
-		t.Errorf("systemd was told %q, %v; want READY=1 and %s", message[:n], err, want)
+	if got, want := told(), fmt.Sprintf("MAINPID=%d", second.pid); !strings.HasPrefix(got, "READY=1\n") || !strings.Contains(got, want) {
+		t.Errorf("systemd was told %q; want READY=1 and %s", got, want)
 	}
 
 	got := make([]byte, len(block(7)))
@@ -124,6 +131,9 @@ func TestTakeover(t *testing.T) {
 	second.end()
 	if second.code != 0 {
 		t.Errorf("the second daemon ended with %d", second.code)
+	}
+	if got := told(); got != "STOPPING=1" {
+		t.Errorf("systemd was told %q, want STOPPING=1", got)
 	}
 	if left := harness.MountPoints(s.memory); len(left) > 0 {
 		t.Errorf("memory is left: %q", left)

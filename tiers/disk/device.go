@@ -24,7 +24,7 @@ import (
 const (
 	maxDevices = 64
 	// loadWorkers and storeWorkers are how many tasks of each kind a device has
-	// under way. See BenchmarkLoad and BenchmarkStore.
+	// under way, at most.
 	loadWorkers  = 12
 	storeWorkers = 8
 	// closeGrace is how long Close waits for a device that still answers, after its
