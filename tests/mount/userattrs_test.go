@@ -45,7 +45,7 @@ func publish(t testing.TB, path string, p []byte, value string) {
 }
 
 var userAttrActs = []act{
-	{"a file that begins anew has none, one that is written in place keeps them", func(t *testing.T, s *stage) {
+	{"a file that begins anew has none, one that is written in place or committed keeps them", func(t *testing.T, s *stage) {
 		for _, name := range []string{"block", "held", "x.tmp", "x.lock"} {
 			p := s.path(name)
 			put(t, p, pattern("x", mib))
@@ -71,6 +71,11 @@ var userAttrActs = []act{
 			wantNoAttr(t, p, crc)
 			wantBytes(t, p, pattern("y", mib))
 		}
+		f := open(t, s.path("first"), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o644) // private until the close
+		f.write(pattern("x", mib))
+		must(t, "fsetxattr", unix.Fsetxattr(f.fd, crc, []byte("early"), 0))
+		f.close()
+		wantAttr(t, s.path("first"), crc, "early")
 		publish(t, s.path("block"), pattern("z", mib), "z")
 		s.store(s.path("block"), pattern("w", mib))
 		wantNoAttr(t, s.path("block"), crc)
