@@ -2,14 +2,7 @@
 
 package fabric
 
-import (
-	"context"
-	"errors"
-	"os"
-	"testing"
-
-	"github.com/kvfs/kvfs/rdma"
-)
+import "testing"
 
 // TestRings takes all buffers: the next read gets none, but still works. Few are kept afterwards.
 func TestRings(t *testing.T) {
@@ -53,32 +46,5 @@ func TestStuck(t *testing.T) {
 	ring[0] = 1 // it is still there
 	if err := unmap(ring); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestRefusedDestination reads to a file that cannot be written: the connection is not at fault,
-// and serves others as before.
-func TestRefusedDestination(t *testing.T) {
-	const size = 4 * ringSize
-	a, b := open(t, Options{}), open(t, Options{})
-	want := pattern(1, size)
-	r := register(t, a, file(t, want), size)
-	p := connect(t, b, a.Addr())
-	readOnly, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer readOnly.Close()
-	for range 3 {
-		err := p.Read(context.Background(), r.Remote(), 0, size, rdma.Dest{File: readOnly})
-		if err == nil || errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrUnavailable) {
-			t.Errorf("read to what cannot be written: %v, want an error that is not the peer's", err)
-		}
-		if err := reads(t, p, r.Remote(), 0, size, want); err != nil {
-			t.Error(err)
-		}
-	}
-	if s := b.Stats(); s.Failed != 0 || s.Stalls != 0 {
-		t.Errorf("failed %d, stalls %d", s.Failed, s.Stalls)
 	}
 }

@@ -57,7 +57,7 @@ func TestReportedTwice(t *testing.T) {
 // bytes may still come, and the read says so.
 func TestUnclosed(t *testing.T) {
 	const size = 8 * mib
-	n := &relays{tb: t, all: map[string]*relay{}}
+	n := &relays{tb: t}
 	a := open(t, Options{})
 	b := &relayed{Transport: open(t, Options{direct: true, StallTimeout: patience}), net: n}
 	want := pattern(1, size)
@@ -81,7 +81,7 @@ func TestUnclosed(t *testing.T) {
 	defer dst.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	defer n.stall(a, b)()
+	defer n.Stall(a, b)()
 	err = p.Read(ctx, r.Remote(), 0, size, rdma.Dest{File: dst})
 	if !errors.Is(err, rdma.ErrUnavailable) || !errors.Is(err, errUnclosed) || !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("read by an endpoint that does not close: %v", err)

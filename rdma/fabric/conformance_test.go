@@ -56,7 +56,7 @@ func TestConformanceFaults(t *testing.T) {
 		if !slices.Contains(faults, check(tb)) {
 			tb.Skip("needs no faults")
 		}
-		n := &relays{tb: tb, all: map[string]*relay{}}
+		n := &relays{tb: tb}
 		return &rdmatest.Harness{
 			Open: func(tb testing.TB, _ rdma.Source) rdma.Transport {
 				tr := open(tb, Options{StallTimeout: patience})
@@ -65,7 +65,7 @@ func TestConformanceFaults(t *testing.T) {
 				}
 				return &relayed{Transport: tr, net: n}
 			},
-			Cut: n.cut, Stall: n.stall, GivesUp: true,
+			Cut: n.Cut, Stall: n.Stall, GivesUp: true,
 		}
 	})
 }

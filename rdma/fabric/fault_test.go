@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"hash"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"sync"
@@ -49,7 +48,7 @@ func TestSignals(t *testing.T) {
 // bytes are hashed once.
 func TestOtherRail(t *testing.T) {
 	const size = 4 * ringSize
-	n := &relays{tb: t, all: map[string]*relay{}}
+	n := &relays{tb: t}
 	a, b := open(t, Options{}), open(t, Options{StallTimeout: patience})
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
@@ -70,7 +69,7 @@ func TestOtherRail(t *testing.T) {
 	p.rails = append(p.rails, newPeerRail(p, b.rails[0], 1))
 	p.turn.Store(0)
 	dst := file(t, nil)
-	sum := &cutHash{Hash64: block.NewChecksum(), cut: func() { n.cut(a, b) }}
+	sum := &cutHash{Hash64: block.NewChecksum(), cut: func() { n.Cut(a, b) }}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := p.Read(ctx, rdma.RemoteRegion{Key: key.encode(), Size: size}, 0, size, rdma.Dest{File: dst, Hash: sum}); err != nil {
@@ -139,45 +138,6 @@ func TestWrongKeysBeside(t *testing.T) {
 	good.Wait()
 	close(over)
 	bad.Wait()
-}
-
-// TestManyReaders reads with 16 goroutines, some of which give up.
-func TestManyReaders(t *testing.T) {
-	const size = 8 << 20
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	a, b := open(t, Options{CacheBytes: 1 << 30, CacheTime: time.Hour, KeepUnnamed: true}), open(t, Options{StallTimeout: patience})
-	want := pattern(1, size)
-	f := file(t, want)
-	p := connect(t, b, a.Addr())
-	var wg sync.WaitGroup
-	for i := range uint64(16) {
-		wg.Go(func() {
-			rnd := rand.New(rand.NewPCG(seed, i))
-			r := register(t, a, f, size)
-			defer r.Close()
-			for range 10 {
-				off := rnd.Int64N(size)
-				n := rnd.Int64N(size-off) + 1
-				if rnd.IntN(5) > 0 {
-					if err := reads(t, p, r.Remote(), off, n, want); err != nil {
-						t.Errorf("read %d bytes at %d: %v", n, off, err)
-					}
-					continue
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.Int64N(int64(5*time.Millisecond))))
-				err := readsWith(ctx, t, p, r.Remote(), off, n, want)
-				cancel()
-				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("read that is given up: %v", err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := a.Stats().Registered; n > 3 {
-		t.Errorf("%d registrations of one file and a table", n)
-	}
 }
 
 // TestShrunkDestination shows that a file that becomes shorter during a read is an error of the

@@ -343,11 +343,3 @@ func checkGetShortFile(e *env) {
 	}
 	w.holds(e, pattern(5, 1000))
 }
-
-func checkGetNoSource(e *env) {
-	w := &want{name: "a"}
-	if err := e.get(e.ctx, e.connect(e.open(nil)), w); err != nil {
-		e.Errorf("get: %v", err)
-	}
-	w.fails(e, rdma.ErrBusy)
-}

@@ -174,6 +174,9 @@ func checkReadBadKeys(e *env) {
 	region, _ := e.register(content)
 	other, _ := e.register(pattern(2, 50_000))
 	good := region.Remote()
+	if bytes.Equal(good.Key, other.Remote().Key) {
+		e.Errorf("two regions with one key")
+	}
 	rnd := pattern(5, rdma.MaxKey+1)
 	keys := [][]byte{nil, good.Key[:1], good.Key[:len(good.Key)/2], good.Key[:len(good.Key)-1], append(bytes.Clone(good.Key), 0)}
 	for _, n := range []int{1, 4, 7, 8, 16, 24, 32, 64, 255, 256, rdma.MaxKey, rdma.MaxKey + 1} {
@@ -195,6 +198,9 @@ func checkReadBadKeys(e *env) {
 	e.recovers(e.peer, other.Remote(), pattern(2, 50_000))
 	e.closeRegion(region)
 	e.closeRegion(other)
+	if _, err := e.holder.Register(newFile(e, make([]byte, 10)), 11); err == nil {
+		e.Errorf("register 11 bytes of a file of 10: no error")
+	}
 }
 
 // nearlyRight reads with keys that differ in one bit from a good one. If a part of a key is an
@@ -232,9 +238,15 @@ func checkReadStaleKeys(e *env) {
 		stale = append(stale, region.Remote().Key)
 		e.closeRegion(region)
 	}
+	for _, key := range stale {
+		w := &want{name: "read of a closed region"}
+		e.readTo(e.ctx, e.peer, rdma.RemoteRegion{Key: key, Size: size}, 0, 100, w)
+		w.fails(e, rdma.ErrGone)
+		w.file.Close()
+	}
 }
 
-// checkReadSizeLies reads with a RemoteRegion whose size is not that of the region.
+// checkReadSizeLies reads with a RemoteRegion whose size is not that of the region, and beyond the size.
 func checkReadSizeLies(e *env) {
 	const size = 100_003
 	content := pattern(1, size)
@@ -243,6 +255,7 @@ func checkReadSizeLies(e *env) {
 		{size + 1, 0, size + 1}, {size + 1, size, 1}, {size + 4096, 0, size + 4096}, {size + 1<<20, 4096, size},
 		{size + 1<<20, size + 1<<19, 100}, {1 << 62, 1 << 61, 100}, {1 << 62, 1<<62 - 1, 1},
 		{100, 0, 101}, {100, 100, 1}, {-1, 0, 1}, {0, 0, 1},
+		{size, -1, 1}, {size, 0, -1}, {size, 0, size + 1}, {size, size, 1}, {size, 1 << 62, 1 << 62},
 	} {
 		w := &want{name: fmt.Sprintf("read of %d bytes at %d, size told as %d", c.n, c.off, c.size)}
 		e.readTo(e.ctx, e.peer, rdma.RemoteRegion{Key: region.Remote().Key, Size: c.size}, c.off, c.n, w)
@@ -255,8 +268,8 @@ func checkReadSizeLies(e *env) {
 	e.closeRegion(region)
 }
 
-// checkReadUnwritable reads to files that cannot take the bytes: an error, and the next
-// read works.
+// checkReadUnwritable reads to files that cannot take the bytes: an error that is not the peer's, and the
+// next read works at once.
 func checkReadUnwritable(e *env) {
 	content := pattern(1, 3<<20)
 	region, _ := e.register(content)
@@ -270,10 +283,13 @@ func checkReadUnwritable(e *env) {
 		err := e.within(func() error {
 			return e.peer.Read(e.ctx, region.Remote(), 0, int64(len(content)), rdma.Dest{File: f})
 		})
-		if err == nil || errors.Is(err, context.DeadlineExceeded) {
-			e.Errorf("read to a file %s: %v", name, err)
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rdma.ErrProtocol) || errors.Is(err, rdma.ErrUnavailable) {
+			e.Errorf("read to a file %s: %v, want an error that is not the peer's", name, err)
 		}
-		e.recovers(e.peer, region.Remote(), content)
+		w := &want{}
+		e.readTo(e.ctx, e.peer, region.Remote(), 0, int64(len(content)), w)
+		w.holds(e, content)
+		w.file.Close()
 	}
 	e.closeRegion(region)
 }

@@ -63,7 +63,6 @@ func byName() []check {
 		{"get refused large", get, checkGetRefusedLarge},
 		{"get unwritable", get, checkGetUnwritable},
 		{"get short file", get, checkGetShortFile},
-		{"get no source", get, checkGetNoSource},
 		{"cancel before", get, checkCancelBefore},
 		{"cancel during transfer", get, checkCancelDuringTransfer},
 		{"cancel during lend", get, checkCancelDuringLend},
@@ -76,7 +75,6 @@ func byName() []check {
 		{"transport closed during lend", get, checkTransportClosedDuringLend},
 		{"holder dies", get, checkHolderDies},
 		{"holder absent", get, checkHolderAbsent},
-		{"loans", get, checkLoans},
 		{"parallel", get, checkParallel},
 	}
 }
@@ -85,10 +83,6 @@ func byName() []check {
 func byKey() []check {
 	return []check{
 		{"caps", nothing, checkCaps},
-		{"read ranges", nothing, checkReadRanges},
-		{"read gone", nothing, checkReadGone},
-		{"region close", nothing, checkRegionClose},
-		{"region close during read", nothing, checkRegionCloseDuringRead},
 		{"read sizes", nothing, checkReadSizes},
 		{"read pieces", nothing, checkReadPieces},
 		{"read many", nothing, checkReadMany},

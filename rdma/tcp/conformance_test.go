@@ -17,14 +17,6 @@ import (
 	"github.com/kvfs/kvfs/rdma/rdmatest"
 )
 
-func TestConformance(t *testing.T) {
-	rdmatest.Run(t, func(testing.TB) *rdmatest.Harness {
-		return &rdmatest.Harness{Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			return open(tb, Options{Bind: "127.0.0.1:0", Source: s, StallTimeout: patience})
-		}}
-	})
-}
-
 func TestConformanceTLS(t *testing.T) {
 	server, client := testTLS(t)
 	rdmatest.Run(t, func(tb testing.TB) *rdmatest.Harness {
@@ -55,29 +47,21 @@ func TestConformanceFaults(t *testing.T) {
 
 // faulty has relays in front of all transports, which can be cut and stalled.
 func faulty(o Options) *rdmatest.Harness {
-	n := &relays{of: map[string]*relay{}}
+	n := &rdmatest.Relays{}
 	return &rdmatest.Harness{
 		Open: func(tb testing.TB, s rdma.Source) rdma.Transport {
-			r := newRelay(tb)
+			r := rdmatest.NewRelay(tb, "127.0.0.1")
 			o := o
-			o.Bind, o.Advertise, o.Source, o.StallTimeout = "127.0.0.1:0", r.addr(), s, 8*time.Second
+			o.Bind, o.Advertise, o.Source, o.StallTimeout = "127.0.0.1:0", r.Addr().String(), s, 8*time.Second
 			t := open(tb, o)
 			if t.Caps().Encrypted != (o.ServerTLS != nil) {
 				tb.Errorf("TLS: %v, Caps.Encrypted: %v", o.ServerTLS != nil, t.Caps().Encrypted)
 			}
-			r.serve(t.listener.Addr().String())
-			n.add(r)
+			r.Serve(t.listener.Addr().String())
+			n.Add(t.Addr(), r)
 			return t
 		},
-		Cut: func(a, b rdma.Transport) (heal func()) {
-			n.each(a, b, (*relay).cut)
-			return func() { n.each(a, b, (*relay).heal) }
-		},
-		Stall: func(a, b rdma.Transport) (resume func()) {
-			n.each(a, b, (*relay).stall)
-			return func() { n.each(a, b, (*relay).resume) }
-		},
-		GivesUp: true,
+		Cut: n.Cut, Stall: n.Stall, GivesUp: true,
 	}
 }
 

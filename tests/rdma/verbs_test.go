@@ -37,8 +37,8 @@ const (
 
 // must lists what has to run in the machine: a suite that lost a part would pass, too.
 var must = []string{
-	"TestCaps", "TestConformance/read_ranges", "TestConformance/region_close_during_read",
-	"TestConformance/read_stale_keys", "TestConformance/read_holder_dies", "TestHolderKilled", "TestHolderStopped", "TestStaleRegion", "TestRead", "TestKilled",
+	"TestCaps", "TestConformance/read_sizes", "TestConformance/read_held_up",
+	"TestConformance/read_stale_keys", "TestConformance/read_holder_dies", "TestRead", "TestKilled",
 }
 
 // maySkip is why a test in the machine may be skipped: the suite is for transports that have

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -15,6 +16,11 @@ import (
 
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/tests/harness"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
 )
 
 const gossipPort = "7946"
@@ -148,6 +154,15 @@ func (n *node) status(doc any) {
 	if err != nil {
 		n.t.Fatalf("status of %s: %v\n%s", n.name, err, b)
 	}
+}
+
+// pattern returns the bytes that a seed makes.
+func pattern(seed uint64, size int) []byte {
+	b := make([]byte, size)
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	rand.NewChaCha8(key).Read(b)
+	return b
 }
 
 // write commits the block of a seed.

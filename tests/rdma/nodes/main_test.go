@@ -1,5 +1,5 @@
 // Package nodes holds the tests of reading a peer's memory with libfabric: the conformance suite over rdma/fabric,
-// holders that die, and real daemons.
+// and real daemons, one of which dies.
 //
 // They run here over the provider tcp, in network namespaces, and in the virtual machine of tests/rdma over verbs and
 // soft-RoCE, which sets these variables:
@@ -20,14 +20,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/fabric"
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
 func TestMain(m *testing.M) {
 	unix.Umask(0o022)
-	harness.Helper(holderHelper, holder)
 	os.Exit(harness.Main(m))
 }
 
@@ -45,7 +43,9 @@ func provider(device string) (name string, devices []string) {
 // openFabric opens a transport on this machine. Without libfabric the test is skipped.
 func openFabric(tb testing.TB) *fabric.Transport {
 	tb.Helper()
-	t, err := newFabric()
+	o := fabric.Options{StallTimeout: 15 * time.Second} // an emulated processor may well stand still for 5, a busy one, too
+	o.Provider, o.Devices = provider("lo")
+	t, err := fabric.Open(o)
 	if errors.Is(err, fabric.ErrUnavailable) && !inMachine() {
 		harness.Skip(tb, "%v", err)
 	}
@@ -58,25 +58,4 @@ func openFabric(tb testing.TB) *fabric.Transport {
 		}
 	})
 	return t
-}
-
-func newFabric() (*fabric.Transport, error) {
-	o := fabric.Options{StallTimeout: 15 * time.Second} // an emulated processor may well stand still for 5, a busy one, too
-	o.Provider, o.Devices = provider("lo")
-	return fabric.Open(o)
-}
-
-// dial connects a transport to another.
-func dial(tb testing.TB, t rdma.Transport, addr string) rdma.Peer {
-	tb.Helper()
-	p, err := t.Connect(addr)
-	if err != nil {
-		tb.Fatalf("connect to %s: %v", addr, err)
-	}
-	tb.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			tb.Errorf("close the connection: %v", err)
-		}
-	})
-	return p
 }
