@@ -404,8 +404,7 @@ func TestFoundRestart(t *testing.T) {
 		if !keep {
 			must(t, os.RemoveAll(dir+"/s"))
 		}
-		again, err := b.Reopen()
-		must(t, err)
+		again := b.Reopen()
 		b.Finding.Reference = again
 		n := overBucket(t, dir, state.Options{}, b)
 		n.wantRead("x2", "h/x")

@@ -138,8 +138,7 @@ func TestPinQuotaLower(t *testing.T) {
 		if resident == "none" {
 			must(t, os.RemoveAll(dir+"/s"))
 		}
-		again, err := disk.Reopen()
-		must(t, err)
+		again := disk.Reopen()
 		disk = again
 		w = openLower(t, dir, o, disk)
 		w.pinQuota(memory.QuotaGroup, "g", 4)

@@ -189,8 +189,7 @@ func TestRestart(t *testing.T) {
 			if !keep {
 				must(t, os.RemoveAll(dir+"/s"))
 			}
-			again, err := disk.Reopen()
-			must(t, err)
+			again := disk.Reopen()
 			n := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, again)
 			n.audit()
 			want := "[disk]"
@@ -293,8 +292,7 @@ func TestRestartSmaller(t *testing.T) {
 	}
 	w.quiesce()
 	w.close(true)
-	again, err := disk.Reopen()
-	must(t, err)
+	again := disk.Reopen()
 	n := openLower(t, dir, state.Options{CapacityBytes: 16 * page}, again)
 	n.quiesce()
 	if st := n.e.Stats(); st.Blocks != 8 || st.Hollow != 24 || st.Counters.Lost != 0 || st.UsedBytes != 16*page {
@@ -314,8 +312,7 @@ func TestCloseRemoves(t *testing.T) {
 	go func() { done <- w.e.Close(until(t), true) }()
 	release()
 	must(t, <-done)
-	again, err := disk.Reopen()
-	must(t, err)
+	again := disk.Reopen()
 	defer again.Close(context.Background())
 	if got := holds(again); got != "[]" {
 		t.Errorf("held %s", got)

@@ -25,10 +25,6 @@ func (o Op) String() string {
 
 // Fault is a fault of one block operation. The zero Fault is none.
 type Fault struct {
-	// Stall holds the operation until the channel is closed, or until the context of Close is
-	// done. Look-ups never stall. The other fields apply after it.
-	Stall <-chan struct{}
-
 	// Err fails the operation; wrap one of the block kinds. One key is
 	// enough to fail a whole Lookup.
 	Err error
@@ -36,12 +32,6 @@ type Fault struct {
 	// Corrupt damages a byte of the tier's copy. A Load then fails with ErrCorrupt and the copy is
 	// dropped. After a Store, the next Load detects it.
 	Corrupt bool
-
-	// Short ends the source of a Store, or the tier's copy at a Load, half way.
-	Short bool
-
-	// Hide answers Miss to a Lookup, whatever the tier holds.
-	Hide bool
 }
 
 // Rule says which operations get a Fault.
@@ -104,18 +94,12 @@ func (p *Plan) next(op Op, key block.Key) (Fault, bool) {
 	return Fault{}, false
 }
 
-// lookup applies the faults of look-ups to the answer out of a tier. It returns the error of a
-// Fault; out is then all Miss.
+// lookup returns the error of the first of these look-ups that has one; out is then all Miss.
 func (p *Plan) lookup(keys []block.Key, out []driver.Presence) error {
-	for i, key := range keys {
-		f, ok := p.next(OpLookup, key)
-		switch {
-		case !ok:
-		case f.Err != nil:
+	for _, key := range keys {
+		if f, ok := p.next(OpLookup, key); ok && f.Err != nil {
 			clear(out)
 			return f.Err
-		case f.Hide:
-			out[i] = driver.Miss
 		}
 	}
 	return nil

@@ -51,7 +51,6 @@ type Reference struct {
 		host    driver.Host  // nil: there is no Host
 		stats   driver.Stats // counters only
 
-		refused []*refJob // beyond QueueJobs; only to be completed
 		syncs   []*refJob
 		loads   []*refJob
 		stores  []*refJob
@@ -89,17 +88,13 @@ func (j *refJob) blocks() int {
 	return len(j.Blocks)
 }
 
-// OpenReference starts a Reference. It fails with ErrInvalid, naming each option that is out of
-// range. The caller must close it.
-func OpenReference(opts ReferenceOptions) (*Reference, error) {
-	opts, err := opts.withDefaults()
-	if err != nil {
-		return nil, fmt.Errorf("open reference tier: %w", err)
-	}
+// OpenReference starts a Reference. The caller must close it.
+func OpenReference(opts ReferenceOptions) *Reference {
+	opts = opts.withDefaults()
 	r := &Reference{opts: opts, aborted: make(chan struct{})}
 	r.abort = sync.OnceFunc(func() { close(r.aborted) })
 	r.mu.work.L = &r.mu.Mutex
-	r.mu.copies = newCopies(opts.CapacityBytes, opts.MaxBlocks)
+	r.mu.copies = newCopies(opts.CapacityBytes)
 	r.mu.changed = make(chan struct{})
 	r.mu.SetCheck(r.mu.copies.check)
 	for range opts.Workers {
@@ -107,7 +102,7 @@ func OpenReference(opts ReferenceOptions) (*Reference, error) {
 			r.workers.Go(r.serve) // ends when Close has found the queue empty
 		}
 	}
-	return r, nil
+	return r
 }
 
 // Lookup sets out[i] to the presence of keys[i]; see driver.Tier. It does not wait, so it ignores
@@ -184,8 +179,6 @@ func (r *Reference) enqueue(j *refJob) bool {
 		return false
 	case j.op == OpSync:
 		r.mu.syncs = append(r.mu.syncs, j)
-	case len(r.mu.loads)+len(r.mu.stores) >= r.opts.QueueJobs:
-		r.mu.refused = append(r.mu.refused, j)
 	case j.op == OpLoad:
 		r.mu.loads = append(r.mu.loads, j)
 	default:

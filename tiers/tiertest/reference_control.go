@@ -13,10 +13,7 @@ import (
 // jobs that are not done by then.
 func NewReference(t testing.TB, opts ReferenceOptions) *Reference {
 	t.Helper()
-	r, err := OpenReference(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := OpenReference(opts)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

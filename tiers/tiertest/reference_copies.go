@@ -10,8 +10,7 @@ import (
 
 // copies has what a Reference holds, and which store may enter which key. Reference.mu guards it.
 type copies struct {
-	maxBytes  int64
-	maxBlocks int // 0: no limit
+	maxBytes int64
 
 	// INVARIANT: held and order have the same blocks.
 	held  map[block.Key]*list.Element // of *heldBlock
@@ -43,10 +42,10 @@ type claim struct {
 	removed bool // Remove, Update or a later Store has cancelled it; guarded by Reference.mu
 }
 
-func newCopies(maxBytes int64, maxBlocks int) copies {
+func newCopies(maxBytes int64) copies {
 	return copies{
-		maxBytes: maxBytes, maxBlocks: maxBlocks,
-		held: make(map[block.Key]*list.Element), order: list.New(), storing: make(map[block.Key]*claim),
+		maxBytes: maxBytes,
+		held:     make(map[block.Key]*list.Element), order: list.New(), storing: make(map[block.Key]*claim),
 	}
 }
 
@@ -91,15 +90,11 @@ func (x *copies) cancel(key block.Key) {
 // has room. It passes over pinned and leaving blocks, and those for which stays returns true. ok is
 // false if evictions cannot make enough room.
 func (x *copies) victim(h *heldBlock, stays func(v *heldBlock) bool) (victim *heldBlock, ok bool) {
-	used, count := x.used+h.size, len(x.held)+1
+	used := x.used + h.size
 	if old := x.held[h.key]; old != nil {
 		used -= old.Value.(*heldBlock).size
-		count--
 	}
-	fits := func() bool {
-		return used <= x.maxBytes && (x.maxBlocks == 0 || count <= x.maxBlocks)
-	}
-	for e := x.order.Back(); e != nil && !fits(); e = e.Prev() {
+	for e := x.order.Back(); e != nil && used > x.maxBytes; e = e.Prev() {
 		v := e.Value.(*heldBlock)
 		if v.leaving || v.attrs.Pinned || stays(v) {
 			continue
@@ -108,9 +103,8 @@ func (x *copies) victim(h *heldBlock, stays func(v *heldBlock) bool) (victim *he
 			victim = v
 		}
 		used -= v.size
-		count--
 	}
-	return victim, fits()
+	return victim, used <= x.maxBytes
 }
 
 // enter puts h into the tables, as the most recently used.

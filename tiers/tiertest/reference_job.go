@@ -20,28 +20,19 @@ func (r *Reference) serve() {
 
 // serveOne waits for one job and runs it. It returns false if none will come.
 func (r *Reference) serveOne() bool {
-	j, refused, ok := r.dequeue()
-	switch {
-	case !ok:
-		return false
-	case refused:
-		r.complete(j, r.refuse(j))
-	default:
+	j, ok := r.dequeue()
+	if ok {
 		r.complete(j, r.run(j))
 	}
-	return true
+	return ok
 }
 
-// dequeue waits for the next job: first the refused ones, which cost nothing, then syncs, then
-// loads, then stores. Jobs on Hold wait, unless the tier is closed or offline. ok is false when the
-// tier is closed and no job is left.
-func (r *Reference) dequeue() (j *refJob, refused, ok bool) {
+// dequeue waits for the next job: first syncs, then loads, then stores. Jobs on Hold wait, unless the tier is closed or
+// offline. ok is false when the tier is closed and no job is left.
+func (r *Reference) dequeue() (j *refJob, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
-		if j, ok = pop(&r.mu.refused); ok {
-			return j, true, true
-		}
 		down := r.downLocked() != nil
 		for _, q := range []struct {
 			op   Op
@@ -51,11 +42,11 @@ func (r *Reference) dequeue() (j *refJob, refused, ok bool) {
 				continue
 			}
 			if j, ok = pop(q.jobs); ok {
-				return j, false, true
+				return j, true
 			}
 		}
 		if r.mu.closed {
-			return nil, false, false
+			return nil, false
 		}
 		r.mu.work.Wait()
 	}
@@ -146,15 +137,8 @@ func (r *Reference) pause() error {
 	}
 }
 
-// fault waits for the end of a stall and returns the fault's error. It fails with ErrClosed if
-// Close gives up first.
+// fault returns the error of f. It fails with ErrClosed if Close has given up.
 func (r *Reference) fault(f Fault) error {
-	if f.Stall != nil {
-		select {
-		case <-f.Stall:
-		case <-r.aborted:
-		}
-	}
 	select {
 	case <-r.aborted:
 		return block.ErrClosed
@@ -205,7 +189,7 @@ func (r *Reference) read(tr *driver.Transfer, f Fault) (*heldBlock, error) {
 	case len(tr.Key.Path()) > r.opts.MaxKeyBytes:
 		return nil, block.ErrNameTooLong
 	}
-	data, err := readSource(tr.File, tr.Size, f.Short)
+	data, err := readSource(tr.File, tr.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -237,9 +221,6 @@ func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	if f.Corrupt {
 		data = damaged(data)
 	}
-	if f.Short {
-		data = data[:len(data)/2]
-	}
 	if int64(len(data)) != h.size || block.Sum(data) != h.sum {
 		r.lose(h, block.ErrCorrupt)
 		return r.failed(OpLoad, tr.Key, block.ErrCorrupt)
@@ -259,11 +240,8 @@ func (r *Reference) load(tr *driver.Transfer) driver.Outcome {
 	return o
 }
 
-// readSource reads exactly size bytes from the start of f. With short, f seems to end half way.
-func readSource(f *os.File, size int64, short bool) ([]byte, error) {
-	if short {
-		return nil, fmt.Errorf("source ends at %d of %d bytes: %w", size/2, size, block.ErrInvalid)
-	}
+// readSource reads exactly size bytes from the start of f.
+func readSource(f *os.File, size int64) ([]byte, error) {
 	data := make([]byte, size)
 	n, err := f.ReadAt(data, 0)
 	if n == len(data) {
@@ -327,18 +305,6 @@ func (r *Reference) releaseAll(j *refJob) {
 	for _, c := range j.claims {
 		r.release(c)
 	}
-}
-
-// refuse returns the outcomes of a job beyond the limit of the queue.
-func (r *Reference) refuse(j *refJob) []driver.Outcome {
-	if j.op == OpLoad {
-		return r.failAll(j, fmt.Errorf("queue full: %w", block.ErrUnavailable))
-	}
-	outcomes := make([]driver.Outcome, len(j.Blocks))
-	for i := range j.Blocks {
-		outcomes[i] = r.skipped(j.Blocks[i].Key, fmt.Errorf("queue full: %w", block.ErrNoSpace))
-	}
-	return outcomes
 }
 
 func (r *Reference) failAll(j *refJob, err error) []driver.Outcome {

@@ -1,8 +1,6 @@
 package tiertest
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -13,21 +11,13 @@ import (
 type ReferenceOptions struct {
 	// Name is used in errors. Empty means "reference".
 	Name string
-	// CapacityBytes limits the bytes held. Zero means 1 GiB; not negative.
+	// CapacityBytes limits the bytes held. Zero means 1 GiB.
 	CapacityBytes int64
-	// MaxBlocks limits the number of blocks held. Zero means no limit; not
-	// negative (A30).
-	MaxBlocks int
-	// MaxKeyBytes limits the path of a key. Zero means block.MaxPath; not negative.
+	// MaxKeyBytes limits the path of a key. Zero means block.MaxPath.
 	MaxKeyBytes int
-	// BudgetBytes limits the bytes stored in all, without jobs with Force. Zero means no limit; not
-	// negative.
+	// BudgetBytes limits the bytes stored in all, without jobs with Force. Zero means no limit.
 	BudgetBytes int64
-	// QueueJobs limits the jobs that wait for a worker. Zero means 1024; not
-	// negative. A Store beyond it is Skipped with ErrNoSpace, a Load fails with
-	// ErrUnavailable.
-	QueueJobs int
-	// Workers is the number of jobs served at once. Zero means 2; not negative.
+	// Workers is the number of jobs served at once. Zero means 2.
 	Workers int
 	// Direct serves each job at once, on its own goroutine, so that Done often comes before Store
 	// or Load has returned. Workers has no effect then.
@@ -44,25 +34,8 @@ type ReferenceOptions struct {
 	OnJob func(op Op, job *driver.Job)
 }
 
-// withDefaults returns o with its zero fields filled, or every violation.
-func (o ReferenceOptions) withDefaults() (ReferenceOptions, error) {
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"CapacityBytes", o.CapacityBytes},
-		{"MaxBlocks", int64(o.MaxBlocks)},
-		{"MaxKeyBytes", int64(o.MaxKeyBytes)},
-		{"BudgetBytes", o.BudgetBytes},
-		{"QueueJobs", int64(o.QueueJobs)},
-		{"Workers", int64(o.Workers)},
-		{"Latency", int64(o.Latency)},
-	} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d: want at least 0: %w", f.name, f.value, block.ErrInvalid))
-		}
-	}
+// withDefaults returns o with its zero fields filled.
+func (o ReferenceOptions) withDefaults() ReferenceOptions {
 	if o.Name == "" {
 		o.Name = "reference"
 	}
@@ -72,14 +45,11 @@ func (o ReferenceOptions) withDefaults() (ReferenceOptions, error) {
 	if o.MaxKeyBytes == 0 {
 		o.MaxKeyBytes = block.MaxPath
 	}
-	if o.QueueJobs == 0 {
-		o.QueueJobs = 1024
-	}
 	if o.Workers == 0 {
 		o.Workers = 2
 	}
 	if o.Clock == nil {
 		o.Clock = realClock{}
 	}
-	return o, errors.Join(errs...)
+	return o
 }

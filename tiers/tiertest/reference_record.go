@@ -71,14 +71,11 @@ func (r *Reference) sync(*refJob) []driver.Outcome {
 // Reopen opens a tier with the same options and with the blocks that outlived this one. If this
 // tier is closed, these are all that it held; otherwise those of its last Sync, as after a power
 // cut. The caller must close the new one.
-func (r *Reference) Reopen() (*Reference, error) {
+func (r *Reference) Reopen() *Reference {
 	r.mu.Lock()
 	durable := r.mu.durable
 	r.mu.Unlock()
-	next, err := OpenReference(r.opts)
-	if err != nil {
-		return nil, err
-	}
+	next := OpenReference(r.opts)
 	next.mu.Lock()
 	defer next.mu.Unlock()
 	for _, h := range durable {
@@ -86,7 +83,7 @@ func (r *Reference) Reopen() (*Reference, error) {
 		copied.leaving = false
 		next.mu.enter(&copied)
 	}
-	return next, nil
+	return next
 }
 
 // Finding is a Reference that is a driver.Finder instead of a driver.Enumerator.

@@ -11,20 +11,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
 
-func openReference(t *testing.T, opts tiertest.ReferenceOptions) *tiertest.Reference {
-	t.Helper()
-	r, err := tiertest.OpenReference(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// smallOptions are the options of a small tier, limited by bytes or by blocks.
-var smallReferences = []tiertest.ReferenceOptions{
-	{CapacityBytes: 8 * 4096},
-	{MaxBlocks: 8},
-}
+// small are the options of a small tier.
+var small = tiertest.ReferenceOptions{CapacityBytes: 8 * 4096}
 
 // reopenReference closes old and opens a tier with what outlived it.
 func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
@@ -38,10 +26,7 @@ func reopenReference(t *testing.T, old driver.Tier) driver.Tier {
 // crashReference opens a tier with what outlives a power cut of old, if old is not closed.
 func crashReference(t *testing.T, old driver.Tier) driver.Tier {
 	t.Helper()
-	r, err := old.(*tiertest.Reference).Reopen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := old.(*tiertest.Reference).Reopen()
 	if err := old.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -57,7 +42,7 @@ func corruptReference(t *testing.T, tier driver.Tier, key block.Key) {
 }
 
 // TestReference shows that the reference implementation keeps the contract (A34, A3, A4),
-// with one worker and with several, limited by bytes and by blocks.
+// with one worker and with several.
 func TestReference(t *testing.T) {
 	for name, opts := range map[string]tiertest.ReferenceOptions{
 		"two workers": {CapacityBytes: 32 << 20},
@@ -67,11 +52,10 @@ func TestReference(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			small := smallReferences[opts.Workers%2]
-			Run(t, func(t *testing.T) driver.Tier { return openReference(t, opts) }, Options{
-				Small: func(t *testing.T) driver.Tier { return openReference(t, small) },
+			Run(t, func(*testing.T) driver.Tier { return tiertest.OpenReference(opts) }, Options{
+				Small: func(*testing.T) driver.Tier { return tiertest.OpenReference(small) },
 				Budgeted: func(t *testing.T) driver.Tier {
-					return openReference(t, tiertest.ReferenceOptions{BudgetBytes: 20000})
+					return tiertest.OpenReference(tiertest.ReferenceOptions{BudgetBytes: 20000})
 				},
 				LRU:         true,
 				MaxKeyBytes: cmp.Or(opts.MaxKeyBytes, block.MaxPath),
@@ -90,10 +74,10 @@ func TestReference(t *testing.T) {
 func TestFinding(t *testing.T) {
 	t.Parallel()
 	reference := func(opts tiertest.ReferenceOptions) func(t *testing.T) driver.Tier {
-		return func(t *testing.T) driver.Tier { return tiertest.Finding{Reference: openReference(t, opts)} }
+		return func(*testing.T) driver.Tier { return tiertest.Finding{Reference: tiertest.OpenReference(opts)} }
 	}
 	Run(t, reference(tiertest.ReferenceOptions{}), Options{
-		Small: reference(smallReferences[0]),
+		Small: reference(small),
 		LRU:   true,
 		Reopen: func(t *testing.T, old driver.Tier) driver.Tier {
 			return tiertest.Finding{Reference: reopenReference(t, old.(tiertest.Finding).Reference).(*tiertest.Reference)}
@@ -106,18 +90,12 @@ func TestFinding(t *testing.T) {
 
 // everyNth faults stores, loads and look-ups at odd intervals.
 func everyNth() *tiertest.Plan {
-	released := make(chan struct{})
-	close(released)
 	return tiertest.NewPlan(
 		tiertest.Rule{Op: tiertest.OpStore, Every: 7, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
 		tiertest.Rule{Op: tiertest.OpStore, Every: 11, Fault: tiertest.Fault{Corrupt: true}},
-		tiertest.Rule{Op: tiertest.OpStore, Every: 13, Fault: tiertest.Fault{Short: true}},
 		tiertest.Rule{Op: tiertest.OpLoad, Every: 5, Fault: tiertest.Fault{Corrupt: true}},
-		tiertest.Rule{Op: tiertest.OpLoad, Every: 6, Fault: tiertest.Fault{Short: true, Stall: released}},
 		tiertest.Rule{Op: tiertest.OpLoad, Every: 9, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
 		tiertest.Rule{Op: tiertest.OpSync, Every: 3, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
-		tiertest.Rule{Op: tiertest.OpSync, Every: 4, Fault: tiertest.Fault{Stall: released}},
-		tiertest.Rule{Op: tiertest.OpLookup, Every: 10, Fault: tiertest.Fault{Hide: true}},
 		tiertest.Rule{Op: tiertest.OpLookup, Every: 31, Fault: tiertest.Fault{Err: block.ErrUnavailable}},
 	)
 }
@@ -128,10 +106,10 @@ func TestReferenceFaults(t *testing.T) {
 	t.Parallel()
 	plan := everyNth()
 	Run(t, func(t *testing.T) driver.Tier {
-		return openReference(t, tiertest.ReferenceOptions{Faults: plan})
+		return tiertest.OpenReference(tiertest.ReferenceOptions{Faults: plan})
 	}, Options{
 		Small: func(t *testing.T) driver.Tier {
-			return openReference(t, tiertest.ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
+			return tiertest.OpenReference(tiertest.ReferenceOptions{CapacityBytes: 8 * 4096, Faults: plan})
 		},
 		Faulty: true,
 	})
@@ -147,5 +125,5 @@ type plain struct{ driver.Tier }
 // ability.
 func TestSuiteWithoutAbilities(t *testing.T) {
 	t.Parallel()
-	Run(t, func(t *testing.T) driver.Tier { return plain{openReference(t, tiertest.ReferenceOptions{})} }, Options{})
+	Run(t, func(t *testing.T) driver.Tier { return plain{tiertest.OpenReference(tiertest.ReferenceOptions{})} }, Options{})
 }
