@@ -1,9 +1,7 @@
 package query
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -270,32 +268,5 @@ func TestMasks(t *testing.T) {
 	}
 	if e.mu.calls > 0 {
 		t.Error("the engine was asked")
-	}
-}
-
-// TestEmpty shows that empty lists are answered by success everywhere (C18).
-func TestEmpty(t *testing.T) {
-	s, _ := newService(t, map[string]names.Place{"g/a": inMemory})
-	for _, c := range []struct {
-		do   func(request string, out *bytes.Buffer)
-		text []string
-	}{
-		{func(q string, out *bytes.Buffer) { s.Query(t.Context(), nil, []byte(q), out) }, []string{
-			`{"op": "exists", "keys": []}`, `{"op": "exists", "hashes": [], "group": "g", "ranks": 8, "promote": true}`,
-			`{"op": "why", "keys": []}`, `{"op": "why", "hashes": []}`,
-			`{"op": "longest_hit", "spec": "gemma", "hashes": [], "fetch": true, "promote": true, "cached": 5, "num_tokens": 100}`,
-			`{"op": "longest_hit", "spec": {"hash_block_size": 1, "groups": []}, "hashes": [], "fetch": true, "promote": true}`,
-			`{"op": "load_mask", "spec": "gemma", "hit_tokens": 0}`, `{"op": "store_mask", "spec": "gemma", "num_tokens": 0, "start": 5, "prompt_tokens": 0}`}},
-		{func(q string, out *bytes.Buffer) { s.Prefetch(t.Context(), nil, []byte(q), out) }, []string{
-			`{"keys": []}`, `{"hashes": [], "progress": true, "ranks": 4}`, `{"hashes": [], "group": ""}`}},
-		{func(q string, out *bytes.Buffer) { s.SpecsFile(t.Context(), []byte(q), out) }, []string{
-			`{}`, `{"set": {}}`, `{"get": []}`, `{"remove": []}`}},
-	} {
-		for _, request := range c.text {
-			answer := answerOf(t, func(out *bytes.Buffer) { c.do(request, out) })
-			if a := map[string]any{}; json.Unmarshal([]byte(answer), &a) != nil || a["error"] != nil {
-				t.Errorf("%s: got %s", request, answer)
-			}
-		}
 	}
 }

@@ -25,24 +25,12 @@ func TestNewRefuses(t *testing.T) {
 			[]string{"hash_block_size (-16)", "scheduler_block_size (-1)", "group 0: block_size (-5)"}},
 		{"absurd", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: math.MaxInt}}}, []string{"group 0: block_size (9223372036854775807) must be in 1..1048576"}},
 		{"no common multiple", Spec{HashBlockSize: 1, Groups: []Group{{Kind: Full, BlockSize: 1048573}, {Kind: Full, BlockSize: 1048575}}}, []string{"no common multiple"}},
-		{"block and hash", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 24}}}, []string{"group 0: block_size must be divisible by hash_block_size (24, 16)"}},
-		{"scheduler and hash", Spec{HashBlockSize: 16, SchedulerBlockSize: 40, Groups: []Group{{Kind: Full, BlockSize: 16}}}, []string{"scheduler_block_size (40) must be a multiple of hash_block_size (16)", "each group's block_size (40, 16)"}},
-		{"scheduler and block", Spec{HashBlockSize: 16, SchedulerBlockSize: 48, Groups: []Group{full}}, []string{"group 0: scheduler_block_size must be a multiple of each group's block_size (48, 32)"}},
 		{"no window", Spec{HashBlockSize: 16, Groups: []Group{{Kind: SlidingWindow, BlockSize: 16}, {Kind: WindowMLA, BlockSize: 16, Window: -1}}}, []string{"group 0: window (0)", "group 1: window (-1)"}},
 		{"no chunk", Spec{HashBlockSize: 16, Groups: []Group{{Kind: ChunkedLocal, BlockSize: 16}}}, []string{"group 0: chunk (0)"}},
 		{"unknown kind", Spec{HashBlockSize: 16, Groups: []Group{full, {Kind: "enc", BlockSize: 16}, {BlockSize: 16}}}, []string{`group 1: No manager registered for KVCacheSpec "enc"`, `group 2: No manager registered for KVCacheSpec ""`}},
-		{"cross", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Cross, BlockSize: 16}, {Kind: Cross, BlockSize: 16, Uniform: true}}}, []string{"group 0: CrossAttentionSpec", "group 1: CrossAttentionSpec"}},
-		{"mamba block", Spec{HashBlockSize: 16, CacheBlockSize: 16, Groups: []Group{full, state}}, []string{"group 1: MambaSpec with block_size=32 != cache_config.block_size=16"}},
-		{"mamba in a wrapper", Spec{HashBlockSize: 16, CacheBlockSize: 16, Groups: []Group{full, {Kind: Mamba, BlockSize: 32, Uniform: true}}}, []string{"group 1: MambaSpec with block_size=32"}},
-		{"mamba of two sizes", Spec{HashBlockSize: 16, Groups: []Group{state, {Kind: Mamba, BlockSize: 64}}}, []string{"group 1: MambaSpec with block_size=64 != cache_config.block_size=32"}},
 		{"mamba of another mode", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Mamba, BlockSize: 32, Mode: "all"}}}, []string{"group 0: MambaSpec with block_size=32 != cache_config.block_size=16"}},
 		{"mamba mode", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Mamba, BlockSize: 16, Mode: "some"}}}, []string{`group 0: unknown mamba_cache_mode "some"`}},
-		{"context parallel", Spec{HashBlockSize: 16, DecodeContext: 2, Groups: []Group{full, full}}, []string{"PCP/DCP > 1 (pcp=1, dcp=2) with hybrid attention"}},
 		{"negative context", Spec{HashBlockSize: 16, PrefillContext: -2, Groups: []Group{full}}, []string{"prefill context parallel size (-2)"}},
-		{"fine window", Spec{HashBlockSize: 16, Groups: []Group{full, state, {Kind: SlidingWindow, BlockSize: 32, Window: 64}}}, []string{"group 2: SlidingWindowManager does not support fine-grained"}},
-		{"fine chunk", Spec{HashBlockSize: 16, Groups: []Group{full, state, {Kind: ChunkedLocal, BlockSize: 32, Chunk: 64}}}, []string{"group 2: KV cache groups with different block sizes are not compatible with chunked local attention"}},
-		{"chunk block", Spec{HashBlockSize: 16, Groups: []Group{full, {Kind: ChunkedLocal, BlockSize: 16, Chunk: 64}}}, []string{"group 1: KV cache groups with different block sizes"}},
-		{"chunk with eagle", Spec{HashBlockSize: 16, Eagle: true, Groups: []Group{full, {Kind: ChunkedLocal, BlockSize: 32, Chunk: 64}}}, []string{"group 1: Hybrid KV cache is not supported for eagle + chunked local attention."}},
 		{"chunk of parts", Spec{HashBlockSize: 16, Groups: []Group{{Kind: ChunkedLocal, BlockSize: 32, Chunk: 48}}}, []string{"group 0: attention chunk (48) must be a multiple of block_size (32)"}},
 		{"retention", Spec{HashBlockSize: 16, Retention: interval(40), Groups: []Group{full}}, []string{"prefix_cache_retention_interval (40) must be non-negative and a multiple", "retention has no effect"}},
 		{"names", Spec{HashBlockSize: 16, Groups: []Group{{Name: "1", Kind: Full, BlockSize: 16}, full}}, []string{`group 1: has the name "1" of group 0`}},
@@ -167,31 +155,6 @@ func TestErrors(t *testing.T) {
 	check("Find", err)
 	_, _, err = c.Find(64, -1, false, nil)
 	check("Find", err)
-}
-
-// TestGroupsApart shows that a block counts for its own group alone, and that a hit needs
-// it in all groups (C1, C5, C7).
-func TestGroupsApart(t *testing.T) {
-	for _, kind := range []Kind{Full, SlidingWindow, Mamba} {
-		group := Group{Kind: kind, BlockSize: 16, Window: 32}
-		for _, variant := range []int{0, 1} { // of one class, and of two
-			other := group
-			other.Variant = variant
-			c, err := New(Spec{HashBlockSize: 16, Groups: []Group{group, other}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, test := range []struct {
-				have []int
-				want int
-			}{{nil, 0}, {[]int{0}, 0}, {[]int{1}, 0}, {[]int{0, 1}, 64}} {
-				hit := c.Lookup(65, 4, func(g, _ int) bool { return slices.Contains(test.have, g) })
-				if hit.Tokens != test.want {
-					t.Errorf("%s, variant %d: %d tokens with groups %v, want %d", kind, variant, hit.Tokens, test.have, test.want)
-				}
-			}
-		}
-	}
 }
 
 // TestReceiver shows the two modes: with nothing to ask everything is there, so that only

@@ -71,37 +71,6 @@ func TestRecordOptions(t *testing.T) {
 	}
 }
 
-// TestRecordDamage: no flip of a bit, cut or extension of a record is believed.
-func TestRecordDamage(t *testing.T) {
-	linked := sample()
-	linked.Link = "group/x.tmp"
-	linked.User, _ = linked.User.Set("user.a", "1", block.SetAny)
-	recordDamage(t, appendRecord(nil, 5, sample()))
-	recordDamage(t, appendRecord(nil, 5, linked))
-}
-
-func recordDamage(t *testing.T, b []byte) {
-	if id, r, err := decodeRecord(b); err != nil || id != 5 || r.Path != sample().Path {
-		t.Fatalf("got %d, %+v, %v", id, r, err)
-	}
-	bad := func(what string, b []byte) {
-		t.Helper()
-		if _, r, err := decodeRecord(b); !errors.Is(err, block.ErrCorrupt) {
-			t.Errorf("%s: got %+v, %v", what, r, err)
-		}
-	}
-	for i := range len(b) * 8 {
-		c := bytes.Clone(b)
-		c[i/8] ^= 1 << (i % 8)
-		bad("flip", c)
-	}
-	for i := range b {
-		bad("cut", b[:i])
-	}
-	bad("longer", append(bytes.Clone(b), 0))
-	bad("longer", make([]byte, maxRecord+1))
-}
-
 // FuzzRecord: whatever decodes is the encoding of what it decodes to; the
 // checksum is mended, so that the fields behind it are reached.
 func FuzzRecord(f *testing.F) {

@@ -67,23 +67,16 @@ func TestRejectEvents(t *testing.T) {
 		want []string
 	}{
 		{`"bind": "5557"`, scalar.ErrInvalid, []string{`config-json 1:29: events.zmq.bind: "5557" is not tcp://host:port or ipc:///path`}},
-		{`"bind": 5557`, scalar.ErrType, []string{`events.zmq.bind: the number 5557 is not a string`}},
-		{`"bind": "tcp://127.0.0.1:99999"`, scalar.ErrRange, []string{`events.zmq.bind: "tcp://127.0.0.1:99999" has the port "99999"`}},
 		{`"port": 5557`, scalar.ErrUnknown, []string{`config-json 1:21: unknown key "events.zmq.port"; known here: bind, connect, replay, replay_bare, topic`}},
 		{`"replay": "tcp://127.0.0.1:5558"`, scalar.ErrInvalid, []string{`events.zmq.replay: it needs events.zmq.bind or events.zmq.connect, without which nothing is published`}},
 		{`"bind": "x", "replay": "tcp://127.0.0.1:5558"`, scalar.ErrInvalid, []string{`events.zmq.bind: "x" is not`}},
 		{`"bind": "tcp://127.0.0.1:5557", "replay": "tcp://127.0.0.1:5557"`, scalar.ErrInvalid, []string{`events.zmq.replay: replay "tcp://127.0.0.1:5557" (config-json 1:63) must differ from bind "tcp://127.0.0.1:5557" (config-json 1:29)`}},
 		{`"bind": "tcp://LOCALHOST:5557", "replay": "tcp://localhost:05557"`, scalar.ErrInvalid, []string{`must differ from bind`}},
-		{`"bind": "tcp://[::1]:5557", "replay": "tcp://[0::1]:5557"`, scalar.ErrInvalid, []string{`must differ from bind`}},
-		{`"bind": "ipc:///run/x", "replay": "ipc:///run/x"`, scalar.ErrInvalid, []string{`must differ from bind`}},
 		{open, scalar.ErrInvalid, []string{
 			`events.zmq.bind: "tcp://0.0.0.0:5557" is not a loopback address, and ZeroMQ has no keys here: anyone that reaches it sees the names of the blocks; events.zmq.insecure: true (or insecure: true) allows it`,
 			`events.zmq.replay: "tcp://gpu-7:5558" is not a loopback address`}},
-		{`"bind": "tcp://*:0", "insecure": false`, scalar.ErrInvalid, []string{`events.zmq.bind: "tcp://*:0" is not a loopback address`}},
-		{`"bind": "tcp://[::]:1", "insecure": 1`, scalar.ErrType, []string{`events.zmq.insecure: the number 1 is not a boolean`}},
 		{`"bind": "tcp://127.0.0.1:1", "replay": "tcp://10.0.0.1:1"`, scalar.ErrInvalid, []string{`events.zmq.replay: "tcp://10.0.0.1:1" is not a loopback address`}},
 		{`"connect": ["tcp://a:1", "x"]`, scalar.ErrInvalid, []string{`events.zmq.connect[1]: "x" is not tcp://host:port or ipc:///path`}},
-		{`"connect": "tcp://a:1"`, scalar.ErrType, []string{`events.zmq.connect: the string "tcp://a:1" is not a sequence`}},
 		{`"connect": ["tcp://*:1", "tcp://a:0", "tcp://[::]:1", "tcp://0.0.0.0:1"]`, scalar.ErrInvalid, []string{
 			`events.zmq.connect[0]: "tcp://*:1" is not a place to connect to: want a host and a port from 1 to 65535, or ipc:///path`,
 			`events.zmq.connect[1]: "tcp://a:0" is not a place`, `events.zmq.connect[2]: "tcp://[::]:1" is not a place`, `events.zmq.connect[3]: "tcp://0.0.0.0:1" is not a place`}},
@@ -91,11 +84,7 @@ func TestRejectEvents(t *testing.T) {
 		{`"bind": "tcp://127.0.0.1:1", "replay": "ipc:///run/x", "connect": ["tcp://127.0.0.1:1", "ipc:///run/x"]`, scalar.ErrInvalid, []string{
 			`events.zmq.connect[0]: "tcp://127.0.0.1:1" is a socket of kvfs itself`, `events.zmq.connect[1]: "ipc:///run/x" is a socket of kvfs itself`}},
 		{`"connect": [` + strings.TrimSuffix(strings.Repeat(`"tcp://a:1", `, 65), ", ") + `]`, scalar.ErrRange, []string{`events.zmq.connect: 65 endpoints: want at most 64`}},
-		{`"hash": "hex"`, scalar.ErrEnum, []string{`events.zmq.hash: unknown value "hex"; one of int, bytes, text`}},
-		{`"block_size": -1`, scalar.ErrRange, []string{`events.zmq.block_size: -1 is out of range: want at least 0`}},
 		{`"topic": "` + strings.Repeat("a", 256) + `"`, scalar.ErrRange, []string{`events.zmq.topic: a topic of 256 bytes: want at most 255`}},
-		{`"topic": ["a"]`, scalar.ErrType, []string{`events.zmq.topic: a sequence is not a string`}},
-		{`"templates": "{hash}"`, scalar.ErrType, []string{`events.zmq.templates: the string "{hash}" is not a sequence`}},
 		{`"templates": ["{hash}", "{group}", "{x}/{hash}"]`, scalar.ErrInvalid, []string{`events.zmq.templates[1]: "{group}": has no {hash}: all blocks would have one name`, `events.zmq.templates[2]: "{x}/{hash}": "{x}" at byte 0 is none of`}},
 	} {
 		_, err := Load(Sources{InlineJSON: `{"events": {"zmq": {` + tc.text + `}}}`, MemTotal: testMem})

@@ -134,31 +134,6 @@ func TestNodeName(t *testing.T) {
 	}
 }
 
-// TestPreferredSegment shows the order of the sources, and that any text is accepted,
-// because a bad one is only a warning (E1, E2, E10).
-func TestPreferredSegment(t *testing.T) {
-	const bind = "KVFS_BIND=::1"
-	const alias, own = "MOONCAKE_PREFERRED_SEGMENT=owner:1", "KVFS_PREFERRED_SEGMENT=owner:2"
-	inline := `{"bind": "::1", "preferred_segment": "owner:3"}`
-	for _, tc := range []struct {
-		src  Sources
-		want string
-	}{
-		{Sources{}, ""},
-		{Sources{Environ: []string{bind, alias}}, "owner:1"},
-		{Sources{Environ: []string{bind, alias, own}}, "owner:2"},
-		{Sources{InlineJSON: inline}, "owner:3"},
-		{Sources{InlineJSON: inline, Environ: []string{alias, own}}, "owner:3"},
-		{Sources{File: writeFile(t, "c.json", inline), Environ: []string{alias, own}}, "owner:3"},
-		{Sources{Environ: []string{bind, own}, Flags: parseFlags(t, "--preferred-segment=owner:4")}, "owner:4"},
-		{Sources{Environ: []string{bind, "KVFS_PREFERRED_SEGMENT=::what? "}}, "::what?"},
-	} {
-		if c := mustLoad(t, tc.src); c.PreferredSegment != tc.want {
-			t.Errorf("%+v: got %q, want %q", tc.src, c.PreferredSegment, tc.want)
-		}
-	}
-}
-
 // TestPeerQueue shows what an automatic queue comes to.
 func TestPeerQueue(t *testing.T) {
 	for memory, want := range map[string]scalar.Size{"64MiB": 16 * scalar.MiB, "100GiB": scalar.GiB} {

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -314,39 +312,6 @@ func TestSlabTruncated(t *testing.T) {
 				t.Errorf("%d bytes: truncated %d, want %d", size, r.Truncated, len(want)-len(left))
 			}
 		}
-	}
-}
-
-// TestRecoverFlips: whatever bit is flipped in a slab's header or table, no block comes
-// that was not stored, and none but those of the page or slab is lost.
-func TestRecoverFlips(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	d := openTest(t, filepath.Join(t.TempDir(), "d"))
-	want := plantAll(t, d)
-	for range 500 {
-		slab := []uint32{1, 2, 30}[rng.IntN(3)]
-		pages := map[uint32]int64{1: 7, 2: 4, 30: 10}[slab]
-		off, bit := rng.Int64N(pages*format.PageBytes), byte(1)<<rng.IntN(8)
-		flip := func(b []byte) { b[0] ^= bit }
-		patch(t, d.SlabPath(slab), off, flip, 1)
-		got, r := recoverTest(t, d)
-		lost := 0
-		for key := range want {
-			if _, ok := got[key]; !ok {
-				lost++
-			}
-		}
-		if inHeader := off < format.PageBytes; inHeader != (len(r.SetAside) == 1) || !inHeader && (r.BadSlots+r.Stale != 1 || r.BadSlots != int64(lost)) {
-			t.Errorf("slab %d, byte %d: lost %d, %+v", slab, off, lost, r)
-		}
-		for key := range got {
-			if got[key] != want[key] {
-				t.Errorf("slab %d, byte %d: %s: got %q, want %q", slab, off, key, got[key], want[key])
-			}
-		}
-		patch(t, d.SlabPath(slab), off, flip, 1)
 	}
 }
 
