@@ -84,8 +84,8 @@ func TestFlippedByte(t *testing.T) {
 	flip(t, d.DiskDir, content(c.Prompt(3, 0)[last]))
 	tally := engine.Run(c)
 	tally.Want(t, "one is damaged", true)
-	if got, all := tally.Loaded, c.Blocks(); got != all-1 || tally.Broken != 1 || tally.Stored != 1 {
-		t.Errorf("%d of %d loaded, %d gone, %d stored; want one to be gone and stored again", got, all, tally.Broken, tally.Stored)
+	if got, all := tally.Loaded, c.Blocks(); got != all-1 || tally.Stored != 1 { // a read ahead may have found it before the look-up
+		t.Errorf("%d of %d loaded, %d stored; want one to be a miss and stored again", got, all, tally.Stored)
 	}
 	if s := d.Status().Secondary(t, "disk"); s.Corrupt != 1 {
 		t.Errorf("%d corrupt blocks are counted, want 1", s.Corrupt)
