@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -34,4 +37,17 @@ func TestEvict(t *testing.T) {
 		{args: "--tier memory /m/a /proc/b", err: "/proc/b is not in a kvfs mount", code: exit.NotMount},
 		{args: "--tier memory -", stdin: "/m/\xff\n", err: `"/m/\xff" is not UTF-8`, code: exit.Runtime},
 	})
+}
+
+// TestEvictMany shows that a long list becomes two requests, and that what is printed is the sum of their answers.
+func TestEvictMany(t *testing.T) {
+	const n = client.RequestNames + 3
+	f := newFakeDaemon("/m", "evict", func(request string) string {
+		return fmt.Sprintf(`{"blocks":%d,"bytes":1,"kept_total":1,"kept":[{"path":"x","reason":"open"}]}`, strings.Count(request, `"x"`))
+	})
+	out, _, err := f.run(t, newEvictCommand, strings.Repeat("/m/x\n", n), "--tier=memory", "-")
+	must(t, err)
+	if want := fmt.Sprintf("evicted %d blocks (2 B) from memory\nkept 2 blocks:\n  open  x\n  open  x\n", n); out != want || len(f.asked()) != 2 {
+		t.Errorf("%d requests, printed %q, want %q", len(f.asked()), out, want)
+	}
 }

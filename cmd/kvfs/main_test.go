@@ -167,6 +167,16 @@ func TestConfigCommands(t *testing.T) {
 	}
 }
 
+// TestVersion shows that kvfs prints the version that the linker may set.
+func TestVersion(t *testing.T) {
+	old := version
+	version = "v9.8.7"
+	defer func() { version = old }()
+	if _, out, _ := runCLI("version"); !strings.HasPrefix(out, "kvfs v9.8.7 (go") {
+		t.Errorf("got %q", out)
+	}
+}
+
 // TestIntro shows that kvfs alone names commands that it has.
 func TestIntro(t *testing.T) {
 	_, out, _ := runCLI()

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
 )
 
@@ -71,6 +73,28 @@ func TestPrefetchDirectories(t *testing.T) {
 	}
 	if text := fmt.Sprint(err); exit.Code(err) != exit.Runtime || !strings.HasPrefix(text, dir+"/a: there is no such block\ng/\\xff: timed out\n") || !strings.HasSuffix(text, "\n2 of 4 blocks: not there, or could not be loaded") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestPrefetchMany shows that a long list becomes two requests, and that their results are in the order of the names.
+func TestPrefetchMany(t *testing.T) {
+	const n = client.RequestNames + 3
+	f := newFakeDaemon("/m", "prefetch", func(request string) string {
+		count, result := strings.Count(request, ","), "l" // between keys, and before progress
+		if count == 3 {
+			result = "m"
+		}
+		return fmt.Sprintf(`{"results":%q,"done":%d,"total":%d,"loaded":%d}`, strings.Repeat(result, count), count, count, count)
+	})
+	out, _, err := f.run(t, newPrefetchCommand, strings.Repeat("/m/x\n", n), "--json", "-")
+	must(t, err)
+	var got struct {
+		Results             string
+		Done, Total, Loaded int
+	}
+	must(t, json.Unmarshal([]byte(out), &got))
+	if want := strings.Repeat("l", n-3) + "mmm"; len(f.asked()) != 2 || got.Results != want || got.Done != n || got.Total != n || got.Loaded != n {
+		t.Errorf("%d requests, got %d results, %d done of %d, %d loaded", len(f.asked()), len(got.Results), got.Done, got.Total, got.Loaded)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestLongestHit(t *testing.T) {
 	s, e := newService(t, map[string]names.Place{
 		"0/a": inMemory, "0/b": onDisk, "0/c": inMemory, "0/d": pending,
 		"1/b": atPeer, "1/c": inMemory, "1/d": late,
-		"x/0_a": inMemory, "x/1_a": inMemory,
+		"x/0_a": inMemory, "x/1_a": inMemory, "y/0_a": late,
 	})
 	const spec = `{"op": "longest_hit", "spec": "gemma", "hashes": ["a", "b", "c", "d"]`
 	for _, c := range []struct{ request, want string }{
@@ -49,6 +49,8 @@ func TestLongestHit(t *testing.T) {
 			`{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": "", "fetch": []}, {"name": "1", "load": "", "fetch": []}]}`},
 		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": [{"name": "x/1", "kind": "swa", "window": 2, "block_size": 16}]}, "hashes": ["z", "a"], "template": "{group}_{hash}", "num_tokens": 40}`,
 			`{"op": "longest_hit", "hit_tokens": 32, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "x/1", "load": "01"}]}`},
+		{`{"op": "longest_hit", "spec": "gemma", "hashes": ["a"], "num_tokens": 17, "template": "y/{group}_{hash}"}`,
+			`{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 1, "groups": [{"name": "0", "load": ""}, {"name": "1", "load": ""}]}`},
 		{`{"op": "longest_hit", "spec": "gemma", "hashes": []}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": [{"name": "0", "load": ""}, {"name": "1", "load": ""}]}`},
 		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": []}, "hashes": ["a"]}`, `{"op": "longest_hit", "hit_tokens": 0, "capped": false, "pending": 0, "late": 0, "groups": []}`},
 	} {

@@ -34,6 +34,24 @@ func TestReadNames(t *testing.T) {
 	}
 }
 
+// TestCutBatch shows that a list is cut by the number of names and by their bytes as
+// JSON, and that a name alone always passes.
+func TestCutBatch(t *testing.T) {
+	names := func(n, size int) []string { return slices.Repeat([]string{strings.Repeat("x", size)}, n) }
+	for _, tc := range []struct {
+		names []string
+		want  int
+	}{
+		{nil, 0}, {names(3, 1), 3}, {names(RequestNames+2, 1), RequestNames},
+		{names(10, 1<<20), 7}, {names(2, requestBytes*2), 1}, {[]string{strings.Repeat("\x01", 2<<20), "a"}, 1},
+	} {
+		batch, rest := CutBatch(tc.names)
+		if len(batch) != tc.want || len(batch)+len(rest) != len(tc.names) {
+			t.Errorf("%d names: a batch of %d, want %d; %d are left", len(tc.names), len(batch), tc.want, len(rest))
+		}
+	}
+}
+
 // TestReadDocument shows which files can become part of a request.
 func TestReadDocument(t *testing.T) {
 	for _, tc := range []struct{ text, want, err string }{

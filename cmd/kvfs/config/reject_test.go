@@ -66,6 +66,11 @@ func TestRejectFile(t *testing.T) {
 		{"mapping for a scalar", "http: {a: 1}\n", scalar.ErrType, `http: a mapping is not a string`},
 		{"key that is none", "? [a]\n: b\n", scalar.ErrType, `a sequence is not a key`},
 
+		{"URL without a scheme", "otlp: 127.0.0.1:4318\n", scalar.ErrInvalid, `otlp: "127.0.0.1:4318" is not http://host:port`},
+		{"URL of another scheme", "otlp: ftp://127.0.0.1\n", scalar.ErrInvalid, `otlp: "ftp://127.0.0.1" is not http://host:port`},
+		{"URL without a host", "otlp: 'http://'\n", scalar.ErrInvalid, `otlp: "http://" is not http://host:port`},
+		{"URL with a password", "otlp: http://u:p@127.0.0.1\n", scalar.ErrInvalid, `is not http://host:port`},
+
 		{"string for a boolean", "memory: {keep: \"false\"}\n", scalar.ErrType, `memory.keep: the string "false" is not a boolean: write true or false, without quotes`},
 		{"number for a string", "node_name: 7\n", scalar.ErrType, `node_name: the number 7 is not a string`},
 		{"time for a string", "node_name: 2001-01-01\n", scalar.ErrType, `node_name: "2001-01-01", of type timestamp, is not a string`},

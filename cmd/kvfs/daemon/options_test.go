@@ -138,3 +138,11 @@ func TestServerOptions(t *testing.T) {
 		t.Error("allow_other off lets others in")
 	}
 }
+
+// TestMemoryOptions shows what the memory tier gets.
+func TestMemoryOptions(t *testing.T) {
+	o := memoryOptions(loadConfig(t, `{"memory": {"size": "1GiB", "dir": "/dev/shm/x", "huge": "never"}}`), "/mnt/kv", zap.NewNop())
+	if o.ID != "m"+storeID("/mnt/kv") || o.Label != "/mnt/kv" || o.Dir != "/dev/shm/x" || o.SizeBytes != 1<<30 || o.Huge != "never" || o.Logger == nil {
+		t.Errorf("got %+v", o)
+	}
+}

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 )
 
@@ -90,6 +93,49 @@ func TestMalformed(t *testing.T) {
 				t.Error("it was attached")
 			}
 			attach(t, path, "/mnt/next").Close()
+		})
+	}
+}
+
+// TestLifeLineEnds shows that a mount is let go of when its process says on its line what no mount says, and that no
+// descriptor of it is kept.
+func TestLifeLineEnds(t *testing.T) {
+	for _, c := range []struct {
+		sent string
+		fds  int
+	}{{"\xff\xff\xff\xff", 0}, {`{"version":1,"do":"attach"}`, 0}, {`{"do":"detach"}`, 3}} {
+		o := &owner{}
+		_, path := serve(t, o, Options{})
+		fds := nulls(t, c.fds)
+		steady(t, func() {
+			line := attach(t, path, "/mnt/a")
+			if _, _, err := line.w.c.WriteMsgUnix([]byte(c.sent), unix.UnixRights(fds...), nil); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, "let go", o.mount(0).ended)
+			wait(t, "the line has ended", line.Ended())
+			line.Close()
+		})
+		closeAll(fds)
+	}
+}
+
+// TestHangingPeers shows that the owner ends the connection of a process that asks nothing, or does not read the answer, when
+// its time is up.
+func TestHangingPeers(t *testing.T) {
+	o := &owner{status: []byte(strings.Repeat("s", 8<<20))} // more than a socket holds
+	l, path := serve(t, o, Options{patience: 300 * time.Millisecond})
+	for _, sent := range []string{"", `{"version":1,"do":"status"}`} {
+		w := raw(t, path)
+		defer w.c.Close()
+		if sent != "" {
+			_, err := w.c.Write([]byte(sent))
+			must(t, err)
+		}
+		poll(t, "the connection is ended after "+sent, func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.mu.conns.all) == 0
 		})
 	}
 }
@@ -283,5 +329,30 @@ func TestCheckProc(t *testing.T) {
 	defer r.Close()
 	if err := CheckProc(r.Dev); !errors.Is(err, ErrMalformed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMalformedLog shows that the log mentions malformed requests, but not each one.
+func TestMalformedLog(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	_, path := serve(t, &owner{}, Options{Logger: zap.New(core)})
+	const many = 200
+	for i := range many {
+		w := raw(t, path)
+		sent := []byte("\x00")
+		if i%2 == 0 {
+			sent = []byte(`{"version":1,"do":"attach"}`)
+		}
+		if _, err := w.c.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		if _, err := w.receive(&a, time.Now().Add(limit)); err != nil || a.Error == "" {
+			t.Fatalf("answer %+v, %v", a, err)
+		}
+		w.c.Close()
+	}
+	if n := logs.Len(); n == 0 || n > many/4 {
+		t.Errorf("%d lines in the log of %d malformed frames", n, many)
 	}
 }
