@@ -1,7 +1,9 @@
 package main
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,6 +33,30 @@ func TestParseRunFlags(t *testing.T) {
 	}
 	if _, err := parseRunFlags(newRunCommand().Flags(), []string{"--nonsense", "x"}); err == nil {
 		t.Error("an unknown flag is taken")
+	}
+}
+
+// TestRunPrint shows the output of --print, and that the command is not run.
+func TestRunPrint(t *testing.T) {
+	cleanEnv(t)
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	engine, marker := filepath.Join(dir, "vllm"), filepath.Join(dir, "ran")
+	must(t, os.WriteFile(engine, []byte("#!/bin/sh\ntouch "+marker), 0o755))
+	code, out, errs := runCLI("run", "--print", "--memory-size=64MiB", "--", engine, "serve", "m", "--kv-transfer-config={}")
+	if code != exit.OK {
+		t.Fatalf("code %d: %s", code, errs)
+	}
+	for _, want := range []string{
+		"mount: kvfs mount --ready-fd 3 --memory-size=64MiB -- " + dir + "/kvfs-XXXXXX\n", "engine: vllm\n", "variable: KVFS_MOUNT=" + dir + "/kvfs-XXXXXX ",
+		"skipped: --kv-transfer-config: the command has it\n", "command: " + engine + " serve m '--kv-transfer-config={}'\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the command ran")
 	}
 }
 

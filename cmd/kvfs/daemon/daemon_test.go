@@ -41,7 +41,7 @@ func must(t testing.TB, err error) {
 // without a mount.
 func newTestDaemon(t *testing.T) *daemon {
 	t.Helper()
-	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"pool": {"pinned": true, "quota": "1MiB"}}}`)
+	cfg := loadConfig(t, `{"memory": {"size": "64MiB"}, "groups": {"p\u001b[2J": {"pinned": true, "quota": "1MiB"}}}`)
 	d := &daemon{program: Program{Version: "v0.0.1"}, dir: "/mnt/kv", cfg: cfg, started: time.Now()}
 	d.page = metrics.NewPage(d.snapshot)
 	d.view = metrics.PageOf(func() []byte {
@@ -101,7 +101,7 @@ func TestStatusDocument(t *testing.T) {
 		}
 	}
 	groups, _ := doc["groups"].([]any)
-	if len(groups) != 1 || groups[0].(map[string]any)["name"] != "pool" || groups[0].(map[string]any)["quota_bytes"] != float64(1<<20) {
+	if len(groups) != 1 || groups[0].(map[string]any)["name"] != `p\x1b[2J` || groups[0].(map[string]any)["quota_bytes"] != float64(1<<20) {
 		t.Errorf("groups: got %v", doc["groups"])
 	}
 	if reply, err := status.Parse(text); err != nil || reply.Version != "v0.0.1" || len(reply.Tiers) != 1 {
