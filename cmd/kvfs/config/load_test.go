@@ -165,6 +165,17 @@ disk:
 	}
 }
 
+// TestNullKeeps shows that null for a list leaves what an earlier source gave.
+func TestNullKeeps(t *testing.T) {
+	c := mustLoad(t, Sources{
+		File:       writeFile(t, "c.yaml", "specs: {a: {hash_block_size: 16, groups: [{kind: full, block_size: 16}, {kind: mla, block_size: 16}]}}"),
+		InlineJSON: `{"specs": {"a": {"groups": null}}}`,
+	})
+	if n := len(c.Specs["a"].Groups); n != 2 {
+		t.Errorf("%d groups, want 2", n)
+	}
+}
+
 // TestStringOverrides shows normalize_string_override on every textual setting
 // and source: text is trimmed, and empty text means not set (B21).
 func TestStringOverrides(t *testing.T) {
