@@ -378,6 +378,9 @@ func (f *files) closeHandle(h *handle, abandon bool) {
 		f.engine.Abandon(h.write)
 	default:
 		f.engine.Release(h.write)
+		if h.there {
+			f.forget(0, h.id, "") // it has heard of stores through a mapping only now
+		}
 	}
 }
 
