@@ -105,6 +105,17 @@ var hollowOps = []struct {
 			w.t.Errorf("%+v, %v", r, err)
 		}
 	}, "g/a=content", "[disk]"},
+	{"evict by force what is pinned", func(w *lower) {
+		must(w.t, w.e.SetPinned(resolve(w.t, w.world, "g/a").ID, true))
+		for _, tier := range []string{"disk", "memory"} {
+			r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: tier, Paths: []string{"g"}, Force: true})
+			if want := (tiers.EvictKept{Path: "g/a", Reason: fate.ReasonPinned}); err != nil || r.Blocks != 0 || r.KeptN != 1 || r.Kept[0] != want {
+				w.t.Errorf("%s: %+v, %v", tier, r, err)
+			}
+			w.content("g/a") // in memory from here on
+		}
+		must(w.t, w.e.SetPinned(resolve(w.t, w.world, "g/a").ID, false))
+	}, "g/a=content", "[memory disk]"},
 	{"evict from disk by force", func(w *lower) {
 		r, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "disk", All: true, Force: true})
 		if err != nil || r.KeptN != 0 || r.Blocks != 1 || r.Bytes != 7 {
