@@ -18,7 +18,7 @@
 // of each topic that it measured. The rest of the page stays as it is.
 //
 // A topic needs root for network namespaces and some mounts, a disk for -disk, and programs to compare with: what is
-// missing is left out, and said. The topic rdma needs a build with cgo and -tags ofi, ttft Node.js 20.
+// missing is left out, and said. The topic ttft needs Node.js 20.
 package main
 
 import (

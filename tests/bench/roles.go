@@ -16,17 +16,10 @@ import (
 // roleEnv makes this program a child of itself. It has the role as JSON.
 const roleEnv = "BENCH_ROLE"
 
-// The roles.
-const (
-	loopbackRole = "loopback"
-	rdmaRole     = "rdma"
-)
-
-// role is the task of a child.
+// role is the task of a child: to be a loopback.
 type role struct {
-	Name  string
-	Mount string // the mount point of the loopback
-	Path  string // the directory below the loopback; of a node: its IP address
+	Mount string // the mount point
+	Path  string // the directory below
 }
 
 // childArgs returns the command line of a child with a role.
@@ -41,12 +34,7 @@ func play(text string) error {
 		var r role
 		must(json.Unmarshal([]byte(text), &r))
 		runtime.UnlockOSThread() // see init: it starts no children
-		switch r.Name {
-		case loopbackRole:
-			playLoopback(r)
-		case rdmaRole:
-			playRDMA(r, os.Stdin, os.Stdout)
-		}
+		playLoopback(r)
 	})
 }
 

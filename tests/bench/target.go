@@ -122,7 +122,7 @@ func (j *job) loopback() *target {
 		must(os.Mkdir(backing, 0o755))
 	}
 	s := &server{mount: j.mountPoint("loopback")}
-	s.argv = childArgs(role{Name: loopbackRole, Mount: s.mount, Path: backing})
+	s.argv = childArgs(role{Mount: s.mount, Path: backing})
 	return j.serve(s)
 }
 

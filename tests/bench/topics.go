@@ -10,7 +10,6 @@ import (
 // topicTable has all topics, in the order in which they are measured and printed.
 func topicTable() []topic {
 	nodes := func(*bench) string { return netns.Lacks() }
-	fabric := need(noFabric, iperfName)
 	return []topic{
 		// Blocks in memory, beside a tmpfs, the page cache of a disk and go-fuse's loopback.
 		{"read", nothing, throughput("Hot reads", "(open, one read, close)", (*blockSet).read)},
@@ -43,7 +42,6 @@ func topicTable() []topic {
 		{"replica", need(nodes, iperfName), (*job).replicas},
 		{"spread", nodes, (*job).spread},
 		{"fleet", nodes, (*job).fleet},
-		{"rdma", fabric, (*job).fabrics},
 		// The control directory.
 		{"query", need(nothing, "python3"), (*job).query},
 		// Ways to run.
