@@ -77,18 +77,6 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestCapacityOnly shows that an engine that only lends memory is not checked, and that
-// nothing is a hit for it.
-func TestCapacityOnly(t *testing.T) {
-	c, err := New(Spec{CapacityOnly: true, Groups: []Group{{Kind: Cross, BlockSize: -1}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if hit := c.Lookup(100, 100, nil); hit.Tokens != 0 || len(hit.Load) != 0 {
-		t.Errorf("got %+v", hit)
-	}
-}
-
 // TestEmpty shows that empty input is an empty answer and not an error or a crash,
 // for every method and kind (C18, C21, C22).
 func TestEmpty(t *testing.T) {
