@@ -22,7 +22,7 @@ type feedRecord = feed.Record
 func hashOf(s string) uint64 { return location.HashPath(s) }
 
 // offerOf is a peer's offer of a block.
-func offerOf(p *farPeer, path string) cluster.BlockInfo { return *p.Stat([]string{path})[0] }
+func offerOf(p *farPeer, path string) cluster.BlockInfo { return *p.stat(path) }
 
 // TestTake shows that offered blocks are fetched from the offering peer, though no feed has
 // announced it as a holder, and the answers for offers that are not taken. Afterwards no hint is

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,29 +14,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
-
-// movable is a time that the test moves. Its timers are those of timers.
-type movable struct {
-	*timers
-	mu sync.Mutex
-	at time.Time
-}
-
-func newMovable() *movable { return &movable{timers: newTimers(), at: time.Unix(1e9, 0)} }
-
-func (m *movable) clock() clock { return clock{m.now, m.after} }
-
-func (m *movable) now() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.at
-}
-
-func (m *movable) move(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.at = m.at.Add(d)
-}
 
 // TestTakeFar shows that an offer of a version from the far future is refused, so that new versions
 // here do not follow it.
@@ -56,7 +32,7 @@ func TestTakeFar(t *testing.T) {
 // TestGone shows that a holder that says it no longer has a version does not count as a holder for
 // a while, whatever the index says, unless it takes a copy of it.
 func TestGone(t *testing.T) {
-	n, at := newStubNode(), newMovable()
+	n, at := newStubNode(), newTimers()
 	a := n.addPeer("a")
 	tier := openStub(t, n, testOptions(n), at.clock())
 	n.put(a, entryOf("g/x", 7))
@@ -71,7 +47,7 @@ func TestGone(t *testing.T) {
 		t.Error("another version is not found")
 	}
 	n.put(a, entryOf("g/x", 7))
-	at.move(goneTime)
+	at.moved.Add(int64(goneTime))
 	if _, ok := tier.Locate("g/x"); !ok {
 		t.Error("not found later")
 	}
@@ -158,7 +134,7 @@ func TestDeclined(t *testing.T) {
 // TestSegmentHost shows that a preferred segment may be a host name: it is resolved in the
 // background and kept.
 func TestSegmentHost(t *testing.T) {
-	at := newMovable()
+	at := newTimers()
 	n := newStubNode()
 	p := n.addPeer("b")
 	p.info.GossipAddr = "192.0.2.7:7946"
@@ -182,7 +158,7 @@ func TestSegmentHost(t *testing.T) {
 		lookups <- host
 		return nil, errors.New("no answer")
 	}
-	at.move(resolveEvery + time.Second)
+	at.moved.Add(int64(resolveEvery + time.Second))
 	if !preferred() {
 		t.Error("not preferred while it is looked up again")
 	}

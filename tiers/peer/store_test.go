@@ -73,7 +73,7 @@ func (c *cell) beginStore(t testing.TB, path string, seq uint64, data []byte) <-
 // holders returns the peers that have a block.
 func (c *cell) holders(path string) (names []string) {
 	for _, p := range c.peers {
-		if p.Stat([]string{path})[0] != nil {
+		if p.stat(path) != nil {
 			names = append(names, p.Name())
 		}
 	}
