@@ -219,54 +219,40 @@ func TestStoreDeadline(t *testing.T) {
 // TestStoreHint shows that a peer that has taken a copy is a holder at once, until the index has
 // it, the peer turns out not to have it or is gone, or the name is removed.
 func TestStoreHint(t *testing.T) {
-	quiet := func(t *testing.T) *cell {
-		c := newCell(t, 1, nil)
-		c.peers[0].announce = func(...feedRecord) {}
-		if o := c.store(t, "x", 5, payload(10, 1)); o.Status != driver.Stored {
-			t.Fatal(o.Status, o.Err)
-		}
-		if l, ok := c.Locate("x"); !ok || l.Seq != 5 || l.Size != 10 {
-			t.Fatalf("%+v %v", l, ok)
-		}
-		return c
+	for name, end := range map[string]func(t *testing.T, c *cell){
+		"announced": func(t *testing.T, c *cell) { c.node.put(c.peers[0], entryOf("x", 5)) },
+		"gone": func(t *testing.T, c *cell) {
+			c.peers[0].memBackend.blocks = map[string]*memBlock{}
+			if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != driver.Absent {
+				t.Error(out[0].Status, out[0].Err)
+			}
+		},
+		"peer left": func(t *testing.T, c *cell) { c.node.remove(c.peers[0]) },
+		"removed": func(t *testing.T, c *cell) {
+			if n := c.Remove([]block.Key{keyOf("x")}); n != 1 {
+				t.Errorf("Remove: %d", n)
+			}
+			r := c.node.appended()
+			if len(r) != 1 || r[0].Seq != 6 || r[0].Path != "x" || r[0].Mode != modeRegular {
+				t.Errorf("records %+v", r)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t, 1, nil)
+			c.peers[0].announce = func(...feedRecord) {}
+			if o := c.store(t, "x", 5, payload(10, 1)); o.Status != driver.Stored {
+				t.Fatal(o.Status, o.Err)
+			}
+			if l, ok := c.Locate("x"); !ok || l.Seq != 5 || l.Size != 10 {
+				t.Fatalf("%+v %v", l, ok)
+			}
+			end(t, c)
+			if _, ok := c.Locate("x"); ok != (name == "announced") || ok && c.hints.any() {
+				t.Errorf("found %v, or the hint has stayed", ok)
+			}
+		})
 	}
-	t.Run("announced", func(t *testing.T) {
-		c := quiet(t)
-		c.node.put(c.peers[0], entryOf("x", 5))
-		if _, ok := c.Locate("x"); !ok || c.hints.any() {
-			t.Error("not found, or the hint has stayed")
-		}
-	})
-	t.Run("gone", func(t *testing.T) {
-		c := quiet(t)
-		c.peers[0].memBackend.blocks = map[string]*memBlock{}
-		if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != driver.Absent {
-			t.Error(out[0].Status, out[0].Err)
-		}
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-	})
-	t.Run("peer left", func(t *testing.T) {
-		c := quiet(t)
-		c.node.remove(c.peers[0])
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-	})
-	t.Run("removed", func(t *testing.T) {
-		c := quiet(t)
-		if n := c.Remove([]block.Key{keyOf("x")}); n != 1 {
-			t.Errorf("Remove: %d", n)
-		}
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-		r := c.node.appended()
-		if len(r) != 1 || r[0].Seq != 6 || r[0].Path != "x" || r[0].Mode != modeRegular {
-			t.Errorf("records %+v", r)
-		}
-	})
 }
 
 // TestRendezvous shows that blocks spread over peers in proportion to their weights within a few
