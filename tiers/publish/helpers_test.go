@@ -100,6 +100,12 @@ func eventOf(kind event.Kind, tier, path string) event.Event {
 	return event.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
 }
 
+func renamed(kind event.Kind, from, to string) event.Event {
+	ev := eventOf(kind, "", to)
+	ev.From = key(from)
+	return ev
+}
+
 // testContext ends with the test, or after a time that only a hanging test reaches.
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

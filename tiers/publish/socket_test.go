@@ -9,7 +9,7 @@ import (
 )
 
 // TestIPCNoSocket shows that what is at the path of an ipc endpoint and is no socket is left alone, also a link to a socket that
-// nobody serves.
+// nobody serves. Such a socket, of a killed process, is bound again; one in use is not.
 func TestIPCNoSocket(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")
@@ -39,5 +39,9 @@ func TestIPCNoSocket(t *testing.T) {
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
 			t.Errorf("%s: changed: %v", name, err)
 		}
+	}
+	open(t, Options{Log: newTestLog(10), Bind: "ipc://" + dead})
+	if _, err := Open(t.Context(), Options{Log: newTestLog(10), Bind: "ipc://" + dead}); err == nil {
+		t.Error("a socket in use was bound")
 	}
 }
