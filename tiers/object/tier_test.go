@@ -34,6 +34,21 @@ func (s *store) tier(t *testing.T, writer uint64, edit func(*Options)) *Tier {
 	return tier
 }
 
+// listed opens a tier, which has listed the store.
+func (s *store) listed(t *testing.T, writer uint64, edit func(*Options)) *Tier {
+	t.Helper()
+	tier := s.tier(t, writer, edit)
+	until(t, "not listed", tier.learned.Load)
+	return tier
+}
+
+// reopened closes a tier, and opens that of another node.
+func (s *store) reopened(t *testing.T, tier *Tier) *Tier {
+	t.Helper()
+	tier.Close(context.Background())
+	return s.listed(t, 9<<32, nil)
+}
+
 // TestConformance runs the suite of all tiers over a bucket in memory: with packs, with each block an object of its own,
 // and with a store that fails at random (A35).
 func TestConformance(t *testing.T) {
@@ -122,9 +137,14 @@ func keyOf(t *testing.T, path string) block.Key {
 // runJob runs a job and returns its outcomes.
 func runJob(t *testing.T, op func(*driver.Job), transfers ...driver.Transfer) []driver.Outcome {
 	t.Helper()
-	done := make(chan *driver.Result, 1)
-	op(&driver.Job{ID: 1, Blocks: transfers, Done: func(r *driver.Result) { done <- r }})
-	return (<-done).Outcomes
+	return <-begin(op, transfers...)
+}
+
+// begin begins a job, and returns where its outcomes come.
+func begin(op func(*driver.Job), transfers ...driver.Transfer) <-chan []driver.Outcome {
+	done := make(chan []driver.Outcome, 1)
+	op(&driver.Job{ID: 1, Blocks: transfers, Done: func(r *driver.Result) { done <- r.Outcomes }})
+	return done
 }
 
 func (p put) transfer(t *testing.T) driver.Transfer {
@@ -224,8 +244,7 @@ func TestRestart(t *testing.T) {
 	if err := first.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	second := s.tier(t, 2, nil)
-	until(t, "not listed", second.learned.Load)
+	second := s.listed(t, 2, nil)
 	wantBlocks(t, second, append(puts[2:], now)...)
 	wantGone(t, second, puts[0].path, puts[1].path, "g0/d/none", "none")
 	for _, dir := range []string{"g0", "g0/d", "g2/d"} {
@@ -322,8 +341,7 @@ func TestForeign(t *testing.T) {
 		bad[len(bad)-100] ^= 1
 		s.objects["0000000000000004-0000000000000002"+name[33:]] = bad
 	})
-	second := s.tier(t, 2, nil)
-	until(t, "not listed", second.learned.Load)
+	second := s.listed(t, 2, nil)
 	wantBlocks(t, second, p)
 	if got := second.Stats(); got.Blocks != 1 {
 		t.Errorf("stats: %+v", got)
@@ -369,8 +387,7 @@ func TestReadOnly(t *testing.T) {
 			return nil
 		}
 	})
-	tier := s.tier(t, 2, nil)
-	until(t, "not listed", tier.learned.Load)
+	tier := s.listed(t, 2, nil)
 	if o := runJob(t, tier.Store, newPut("g/y", 6, 10).transfer(t))[0]; !errors.Is(o.Err, block.ErrReadOnly) {
 		t.Errorf("store: %v, %v", o.Status, o.Err)
 	}
@@ -402,8 +419,6 @@ func TestRemoveFromAhead(t *testing.T) {
 	until(t, "the other node does not know of the removal", gone(ahead, p.path))
 	stored(t, b, p)
 	wantBlocks(t, b, p)
-	b.Close(context.Background())
-	again := s.tier(t, 3<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.reopened(t, b)
 	wantBlocks(t, again, p)
 }
