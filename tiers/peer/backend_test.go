@@ -57,6 +57,8 @@ func TestTake(t *testing.T) {
 		{"bad path", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Path = "../x" }, cluster.StoreFailed, block.ErrInvalid},
 		{"bad size", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Size = -1 }, cluster.StoreFailed, block.ErrInvalid},
 		{"no version", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Seq = 0 }, cluster.StoreFailed, block.ErrInvalid},
+		{"a version of the far future", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Seq = block.MaxSeq + 1 },
+			cluster.StoreFailed, block.ErrInvalid}, // new versions here would follow it
 		{"a directory", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Mode = modeDir }, cluster.StoreFailed, block.ErrInvalid},
 		{"read only", func(c *cell, p *farPeer, o *cluster.BlockInfo) { c.opts.Accept = false },
 			cluster.StoreRefused, block.ErrReadOnly},
@@ -74,8 +76,8 @@ func TestTake(t *testing.T) {
 			if len(out) != 1 || out[0].Status != c.status || !errors.Is(out[0].Err, c.err) {
 				t.Errorf("got %+v, want %v (%v)", out, c.status, c.err)
 			}
-			if k.hints.any() {
-				t.Error("a hint is left")
+			if k.hints.any() || errors.Is(c.err, block.ErrInvalid) && len(k.engine.took) != 0 {
+				t.Errorf("a hint is left, or the engine took %v", k.engine.took)
 			}
 			if c.status == cluster.StoreDone {
 				h := k.engine.took[0]

@@ -15,20 +15,6 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// TestTakeFar shows that an offer of a version from the far future is refused, so that new versions
-// here do not follow it.
-func TestTakeFar(t *testing.T) {
-	c := newCell(t, 1, nil)
-	p := c.peers[0]
-	for _, seq := range []uint64{1<<63 + 5, block.MaxSeq + 1} {
-		p.add(cluster.BlockInfo{Path: "g/x", Seq: seq}, payload(10, 1))
-		out := c.take(t.Context(), p, []cluster.BlockInfo{offerOf(p, "g/x")})
-		if out[0].Status != cluster.StoreFailed || !errors.Is(out[0].Err, block.ErrInvalid) || len(c.engine.took) != 0 {
-			t.Errorf("version %d: %+v", seq, out[0])
-		}
-	}
-}
-
 // TestGone shows that a holder that says it no longer has a version does not count as a holder for
 // a while, whatever the index says, unless it takes a copy of it.
 func TestGone(t *testing.T) {
