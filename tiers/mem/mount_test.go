@@ -52,11 +52,7 @@ func TestNoSpace(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("write: got %v", err)
 	}
-	fi, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(id, f, &driver.Record{Path: "g/a", Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
+	if err := commit(s, id, f, "g/a"); err != nil {
 		t.Fatal(err)
 	}
 	if free, err := s.FreeBytes(); err != nil || free != 0 {

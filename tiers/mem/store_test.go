@@ -77,14 +77,19 @@ func put(t testing.TB, s *Store, path, data string) driver.BlobID {
 	if _, err := f.WriteString(data); err != nil {
 		t.Fatal(err)
 	}
-	fi, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
+	if err := commit(s, id, f, path); err != nil {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// commit commits a file as it is.
+func commit(s *Store, id driver.BlobID, f *os.File, path string) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return s.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()})
 }
 
 // paths adopts everything and returns the paths.
@@ -150,8 +155,7 @@ func victim(dir string, noMount bool) {
 			break
 		}
 		fmt.Fprintf(f, "data %d", i)
-		fi, _ := f.Stat()
-		err = s.Commit(id, f, &driver.Record{Path: fmt.Sprint("g/", i), Size: fi.Size(), Mtime: fi.ModTime()})
+		err = commit(s, id, f, fmt.Sprint("g/", i))
 	}
 	if err == nil {
 		_, _, err = s.Create()
