@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/object/pack"
@@ -207,14 +208,7 @@ func wantGone(t *testing.T, tier *Tier, paths ...string) {
 }
 
 // until waits for a condition, which the tier brings about in the background.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for begin := time.Now(); !ok(); time.Sleep(time.Millisecond) { // reason: no event tells what others see
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("after a minute: %s", what)
-		}
-	}
-}
+var until = harness.Poll
 
 func found(tier *Tier, path string) func() bool {
 	return func() bool { _, has := tier.Find(path); return has }

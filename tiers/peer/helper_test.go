@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -44,20 +45,7 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 }
 
 // eventually waits until check is true.
-func eventually(t testing.TB, what string, check func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !check() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
+var eventually = harness.Poll
 
 // memFile returns a file in memory with that content.
 func memFile(t testing.TB, data []byte) *os.File {

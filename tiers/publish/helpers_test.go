@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
 )
@@ -114,19 +115,7 @@ func testContext(t testing.TB) context.Context {
 }
 
 // eventually polls until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	ctx := testContext(t)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
+var eventually = harness.Poll
 
 // payload returns the last frame of m.
 func payload(t *testing.T, m *message) []byte {
