@@ -70,14 +70,10 @@ func TestLoadRoom(t *testing.T) {
 
 // TestStoreBusy shows that a busy peer is asked again after a rest, and then takes the copy.
 func TestStoreBusy(t *testing.T) {
-	n, clock := newStubNode(), newTimers()
-	p := n.addPeer("a")
-	engine := newStubEngine()
-	tier := openStub(t, n, testOptions(n), clock.clock())
-	engine.tier, p.near = tier, &backend{tier}
-	if err := tier.start(engine, newStubEvents()); err != nil {
-		t.Fatal(err)
-	}
+	clock := newTimers()
+	c := openCell(t, 1, nil, clock.clock())
+	c.begin(t)
+	p := c.peers[0]
 	calls := 0
 	p.store = func(_ context.Context, offers []cluster.BlockInfo) []cluster.StoreOutcome {
 		if calls++; calls <= 3 {
@@ -85,8 +81,7 @@ func TestStoreBusy(t *testing.T) {
 		}
 		return slices.Repeat([]cluster.StoreOutcome{{Status: cluster.StoreDone}}, len(offers))
 	}
-	c := &cell{Tier: tier, node: n, engine: engine}
-	engine.put(tiers.Holding{Path: "g/x", Seq: 7}, payload(10, 1))
+	c.engine.put(tiers.Holding{Path: "g/x", Seq: 7}, payload(10, 1))
 	done := c.beginStore(t, "g/x", 7, payload(10, 1))
 	for range 3 {
 		clock.fire(t, busyTimer)

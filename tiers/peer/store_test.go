@@ -21,19 +21,29 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// cell is a small cluster: a tier under test with an engine, and peers.
+// cell is a small cluster: a tier under test with an engine and its events, and peers.
 type cell struct {
 	*Tier
 	node   *stubNode
 	engine *stubEngine
+	log    *stubEvents
 	peers  []*farPeer
 	logs   *observer.ObservedLogs
 }
 
+// newCell makes a cell, and starts the tier.
 func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 	t.Helper()
+	c := openCell(t, peers, edit, stillClock())
+	c.begin(t)
+	return c
+}
+
+// openCell makes a cell whose tier is not started.
+func openCell(t testing.TB, peers int, edit func(o *Options), at clock) *cell {
+	t.Helper()
 	n := newStubNode()
-	c := &cell{node: n, engine: newStubEngine()}
+	c := &cell{node: n, engine: newStubEngine(), log: newStubEvents()}
 	o := testOptions(n)
 	var core zapcore.Core
 	core, c.logs = observer.New(zap.WarnLevel)
@@ -41,17 +51,21 @@ func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 	if edit != nil {
 		edit(&o)
 	}
-	c.Tier = openStub(t, n, o, stillClock())
+	c.Tier = openStub(t, n, o, at)
 	c.engine.tier = c.Tier
 	for i := range peers {
 		p := n.addPeer(string(rune('a' + i)))
 		p.near = &backend{c.Tier}
 		c.peers = append(c.peers, p)
 	}
-	if err := c.start(c.engine, newStubEvents()); err != nil {
+	return c
+}
+
+func (c *cell) begin(t testing.TB) {
+	t.Helper()
+	if err := c.start(c.engine, c.log); err != nil {
 		t.Fatal(err)
 	}
-	return c
 }
 
 // store stores one block, which the engine holds, and returns its outcome.
