@@ -13,9 +13,7 @@ func large(t testing.TB, kinds ...Kind) (*Coordinator, int, Exists) {
 		spec.Groups = append(spec.Groups, Group{Kind: kind, BlockSize: 16, Window: 1024, Variant: i, Eagle: i == 1})
 	}
 	c, err := New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	have := make([][units]bool, len(kinds))
 	for g := range have {
 		for u := range units {

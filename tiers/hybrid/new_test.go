@@ -8,6 +8,14 @@ import (
 	"testing"
 )
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNewRefuses shows that a spec is checked when it is set, before any traffic, and that the
 // error names each reason against it (C2, C3, C4, C10, C24).
 func TestNewRefuses(t *testing.T) {
@@ -61,9 +69,7 @@ func TestDefaults(t *testing.T) {
 	interval := 192
 	groups := []Group{{Kind: Full, BlockSize: 48}, {Name: "states", Kind: Mamba, BlockSize: 64}}
 	c, err := New(Spec{HashBlockSize: 16, Retention: &interval, Groups: groups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	groups[0].BlockSize, interval = 1, 1
 	s := c.Spec()
 	if s.SchedulerBlockSize != 192 || s.CacheBlockSize != 64 || s.PrefillContext != 1 || s.DecodeContext != 1 || *s.Retention != 192 {
@@ -89,9 +95,7 @@ func TestEmpty(t *testing.T) {
 		{{Kind: Full, BlockSize: 32}, {Kind: WindowMLA, BlockSize: 16, Window: 64}, {Kind: Mamba, BlockSize: 32}},
 	} {
 		c, err := New(Spec{HashBlockSize: 16, Eagle: len(groups) == 2, Groups: groups})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, ask := range [][2]int{{0, 0}, {0, 10}, {1000, 0}, {-1, 10}, {1000, -1}, {math.MinInt, math.MinInt}, {15, 10}} {
 			hit := c.Lookup(ask[0], ask[1], nothing)
 			if hit.Tokens != 0 || hit.Capped || len(hit.Load) != len(groups) || len(slices.Concat(hit.Load...)) != 0 {
@@ -123,9 +127,7 @@ func TestEmpty(t *testing.T) {
 // TestErrors shows the questions that have no answer.
 func TestErrors(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 32}, {Kind: SlidingWindow, BlockSize: 16, Window: 64}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check := func(what string, err error) {
 		if !errors.Is(err, ErrRange) {
 			t.Errorf("%s: %v", what, err)
@@ -149,9 +151,7 @@ func TestErrors(t *testing.T) {
 // the masks are of interest; they leave out what the window does not reach (C6, C9).
 func TestReceiver(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16}, {Kind: SlidingWindow, BlockSize: 16, Window: 33}, {Kind: Mamba, BlockSize: 16}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{"11111", "00011", "00001"}
 	load, err := c.Load(80)
 	if err != nil || !slices.Equal(texts(load), want) {

@@ -241,9 +241,7 @@ func TestStored(t *testing.T) {
 		spec := w.c.Spec()
 		aligned := w.units * spec.HashBlockSize / spec.SchedulerBlockSize * spec.SchedulerBlockSize
 		stored, err := w.c.Store(aligned, 0, aligned+1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.tokens, w.units = aligned+1, aligned/spec.HashBlockSize
 		tiny := false
 		for g, s := range stored {
@@ -264,9 +262,7 @@ func TestStored(t *testing.T) {
 // TestHugeQuestion shows that lengths that cannot be are bounded, not allocated.
 func TestHugeQuestion(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16}, {Kind: SlidingWindow, BlockSize: 16, Window: 64}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hit := c.Lookup(math.MaxInt, math.MaxInt, func(g, u int) bool {
 		if u >= MaxUnits {
 			t.Error("asked beyond the limit")

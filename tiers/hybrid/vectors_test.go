@@ -152,9 +152,7 @@ func exists(name string) bool {
 
 func testFile(t *testing.T, name string) {
 	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	all, agree := 0, 0
 	lines := bufio.NewScanner(f)
@@ -170,9 +168,7 @@ func testFile(t *testing.T, name string) {
 			agree++
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lines.Err())
 	if all == 0 {
 		t.Error("no vectors")
 	}

@@ -28,9 +28,7 @@ func (s *store) tier(t *testing.T, writer uint64, edit func(*Options)) *Tier {
 		edit(&o)
 	}
 	tier, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { tier.Close(context.Background()) })
 	return tier
 }
@@ -48,6 +46,14 @@ func (s *store) reopened(t *testing.T, tier *Tier) *Tier {
 	t.Helper()
 	tier.Close(context.Background())
 	return s.listed(t, 9<<32, nil)
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestConformance runs the suite of all tiers over a bucket in memory: with packs, with each block an object of its own,
@@ -115,9 +121,7 @@ func newPut(path string, seq uint64, size int) put {
 func file(t *testing.T, data []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("block", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "block")
 	t.Cleanup(func() { f.Close() })
 	if _, err := f.WriteAt(data, 0); err != nil {
@@ -129,9 +133,7 @@ func file(t *testing.T, data []byte) *os.File {
 func keyOf(t *testing.T, path string) block.Key {
 	t.Helper()
 	key, err := block.ParseKey(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return key
 }
 
@@ -235,9 +237,7 @@ func TestRestart(t *testing.T) {
 	if n := first.Remove([]block.Key{keyOf(t, puts[0].path), keyOf(t, puts[1].path)}); n != 2 {
 		t.Errorf("removed %d, want 2", n)
 	}
-	if err := first.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close(context.Background()))
 	second := s.listed(t, 2, nil)
 	wantBlocks(t, second, append(puts[2:], now)...)
 	wantGone(t, second, puts[0].path, puts[1].path, "g0/d/none", "none")

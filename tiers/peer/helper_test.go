@@ -47,13 +47,19 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 // eventually waits until check is true.
 var eventually = harness.Poll
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // memFile returns a file in memory with that content.
 func memFile(t testing.TB, data []byte) *os.File {
 	t.Helper()
 	f, err := newMemFile(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }

@@ -25,9 +25,7 @@ func TestLendLater(t *testing.T) {
 	var open []rdma.Loan
 	for range spreadLoans {
 		l, err := lend("g/large", true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		open = append(open, l)
 	}
 	if _, err := lend("g/large", true); !errors.Is(err, rdma.ErrLater) || !errors.Is(err, rdma.ErrBusy) {

@@ -63,9 +63,7 @@ func openCell(t testing.TB, peers int, edit func(o *Options), at clock) *cell {
 
 func (c *cell) begin(t testing.TB) {
 	t.Helper()
-	if err := c.start(c.engine, c.log); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.start(c.engine, c.log))
 }
 
 // store stores one block, which the engine holds, and returns its outcome.

@@ -37,9 +37,7 @@ func newWireSub(t testing.TB, conn net.Conn) *wireSub {
 	if _, err := conn.Write(appendFrame(hello("SUB"), 0, []byte{1})); err != nil {
 		t.Fatal(err)
 	}
-	if err := skipHello(s.r); err != nil {
-		t.Fatal(err)
-	}
+	check(t, skipHello(s.r))
 	return s
 }
 
@@ -61,9 +59,7 @@ func (s *wireSub) next() (int64, []string) {
 func bindWire(t testing.TB, endpoint string) net.Listener {
 	t.Helper()
 	ln, err := listen(testContext(t), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { ln.Close() })
 	return ln
 }
@@ -75,9 +71,7 @@ func accept(t testing.TB, ln net.Listener) net.Conn {
 		_ = d.SetDeadline(time.Now().Add(time.Minute))
 	}
 	c, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return c
 }
 
@@ -92,9 +86,7 @@ func blocksOf(path string) func(context.Context, func(string, int64, []string) e
 func openConnected(t testing.TB, o Options) *Publisher {
 	t.Helper()
 	p, err := Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // closes at once
@@ -118,12 +110,8 @@ func TestConnect(t *testing.T) {
 		eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 2 })
 		sub := zmq4.NewSub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
 		defer sub.Close()
-		if err := sub.SetOption(zmq4.OptionSubscribe, "kv"); err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Listen(endpoint); err != nil {
-			t.Fatal(err)
-		}
+		check(t, sub.SetOption(zmq4.OptionSubscribe, "kv"))
+		check(t, sub.Listen(endpoint))
 		r := &receiver{t: t, sub: sub, topic: "kv-events", seq: -1}
 		want(t, r.next(2), "clear", "+CPU 0:5")
 		evlog.add(eventOf(event.Stored, "memory", "0/10"))
@@ -252,9 +240,7 @@ func TestGreetAfterRestart(t *testing.T) {
 	for list := []string(nil); !slices.Contains(list, "+CPU 0:5"); {
 		_, list = sub.next()
 	}
-	if err := p.Close(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Close(testContext(t)))
 	sub.conn.Close()
 
 	p = open(t, Options{Log: newTestLog(10), Bind: endpoint, Snapshot: blocksOf("0/6")})

@@ -80,6 +80,14 @@ func (l *testLog) Read(ctx context.Context, seq uint64, buf []event.Event) (n in
 	}
 }
 
+// check ends the test at an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // key makes a key of a path.
 func key(path string) block.Key {
 	k, err := block.ParseKey(path)

@@ -122,12 +122,17 @@ func readLines(t testing.TB, f *Follower, n, size int) []line {
 	return list
 }
 
+func newLines(t testing.TB, size int) (*testLog, *Lines) {
+	log := newTestLog(size)
+	l := NewLines(log)
+	t.Cleanup(l.Close)
+	return log, l
+}
+
 func follow(t testing.TB, l *Lines, f Filter) *Follower {
 	t.Helper()
 	fo, err := l.Follow(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(fo.Close)
 	return fo
 }
@@ -136,9 +141,7 @@ func follow(t testing.TB, l *Lines, f Filter) *Follower {
 // number on. New directories are left out, but their numbers count. A follower of a group sees what
 // is renamed out of it too: a block, a directory, or the whole group.
 func TestFollow(t *testing.T) {
-	log := newTestLog(1000)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 1000)
 	log.add(eventOf(event.Stored, "memory", "g0/early"))
 	cases := []struct {
 		filter Filter
@@ -167,7 +170,7 @@ func TestFollow(t *testing.T) {
 		renamed(event.DirRenamed, "g0/d", "g1/d"),
 		renamed(event.DirRenamed, "g0", "g1"),
 	)
-	check := func(f *Follower, filter Filter, want ...uint64) {
+	wantSeqs := func(f *Follower, filter Filter, want ...uint64) {
 		t.Helper()
 		var got []uint64
 		for _, l := range readLines(t, f, len(want), 4096) {
@@ -178,13 +181,13 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	for i, c := range cases {
-		check(followers[i], c.filter, c.want...)
+		wantSeqs(followers[i], c.filter, c.want...)
 	}
 	// The text that the first one has read is there for a later one, from the middle of it on.
 	late := follow(t, l, Filter{Since: 3})
-	check(late, Filter{Since: 3}, 4, 6, 7, 8, 9, 10, 11)
+	wantSeqs(late, Filter{Since: 3}, 4, 6, 7, 8, 9, 10, 11)
 	log.add(eventOf(event.Removed, "", "g0/b"))
-	if check(late, Filter{Since: 3}, 12); late.shared == nil {
+	if wantSeqs(late, Filter{Since: 3}, 12); late.shared == nil {
 		t.Error("the later one reads the log itself")
 	}
 	_, err := l.Follow(Filter{Events: []string{"stored", "born" + strings.Repeat("x", 1<<20)}})
@@ -200,9 +203,7 @@ func TestFollow(t *testing.T) {
 // TestFollowAhead shows that a future number, which is one of an earlier daemon, gives a gap first,
 // and then everything from now on.
 func TestFollowAhead(t *testing.T) {
-	log := newTestLog(100)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 100)
 	log.add(eventOf(event.Stored, "memory", "g0/a"))
 	for _, filter := range []Filter{{Since: 1000}, {Since: 1000, Groups: []string{"g0"}}, {Since: 1000, Events: []string{"stored"}}} {
 		present := log.Next()
@@ -225,9 +226,7 @@ func TestFollowAhead(t *testing.T) {
 
 // TestFollowSmallBuffer shows that lines that fit stay whole, and that others come in parts.
 func TestFollowSmallBuffer(t *testing.T) {
-	log := newTestLog(1000)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 1000)
 	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
 		f := follow(t, l, filter)
 		first := log.Next()
@@ -253,8 +252,7 @@ func TestFollowSmallBuffer(t *testing.T) {
 // learns how many events it missed, so the numbers add up.
 func TestFollowGaps(t *testing.T) {
 	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
-		log := newTestLog(100)
-		l := NewLines(log)
+		log, l := newLines(t, 100)
 		f := follow(t, l, filter)
 		long := strings.Repeat("n", 200)
 		const rounds = 40
@@ -278,9 +276,7 @@ func TestFollowGaps(t *testing.T) {
 				if len(text) == 0 {
 					continue
 				}
-				if err := json.Unmarshal(text, &got); err != nil {
-					t.Fatal(err)
-				}
+				check(t, json.Unmarshal(text, &got))
 				if got.Event == "gap" {
 					gaps++
 					if next += got.Missed; got.Seq != next || got.Missed == 0 {
@@ -297,7 +293,6 @@ func TestFollowGaps(t *testing.T) {
 		if next != rounds*1000+1 || gaps == 0 {
 			t.Errorf("read up to %d with %d gaps", next, gaps)
 		}
-		l.Close()
 	}
 }
 
@@ -307,9 +302,7 @@ func TestFollowBehind(t *testing.T) {
 	const total = 1 << 14 // about 10 MiB of text
 	for _, kept := range []int{1 << 15, 1 << 13} {
 		t.Run(fmt.Sprint(kept), func(t *testing.T) {
-			log := newTestLog(kept)
-			l := NewLines(log)
-			defer l.Close()
+			log, l := newLines(t, kept)
 			begun, fresh, quick := follow(t, l, Filter{}), follow(t, l, Filter{}), follow(t, l, Filter{})
 			list := make([]event.Event, total)
 			for i := range list {
@@ -350,9 +343,7 @@ func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 	ctx, buf := testContext(t), make([]byte, 1<<20)
 	for first <= last {
 		n, err := f.Read(ctx, buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for text := range bytes.Lines(buf[:n]) { // decoding them would take most of the time
 			if bytes.HasPrefix(text, []byte(gapPrefix)) || following(text) != first+1 {
 				t.Fatalf("got %s, want event %d", text, first)
@@ -365,8 +356,7 @@ func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 // TestLinesEnds shows that the encoder runs only while there is a follower, and that waiting
 // followers end with their context, with the log, and with Close.
 func TestLinesEnds(t *testing.T) {
-	log := newTestLog(100)
-	l := NewLines(log)
+	log, l := newLines(t, 100)
 	running := func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.stop != nil }
 	if running() {
 		t.Error("an encoder runs for nobody")

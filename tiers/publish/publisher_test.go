@@ -26,9 +26,7 @@ func open(t testing.TB, o Options) *Publisher {
 		o.Bind = "tcp://127.0.0.1:0"
 	}
 	p, err := Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // closes at once
@@ -43,12 +41,8 @@ func subscribe(t testing.TB, p *Publisher, topic string) zmq4.Socket {
 	before := p.Stats().Subscribers
 	sub := zmq4.NewSub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
 	t.Cleanup(func() { sub.Close() })
-	if err := sub.Dial(p.Stats().Endpoint); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SetOption(zmq4.OptionSubscribe, topic); err != nil {
-		t.Fatal(err)
-	}
+	check(t, sub.Dial(p.Stats().Endpoint))
+	check(t, sub.SetOption(zmq4.OptionSubscribe, topic))
 	eventually(t, "the subscription", func() bool { return p.Stats().Subscribers == before+1 })
 	return sub
 }
@@ -167,12 +161,8 @@ func TestPublishTopics(t *testing.T) {
 	p := open(t, Options{Log: evlog, Topic: "kv@pod@model"})
 	all := &receiver{t: t, sub: subscribe(t, p, ""), topic: "kv@pod@model", seq: -1}
 	other := subscribe(t, p, "kv@")
-	if err := other.SetOption(zmq4.OptionSubscribe, "kv@x"); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.SetOption(zmq4.OptionUnsubscribe, "kv@"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.SetOption(zmq4.OptionSubscribe, "kv@x"))
+	check(t, other.SetOption(zmq4.OptionUnsubscribe, "kv@"))
 	eventually(t, "one subscriber is left", func() bool { return p.Stats().Subscribers == 1 })
 	evlog.add(eventOf(event.Stored, "memory", "0/1"))
 	want(t, all.next(1), "+CPU 0:1")
@@ -261,9 +251,7 @@ func TestPublishLargeSnapshot(t *testing.T) {
 	eventually(t, "the subscriber", func() bool { return p.Stats().Subscribers == 1 })
 	close(subscribed)
 	br := bufio.NewReader(c)
-	if err := skipHello(br); err != nil {
-		t.Fatal(err)
-	}
+	check(t, skipHello(br))
 	for want := int64(1); want <= blocks/snapshotSize; want++ {
 		seq, err := readSeq(br)
 		if err == nil && seq == 0 {
@@ -321,14 +309,10 @@ func testReplay(t *testing.T, bare bool) {
 	}
 	client := zmq4.NewDealer(context.Background())
 	defer client.Close()
-	if err := client.Dial(p.Stats().ReplayEndpoint); err != nil {
-		t.Fatal(err)
-	}
+	check(t, client.Dial(p.Stats().ReplayEndpoint))
 	send := func(frames ...string) {
 		t.Helper()
-		if err := client.SendMulti(zmq4.NewMsgFromString(frames)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, client.SendMulti(zmq4.NewMsgFromString(frames)))
 	}
 	send("", "short")
 	send("12345678")

@@ -14,9 +14,7 @@ func TestIPCNoSocket(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for name, make := range map[string]func(path string) error{
@@ -25,9 +23,7 @@ func TestIPCNoSocket(t *testing.T) {
 		"link":      func(path string) error { return os.Symlink(dead, path) },
 	} {
 		path := filepath.Join(dir, name)
-		if err := make(path); err != nil {
-			t.Fatal(err)
-		}
+		check(t, make(path))
 		before, _ := os.Lstat(path)
 		p, err := Open(t.Context(), Options{Log: newTestLog(10), Bind: "ipc://" + path})
 		if err == nil {

@@ -19,9 +19,7 @@ import (
 func dial(t testing.TB, endpoint string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -83,9 +81,7 @@ func TestGarbage(t *testing.T) {
 			conn := dial(t, endpoint)
 			_, _ = conn.Write(c)
 			_ = conn.(*net.TCPConn).CloseWrite()
-			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 			var ne net.Error
 			if _, err := io.Copy(io.Discard, conn); errors.As(err, &ne) && ne.Timeout() {
 				t.Errorf("case %d: the connection stays", i)
@@ -107,9 +103,7 @@ func TestSlowSubscriber(t *testing.T) {
 	good := dialSub(t, p.Stats().Endpoint, "")
 	eventually(t, "the good one", func() bool { return p.Stats().Subscribers == 2 })
 	br := bufio.NewReader(good)
-	if err := skipHello(br); err != nil {
-		t.Fatal(err)
-	}
+	check(t, skipHello(br))
 	list := make([]event.Event, readSize)
 	for i := range list {
 		list[i] = eventOf(event.Stored, "memory", "0/"+strings.Repeat("x", 170)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
@@ -124,9 +118,7 @@ func TestSlowSubscriber(t *testing.T) {
 		for got := uint64(0); got == 0 || p.Stats().Events < told; got++ {
 			_ = good.SetReadDeadline(time.Now().Add(time.Minute))
 			seq, err := readSeq(br)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			if first < 0 {
 				first = seq
 			} else if seq != last+1 {
@@ -180,9 +172,7 @@ func TestPing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := bufio.NewReader(c)
-		if err := skipHello(r); err != nil {
-			t.Fatal(err)
-		}
+		check(t, skipHello(r))
 		if in, err := receive(r); err != nil || in.command != "PONG" || string(in.data) != "context" {
 			t.Errorf("%s: %+v, %v", typ, in, err)
 		}
