@@ -25,27 +25,23 @@ func TestGone(t *testing.T) {
 	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != driver.Absent {
 		t.Fatalf("%v (%v)", out[0].Status, out[0].Err)
 	}
-	if _, ok := tier.Locate("g/x"); ok {
-		t.Error("found after the holder said that it is gone")
+	wantSeq := func(what string, want uint64) {
+		t.Helper()
+		if l, _ := tier.Locate("g/x"); l.Seq != want {
+			t.Errorf("%s: got version %d, want %d", what, l.Seq, want)
+		}
 	}
+	wantSeq("the holder said that it is gone", 0)
 	n.put(a, entryOf("g/x", 8))
-	if l, ok := tier.Locate("g/x"); !ok || l.Seq != 8 {
-		t.Error("another version is not found")
-	}
+	wantSeq("another version", 8)
 	n.put(a, entryOf("g/x", 7))
 	at.moved.Add(int64(goneTime))
-	if _, ok := tier.Locate("g/x"); !ok {
-		t.Error("not found later")
-	}
+	wantSeq("later", 7)
 	load(t, tier, want{path: "g/x", size: 10, seq: 7})
-	if _, ok := tier.Locate("g/x"); ok {
-		t.Error("found again though it is gone")
-	}
+	wantSeq("gone again", 0)
 	tr := &driver.Transfer{Key: keyOf("g/x"), Attrs: driver.Attrs{Seq: 7}}
 	tier.hintStored(&copying{tr: tr, path: "g/x", hash: entryOf("g/x", 7).Hash}, a)
-	if _, ok := tier.Locate("g/x"); !ok {
-		t.Error("not found though it took a copy")
-	}
+	wantSeq("it took a copy", 7)
 }
 
 // TestLoadRoom shows that a load that waits too long for room fails.

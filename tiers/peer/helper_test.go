@@ -880,7 +880,14 @@ type testHost struct{ lost chan block.Key }
 
 func (h *testHost) MayEvict(block.Key) bool       { return true }
 func (h *testHost) Lost(key block.Key, err error) { h.lost <- key }
-func keyOf(path string) block.Key                 { k, _ := block.ParseKey(path); return k }
+func (h *testHost) wantLost(t testing.TB, path string) {
+	t.Helper()
+	if key := within(t, "Lost", h.lost); key != keyOf(path) {
+		t.Errorf("lost %v, want %s", key, path)
+	}
+}
+
+func keyOf(path string) block.Key { k, _ := block.ParseKey(path); return k }
 func entryOf(path string, seq uint64) location.Entry {
 	return location.Entry{Hash: location.HashPath(path), Seq: seq, Mode: modeRegular}
 }

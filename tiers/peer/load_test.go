@@ -152,9 +152,7 @@ func TestLoadCorruptAvoided(t *testing.T) {
 			t.Errorf("load %d: got %v (%v), want %v", i, out[0].Status, out[0].Err, status)
 		}
 	}
-	if key := within(t, "Lost", host.lost); key != keyOf("g/x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "g/x")
 	if _, ok := tier.Locate("g/x"); ok {
 		t.Error("Locate finds the bad copy")
 	}

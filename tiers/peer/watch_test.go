@@ -32,19 +32,13 @@ func TestWatch(t *testing.T) {
 	for _, path := range []string{"y", "x"} {
 		n.drop(a, path)
 	}
-	if key := within(t, "Lost", host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "x")
 	tier.Watch(keyOf("nobody has it"))
-	if key := within(t, "Lost", host.lost); key != keyOf("nobody has it") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "nobody has it")
 	n.put(a, entryOf("x", 2))
 	tier.Watch(keyOf("x"))
 	n.drop(a, "x")
-	if key := within(t, "Lost again", host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "x")
 	if len(tier.watches.mu.keys) != 1 || len(host.lost) != 0 {
 		t.Errorf("%d watched, %d more lost", len(tier.watches.mu.keys), len(host.lost))
 	}
