@@ -94,21 +94,17 @@ func TestTakeBounded(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
 	var mu sync.Mutex
+	var full sync.Once
 	now, most := 0, 0
 	release := make(chan struct{})
 	p.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
 		mu.Lock()
 		now++
 		most = max(most, now)
-		full := now == maxTakes
-		mu.Unlock()
-		if full {
-			select {
-			case <-release:
-			default:
-				close(release)
-			}
+		if now == maxTakes {
+			full.Do(func() { close(release) })
 		}
+		mu.Unlock()
 		<-release
 		mu.Lock()
 		now--
@@ -131,7 +127,6 @@ func TestTakeBounded(t *testing.T) {
 	if most != maxTakes {
 		t.Errorf("%d at a time, want %d", most, maxTakes)
 	}
-	release = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range maxTakes {
