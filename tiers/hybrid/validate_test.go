@@ -63,10 +63,7 @@ func (v *validateVector) check() error {
 	if in.Cfg != nil {
 		cfg = *in.Cfg
 	}
-	spec, err := cfg.spec()
-	if err != nil {
-		return err
-	}
+	spec := cfg.spec()
 	spec.CacheBlockSize, spec.PrefillContext, spec.DecodeContext = in.CacheBlockSize, in.PCP, in.DCP
 	switch v.Fn {
 	case "coordinator_init", "find", "store_mask":
