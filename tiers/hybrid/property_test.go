@@ -118,33 +118,6 @@ func TestNothingMadeUp(t *testing.T) {
 	}
 }
 
-// TestStored shows that what Store says is worth storing is enough: whoever has that alone has
-// a hit at the last scheduler block of the prompt (C14).
-func TestStored(t *testing.T) {
-	rng := seeded(t)
-	for range 5000 {
-		w := newWorld(t, rng, false)
-		spec := w.c.Spec()
-		aligned := w.units * spec.HashBlockSize / spec.SchedulerBlockSize * spec.SchedulerBlockSize
-		stored, err := w.c.Store(aligned, 0, aligned+1)
-		must(t, err)
-		w.tokens, w.units = aligned+1, aligned/spec.HashBlockSize
-		tiny := false
-		for g, s := range stored {
-			clear(w.have[g])
-			tiny = tiny || spec.Groups[g].Kind.window() && spec.Groups[g].Window == 1
-			for i := s.Start; i < s.End; i++ {
-				if s.Mask == nil || s.Mask[i-s.Start] {
-					w.have[g][(i+1)*spec.Groups[g].BlockSize/spec.HashBlockSize-1] = true
-				}
-			}
-		}
-		if got := w.lookup().Tokens; got != aligned && !tiny && len(stored) > 0 {
-			t.Fatalf("%+v: %d tokens of %d with %+v", spec, got, aligned, stored)
-		}
-	}
-}
-
 // TestHugeQuestion shows that lengths that cannot be are bounded, not allocated.
 func TestHugeQuestion(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16}, {Kind: SlidingWindow, BlockSize: 16, Window: 64}}})
