@@ -3,7 +3,6 @@ package publish
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -44,15 +43,9 @@ func newWireSub(t testing.TB, conn net.Conn) *wireSub {
 // next returns the number of the next message and its events.
 func (s *wireSub) next() (int64, []string) {
 	s.t.Helper()
-	var frames [][]byte
-	for range 3 {
-		_, body, err := readFrame(s.r, 1<<20)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		frames = append(frames, body)
-	}
-	return int64(binary.BigEndian.Uint64(frames[1])), changes(s.t, frames[2])
+	seq, payload, err := readMessage(s.r)
+	check(s.t, err)
+	return seq, changes(s.t, payload)
 }
 
 // bindWire binds an endpoint for publishers to connect to.
@@ -82,7 +75,7 @@ func blocksOf(path string) func(context.Context, func(string, int64, []string) e
 	}
 }
 
-// openConnected opens a publisher that is not bound.
+// openConnected opens a publisher, which may be bound nowhere.
 func openConnected(t testing.TB, o Options) *Publisher {
 	t.Helper()
 	p, err := Open(context.Background(), o)

@@ -271,11 +271,8 @@ func TestFollowGaps(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			for _, text := range bytes.SplitAfter(buf[:n], []byte("\n")) {
+			for text := range bytes.Lines(buf[:n]) {
 				var got line
-				if len(text) == 0 {
-					continue
-				}
 				check(t, json.Unmarshal(text, &got))
 				if got.Event == "gap" {
 					gaps++

@@ -25,14 +25,7 @@ func open(t testing.TB, o Options) *Publisher {
 	if o.Bind == "" {
 		o.Bind = "tcp://127.0.0.1:0"
 	}
-	p, err := Open(context.Background(), o)
-	check(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // closes at once
-		_ = p.Close(ctx)
-	})
-	return p
+	return openConnected(t, o)
 }
 
 // subscribe connects a client of another implementation, and waits until the publisher knows it.
@@ -253,9 +246,9 @@ func TestPublishLargeSnapshot(t *testing.T) {
 	br := bufio.NewReader(c)
 	check(t, skipHello(br))
 	for want := int64(1); want <= blocks/snapshotSize; want++ {
-		seq, err := readSeq(br)
+		seq, _, err := readMessage(br)
 		if err == nil && seq == 0 {
-			seq, err = readSeq(br) // the first is of the start: a later subscriber does not get it
+			seq, _, err = readMessage(br) // the first is of the start: a later subscriber does not get it
 		}
 		if err != nil || seq != want {
 			t.Fatalf("message %d, %v; want %d", seq, err, want)

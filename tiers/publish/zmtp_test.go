@@ -117,7 +117,7 @@ func TestSlowSubscriber(t *testing.T) {
 		told := p.Stats().Events
 		for got := uint64(0); got == 0 || p.Stats().Events < told; got++ {
 			_ = good.SetReadDeadline(time.Now().Add(time.Minute))
-			seq, err := readSeq(br)
+			seq, _, err := readMessage(br)
 			check(t, err)
 			if first < 0 {
 				first = seq
@@ -147,19 +147,15 @@ func skipHello(r *bufio.Reader) error {
 	return err
 }
 
-// readSeq reads a message and returns its number.
-func readSeq(r *bufio.Reader) (int64, error) {
-	var seq []byte
-	for i := range 3 {
-		_, body, err := readFrame(r, 1<<20)
-		if err != nil {
-			return 0, err
-		}
-		if i == 1 {
-			seq = body
+// readMessage reads a message, and returns its number and its payload.
+func readMessage(r *bufio.Reader) (seq int64, payload []byte, err error) {
+	var frames [3][]byte
+	for i := range frames {
+		if _, frames[i], err = readFrame(r, 1<<20); err != nil {
+			return 0, nil, err
 		}
 	}
-	return int64(binary.BigEndian.Uint64(seq)), nil
+	return int64(binary.BigEndian.Uint64(frames[1])), frames[2], nil
 }
 
 // TestPing shows that pings are answered with their context, on both sockets.
