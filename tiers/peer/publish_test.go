@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster/feed"
@@ -128,11 +129,8 @@ func TestPublishDirRenamedThenRemoved(t *testing.T) {
 	a.begin(t)
 	a.log.add(eventOf(event.DirRenamed, "to", "from"), eventOf(event.Removed, "to/gone", ""))
 	records, _ := a.settled(t)
-	found := false
-	for _, r := range records {
-		found = found || r.Hash == hashOf("from/gone") && r.Op == feed.Release
-	}
-	if !found {
+	gone := func(r feed.Record) bool { return r.Hash == hashOf("from/gone") && r.Op == feed.Release }
+	if !slices.ContainsFunc(records, gone) {
 		t.Errorf("from/gone was not released: %+v", records)
 	}
 	if a.node.resyncs != 0 {

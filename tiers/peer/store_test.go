@@ -110,7 +110,7 @@ func TestStoreSum(t *testing.T) {
 		c.engine.put(tiers.Holding{Path: "g/x", Seq: 7}, held)
 		c.engine.lendErr = x.lendErr
 		var offered block.Checksum
-		c.peers[0].memBackend, c.peers[0].store = newMemBackend(), func(_ context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
+		c.peers[0].store = func(_ context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
 			offered = l[0].Sum
 			return []cluster.StoreOutcome{{Status: cluster.StoreDone}}
 		}
@@ -135,6 +135,13 @@ func TestStoreReplicas(t *testing.T) {
 			return slices.Repeat([]cluster.StoreOutcome{{Err: err}}, len(l))
 		}
 	}
+	each := func(fn func(*farPeer)) func(*cell) {
+		return func(c *cell) {
+			for _, p := range c.peers {
+				fn(p)
+			}
+		}
+	}
 	for _, c := range []struct {
 		name     string
 		peers    int
@@ -149,37 +156,15 @@ func TestStoreReplicas(t *testing.T) {
 		{"more than there are", 3, 5, nil, driver.Stored, nil, 3},
 		{"read only", 3, 0, nil, driver.Skipped, block.ErrNoSpace, 0},
 		{"alone", 0, 1, nil, driver.Failed, block.ErrUnavailable, 0},
-		{"none answers", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.unusable.Store(true)
-			}
-		}, driver.Failed, block.ErrUnavailable, 0},
-		{"all full", 3, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.info.FreeBytes = 0
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
-		{"all refuse", 3, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.refuse = block.ErrNoSpace
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
-		{"all fail", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.memBackend, p.store = newMemBackend(), fail(block.ErrUnavailable)
-			}
-		}, driver.Failed, block.ErrUnavailable, 0},
+		{"none answers", 2, 1, each(func(p *farPeer) { p.unusable.Store(true) }), driver.Failed, block.ErrUnavailable, 0},
+		{"all full", 3, 1, each(func(p *farPeer) { p.info.FreeBytes = 0 }), driver.Skipped, block.ErrNoSpace, 0},
+		{"all refuse", 3, 1, each(func(p *farPeer) { p.refuse = block.ErrNoSpace }), driver.Skipped, block.ErrNoSpace, 0},
+		{"all fail", 2, 1, each(func(p *farPeer) { p.store = fail(block.ErrUnavailable) }), driver.Failed, block.ErrUnavailable, 0},
 		{"all busy", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.memBackend, p.store = newMemBackend(), fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy))
-			}
+			each(func(p *farPeer) { p.store = fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy)) })(c)
 			c.opts.Timeout = 10 * time.Millisecond // the part of a store is over soon
 		}, driver.Failed, block.ErrUnavailable, 0},
-		{"none takes copies", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.features &^= meta.FeatureStore
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
+		{"none takes copies", 2, 1, each(func(p *farPeer) { p.features &^= meta.FeatureStore }), driver.Skipped, block.ErrNoSpace, 0},
 		{"one refuses", 3, 2, func(c *cell) { c.peers[0].refuse = block.ErrNoSpace }, driver.Stored, nil, 2},
 		{"one fails", 3, 2, func(c *cell) { c.peers[1].store = fail(block.ErrUnavailable) }, driver.Stored, nil, 2},
 		{"one cannot be used", 3, 3, func(c *cell) { c.peers[1].unusable.Store(true) }, driver.Stored, nil, 2},
