@@ -4,30 +4,16 @@ import (
 	"testing"
 )
 
-// large returns a Coordinator for four groups, and a presence of 4,000 blocks of each. The
-// prompt is hashed in blocks of 16 tokens.
-func large(t testing.TB, kinds ...Kind) (*Coordinator, int, Exists) {
-	const units = 4000
+// TestAllocations shows that a search in four groups allocates its answer and nothing for each block.
+func TestAllocations(t *testing.T) {
+	const units = 4000 // of 16 tokens
 	spec := Spec{HashBlockSize: 16}
-	for i, kind := range kinds {
+	for i, kind := range []Kind{Full, SlidingWindow, WindowMLA, Mamba} {
 		spec.Groups = append(spec.Groups, Group{Kind: kind, BlockSize: 16, Window: 1024, Variant: i, Eagle: i == 1})
 	}
 	c, err := New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	have := make([][units]bool, len(kinds))
-	for g := range have {
-		for u := range units {
-			have[g][u] = u < 3990 || g == 0
-		}
-	}
-	return c, units, func(g, u int) bool { return have[g][u] }
-}
-
-// TestAllocations shows that a search allocates its answer and nothing for each block.
-func TestAllocations(t *testing.T) {
-	c, units, exists := large(t, Full, SlidingWindow, WindowMLA, Mamba)
+	must(t, err)
+	exists := func(g, u int) bool { return u < 3990 || g == 0 }
 	c.Lookup(units*16, units, exists) // fills the pool
 	hit := c.Lookup(units*16, units, exists)
 	for _, n := range []int{100, units} {

@@ -8,6 +8,14 @@ import (
 	"testing"
 )
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNewRefuses shows that a spec is checked when it is set, before any traffic, and that the
 // error names each reason against it (C2, C3, C4, C10, C24).
 func TestNewRefuses(t *testing.T) {
@@ -35,6 +43,9 @@ func TestNewRefuses(t *testing.T) {
 		{"retention", Spec{HashBlockSize: 16, Retention: interval(40), Groups: []Group{full}}, []string{"prefix_cache_retention_interval (40) must be non-negative and a multiple", "retention has no effect"}},
 		{"names", Spec{HashBlockSize: 16, Groups: []Group{{Name: "1", Kind: Full, BlockSize: 16}, full}}, []string{`group 1: has the name "1" of group 0`}},
 		{"ranks", Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16, Ranks: -1}}}, []string{"group 0: ranks (-1)"}},
+		{"beyond all limits", Spec{HashBlockSize: 16, CacheBlockSize: -1, DecodeContext: -2, Retention: interval(1 << 32),
+			Groups: []Group{{Name: "a/../b", Kind: Full, BlockSize: 16, Variant: 1 << 40}}},
+			[]string{"cache_config.block_size (-1)", "decode context parallel size (-2)", "must be at most 2147483647", "group 0: name ", "must fit into 32 bits"}},
 		{"many groups", Spec{HashBlockSize: 16, Groups: make([]Group, 65)}, []string{"65 groups, 64 is the limit"}},
 		{"all at once", Spec{HashBlockSize: 16, CacheBlockSize: 16, DecodeContext: 4, Groups: []Group{{Kind: Cross, BlockSize: 20}, state, {Kind: "new", BlockSize: 0}}},
 			[]string{"group 0: CrossAttentionSpec; group 1: MambaSpec", "; PCP/DCP > 1", "group 0: block_size must be divisible", `group 2: No manager registered for KVCacheSpec "new"`, "group 2: block_size (0)"}},
@@ -61,9 +72,7 @@ func TestDefaults(t *testing.T) {
 	interval := 192
 	groups := []Group{{Kind: Full, BlockSize: 48}, {Name: "states", Kind: Mamba, BlockSize: 64}}
 	c, err := New(Spec{HashBlockSize: 16, Retention: &interval, Groups: groups})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	groups[0].BlockSize, interval = 1, 1
 	s := c.Spec()
 	if s.SchedulerBlockSize != 192 || s.CacheBlockSize != 64 || s.PrefillContext != 1 || s.DecodeContext != 1 || *s.Retention != 192 {
@@ -74,18 +83,6 @@ func TestDefaults(t *testing.T) {
 	}
 	if c.align != 16 {
 		t.Errorf("align %d in fine mode", c.align)
-	}
-}
-
-// TestCapacityOnly shows that an engine that only lends memory is not checked, and that
-// nothing is a hit for it.
-func TestCapacityOnly(t *testing.T) {
-	c, err := New(Spec{CapacityOnly: true, Groups: []Group{{Kind: Cross, BlockSize: -1}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if hit := c.Lookup(100, 100, nil); hit.Tokens != 0 || len(hit.Load) != 0 {
-		t.Errorf("got %+v", hit)
 	}
 }
 
@@ -101,9 +98,7 @@ func TestEmpty(t *testing.T) {
 		{{Kind: Full, BlockSize: 32}, {Kind: WindowMLA, BlockSize: 16, Window: 64}, {Kind: Mamba, BlockSize: 32}},
 	} {
 		c, err := New(Spec{HashBlockSize: 16, Eagle: len(groups) == 2, Groups: groups})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, ask := range [][2]int{{0, 0}, {0, 10}, {1000, 0}, {-1, 10}, {1000, -1}, {math.MinInt, math.MinInt}, {15, 10}} {
 			hit := c.Lookup(ask[0], ask[1], nothing)
 			if hit.Tokens != 0 || hit.Capped || len(hit.Load) != len(groups) || len(slices.Concat(hit.Load...)) != 0 {
@@ -135,9 +130,7 @@ func TestEmpty(t *testing.T) {
 // TestErrors shows the questions that have no answer.
 func TestErrors(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 32}, {Kind: SlidingWindow, BlockSize: 16, Window: 64}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check := func(what string, err error) {
 		if !errors.Is(err, ErrRange) {
 			t.Errorf("%s: %v", what, err)
@@ -161,9 +154,7 @@ func TestErrors(t *testing.T) {
 // the masks are of interest; they leave out what the window does not reach (C6, C9).
 func TestReceiver(t *testing.T) {
 	c, err := New(Spec{HashBlockSize: 16, Groups: []Group{{Kind: Full, BlockSize: 16}, {Kind: SlidingWindow, BlockSize: 16, Window: 33}, {Kind: Mamba, BlockSize: 16}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{"11111", "00011", "00001"}
 	load, err := c.Load(80)
 	if err != nil || !slices.Equal(texts(load), want) {

@@ -13,14 +13,10 @@ import (
 // and that an id that cannot be written down is not given out.
 func TestLeaseOnce(t *testing.T) {
 	root, err := os.Open(shmDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
 	var l lease
-	if err := l.open(root, root.Name(), format{id: "x"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.open(root, root.Name(), format{id: "x"}))
 	const takers, each = 8, 100
 	l.next.Store(l.limit.Load() - takers*each/2)
 	got := make([]driver.BlobID, takers*each)
@@ -38,9 +34,7 @@ func TestLeaseOnce(t *testing.T) {
 	}
 	wg.Wait()
 	f, err := readFormat(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := make(map[driver.BlobID]bool)
 	for _, id := range got {
 		if seen[id] || id < l.first || uint64(id) >= f.next {
@@ -52,9 +46,7 @@ func TestLeaseOnce(t *testing.T) {
 	if err := next.open(root, root.Name(), f); err != nil || uint64(next.first) != f.next {
 		t.Errorf("the next process begins at %d (%v), want %d", next.first, err, f.next)
 	}
-	if err := os.RemoveAll(root.Name()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(root.Name()))
 	next.next.Store(next.limit.Load())
 	if id, err := next.take(); err == nil {
 		t.Errorf("got %d without a directory", id)

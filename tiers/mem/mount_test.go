@@ -29,9 +29,7 @@ func requireMount(t testing.TB) {
 	if err := unix.Mount("kvfs-test", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("mount tmpfs: %v", err)
 	}
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(dir, 0))
 }
 
 // TestNoSpace: a full tmpfs is ErrNoSpace, from Create and Commit too, and a full
@@ -42,9 +40,7 @@ func TestNoSpace(t *testing.T) {
 	s := open(t, o)
 	id := put(t, s, "g/a", "data")
 	f, err := s.Open(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for err == nil {
 		_, err = f.Write(make([]byte, 1<<16))
@@ -52,13 +48,7 @@ func TestNoSpace(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("write: got %v", err)
 	}
-	fi, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(id, f, &driver.Record{Path: "g/a", Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, commit(s, id, f, "g/a"))
 	if free, err := s.FreeBytes(); err != nil || free != 0 {
 		t.Errorf("FreeBytes: got %d, %v", free, err)
 	}
@@ -90,16 +80,12 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("only %d files in a store of 1 MiB", n)
 	}
 	g, err := s.Open(last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer g.Close()
 	if err := s.Commit(last, g, &driver.Record{Path: strings.Repeat("g/", 2000) + "b"}); !errors.Is(err, block.ErrNoSpace) {
 		t.Errorf("Commit: got %v, want %v", err, block.ErrNoSpace)
 	}
-	if err := s.Remove(id); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Remove(id))
 }
 
 // TestRemount: an adopted tmpfs takes the new size, unless more is in use.
@@ -110,9 +96,7 @@ func TestRemount(t *testing.T) {
 	put(t, s, "g/big", strings.Repeat("x", 32<<20))
 	total := func(s *Store) int64 {
 		var st unix.Statfs_t
-		if err := unix.Statfs(s.dir, &st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Statfs(s.dir, &st))
 		return int64(st.Blocks) * st.Bsize
 	}
 	if got := total(s); got != 65<<20 {
@@ -135,9 +119,7 @@ func TestRemount(t *testing.T) {
 		if got := total(s); got != step.want {
 			t.Errorf("size %d: got %d, want %d", step.size, got, step.want)
 		}
-		if err := s.Adopt(func(driver.BlobID, *driver.Record, bool) bool { return step.keep }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Adopt(func(driver.BlobID, *driver.Record, bool) bool { return step.keep }))
 		if got := total(s); got != step.then {
 			t.Errorf("size %d after adoption: got %d, want %d", step.size, got, step.then)
 		}
@@ -215,17 +197,11 @@ func TestCloseWhileOpen(t *testing.T) {
 	big := put(t, s, "g/big", strings.Repeat("x", 16<<20))
 	id := put(t, s, "g/a", "data")
 	f, err := s.Open(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
-	if err := s.Close(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(false))
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fstatfs(int(f.Fd()), &st))
 	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used > 1<<20 {
 		t.Errorf("%d bytes in use after Close; blob %d not freed", used, big)
 	}
@@ -246,26 +222,18 @@ func TestDetach(t *testing.T) {
 	put(t, s, "g/big", strings.Repeat("x", 16<<20))
 	s.Close(true)
 	parent, err := openParent(t.Context(), p, false, unix.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer parent.Close()
 	root, err := openDirAt(parent, p.name, p.dir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rest, err := detach(parent, p, root, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rest.Close()
 	if rest == nil {
 		t.Skip("no open_tree(2)")
 	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(rest.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fstatfs(int(rest.Fd()), &st))
 	if used := int64(st.Blocks-st.Bfree) * st.Bsize; used < 16<<20 {
 		t.Errorf("%d bytes are left: freed under the lock", used)
 	}
@@ -279,9 +247,7 @@ func TestOpenFails(t *testing.T) {
 	requireMount(t)
 	o := Options{Dir: shmDir(t) + "/s"}
 	var lim syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim))
 	low := lim
 	low.Cur = 100 // fewer than there are buckets
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
@@ -339,13 +305,9 @@ func TestPlaces(t *testing.T) {
 	runtime.LockOSThread() // for good: the thread ends with the test
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Capget(&hdr, &caps[0]))
 	caps[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
-	if err := unix.Capset(&hdr, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Capset(&hdr, &caps[0]))
 	check(false, shm)
 	s := open(t, Options{Dir: shmDir(t) + "/s"})
 	if s.Status().Mounted {

@@ -48,6 +48,14 @@ func shmDir(t testing.TB) string {
 	return dir
 }
 
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // open opens a store or fails, and closes it without keep at the end.
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
@@ -70,21 +78,22 @@ func open(t testing.TB, o Options) *Store {
 func put(t testing.TB, s *Store, path, data string) driver.BlobID {
 	t.Helper()
 	id, f, err := s.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if _, err := f.WriteString(data); err != nil {
 		t.Fatal(err)
 	}
+	must(t, commit(s, id, f, path))
+	return id
+}
+
+// commit commits a file as it is.
+func commit(s *Store, id driver.BlobID, f *os.File, path string) error {
 	fi, err := f.Stat()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if err := s.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()}); err != nil {
-		t.Fatal(err)
-	}
-	return id
+	return s.Commit(id, f, &driver.Record{Path: path, Size: fi.Size(), Mtime: fi.ModTime()})
 }
 
 // paths adopts everything and returns the paths.
@@ -98,9 +107,7 @@ func paths(t testing.TB, s *Store) map[string]driver.BlobID {
 		got[r.Path] = id
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
@@ -150,8 +157,7 @@ func victim(dir string, noMount bool) {
 			break
 		}
 		fmt.Fprintf(f, "data %d", i)
-		fi, _ := f.Stat()
-		err = s.Commit(id, f, &driver.Record{Path: fmt.Sprint("g/", i), Size: fi.Size(), Mtime: fi.ModTime()})
+		err = commit(s, id, f, fmt.Sprint("g/", i))
 	}
 	if err == nil {
 		_, _, err = s.Create()
@@ -175,15 +181,11 @@ func TestKill(t *testing.T) {
 			cmd.Env = append(cmd.Env, "KVFS_TEST_NOMOUNT=1")
 		}
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := cmd.StdinPipe(); err != nil { // closed by Wait
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 		line := make([]byte, 300)
 		if n, _ := out.Read(line); string(line[:n]) != "ready\n" {
@@ -197,9 +199,7 @@ func TestKill(t *testing.T) {
 		if err := Discard(o.Dir); !errors.Is(err, ErrBusy) {
 			t.Errorf("Discard while it lives: got %v", err)
 		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Kill())
 		cmd.Wait()
 
 		s := open(t, o)
@@ -212,9 +212,7 @@ func TestKill(t *testing.T) {
 		}
 		for i := range 100 {
 			f, err := s.Open(got[fmt.Sprint("g/", i)])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			b := make([]byte, 20)
 			if n, _ := f.Read(b); string(b[:n]) != fmt.Sprint("data ", i) {
 				t.Errorf("block %d: got %q", i, b[:n])
@@ -229,19 +227,11 @@ func TestWaits(t *testing.T) {
 	dir := shmDir(t)
 	s := open(t, Options{Dir: dir + "/s", NoMount: true})
 	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(false); err != nil {
-		t.Error(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+	must(t, s.Close(false))
+	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if s, err := Open(ctx, Options{Dir: dir + "/s", NoMount: true}); !errors.Is(err, context.Canceled) {
@@ -272,9 +262,7 @@ func TestOptions(t *testing.T) {
 func TestBadRecord(t *testing.T) {
 	s := open(t, Options{Dir: shmDir(t) + "/s", NoMount: true})
 	id, f, err := s.Create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for _, tc := range []struct {
 		r    driver.Record
@@ -301,13 +289,9 @@ func TestBadRecord(t *testing.T) {
 func TestList(t *testing.T) {
 	modes(t, func(t *testing.T, o Options) {
 		base := filepath.Dir(o.Dir)
-		if err := os.Chmod(base, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(base, 0o700))
 		beside := base + "/sock" // a file is no store
-		if err := os.WriteFile(beside, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(beside, nil, 0o600))
 		o.ID, o.Label = "s", "/mnt/kv \"\xff\n"
 		s := open(t, o)
 		put(t, s, "g/a", strings.Repeat("x", 1<<20))
@@ -350,9 +334,7 @@ func TestList(t *testing.T) {
 		t.Skipf("no /dev/shm: %v", err)
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Mkdir(dir+"/x", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir+"/x", 0o700))
 	infos, err := List()
 	if err != nil {
 		t.Errorf("List: %v", err)
@@ -370,9 +352,7 @@ func TestReadWithoutGetxattrat(t *testing.T) {
 	want := map[driver.BlobID]string{put(t, s, "short", "x"): "short", put(t, s, long, "xy"): long}
 	for _, at := range []bool{false, s.hasGetxattrat()} {
 		id, f, err := s.Create() // without a record
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.Close()
 		ids := append(slices.Collect(maps.Keys(want)), id)
 		batch, err := s.readBatch(ids, at)

@@ -21,9 +21,7 @@ func (s *store) packed(t *testing.T, at int64, paths ...string) string {
 	b := pack.NewBuilder(make([]byte, 0, 1<<20))
 	for i, path := range paths {
 		p := newPut(path, uint64(i+1), 3000)
-		if err := b.Add(path, &p.attrs, p.data, block.Sum(p.data)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Add(path, &p.attrs, p.data, block.Sum(p.data)))
 	}
 	n, data := b.Finish(at, 7)
 	s.change(func() { s.objects[n.String()] = data })
@@ -215,9 +213,7 @@ func TestCheckMany(t *testing.T) {
 	b := pack.NewBuilder(make([]byte, 0, 1<<20))
 	wrong := block.Sum([]byte("other"))
 	for i := range maxFindings + 5 {
-		if err := b.Add(fmt.Sprintf("g/%d", i), &driver.Attrs{Seq: 1}, []byte("data"), wrong); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Add(fmt.Sprintf("g/%d", i), &driver.Attrs{Seq: 1}, []byte("data"), wrong))
 	}
 	n, data := b.Finish(1, 7)
 	s.change(func() {

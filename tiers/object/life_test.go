@@ -178,8 +178,7 @@ func TestTombstones(t *testing.T) {
 		t.Errorf("the tombstone is gone though a pack has the block")
 	}
 	tier.Close(context.Background())
-	again := s.tier(t, 2, slow) // the same machine
-	until(t, "not listed", again.learned.Load)
+	again := s.listed(t, 2, slow) // the same machine
 	wantGone(t, again, p.path)
 	wantBlocks(t, again, q)
 	again.Remove([]block.Key{keyOf(t, q.path)})
@@ -212,24 +211,20 @@ func (s *store) holdPack() (begun, goOn chan struct{}) {
 // late: the version is the same, as after a change of attributes.
 func TestRemovedAndStored(t *testing.T) {
 	s := newStore()
-	tier := s.tier(t, 1, nil)
+	tier := s.listed(t, 1, nil)
 	p, gone := newPut("g/x", 5, 3000), newPut("g/y", 6, 3000)
 	stored(t, tier, p, gone)
-	until(t, "not listed", tier.learned.Load)
 	begun, goOn := s.holdPack()
 	tier.Remove([]block.Key{keyOf(t, p.path), keyOf(t, gone.path)})
-	done := make(chan *driver.Result, 1)
-	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	done := begin(tier.Store, p.transfer(t))
 	<-begun
 	tier.writeTombs(context.Background())
 	s.change(func() { s.held = nil })
 	close(goOn)
-	if o := (<-done).Outcomes[0]; o.Status != driver.Stored {
+	if o := (<-done)[0]; o.Status != driver.Stored {
 		t.Errorf("store: %v, %v", o.Status, o.Err)
 	}
-	tier.Close(context.Background())
-	again := s.tier(t, 2<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.reopened(t, tier)
 	wantBlocks(t, again, p)
 	wantGone(t, again, gone.path)
 }
@@ -237,10 +232,9 @@ func TestRemovedAndStored(t *testing.T) {
 // TestRemovedAndLost shows that a removal is written at Close when the store that followed it has failed.
 func TestRemovedAndLost(t *testing.T) {
 	s := newStore()
-	tier := s.tier(t, 1, nil)
+	tier := s.listed(t, 1, nil)
 	p := newPut("g/x", 5, 3000)
 	stored(t, tier, p)
-	until(t, "not listed", tier.learned.Load)
 	begun, goOn := s.holdPack()
 	s.change(func() {
 		s.broken = func(_, name string) error {
@@ -251,21 +245,19 @@ func TestRemovedAndLost(t *testing.T) {
 		}
 	})
 	tier.Remove([]block.Key{keyOf(t, p.path)})
-	done := make(chan *driver.Result, 1)
-	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	done := begin(tier.Store, p.transfer(t))
 	<-begun
 	tier.writeTombs(context.Background())
 	closed := make(chan struct{})
 	go func() { tier.Close(context.Background()); close(closed) }()
 	<-tier.life.Done()
 	close(goOn)
-	if o := (<-done).Outcomes[0]; o.Status != driver.Failed {
+	if o := (<-done)[0]; o.Status != driver.Failed {
 		t.Errorf("store: %v, %v", o.Status, o.Err)
 	}
 	<-closed
 	s.change(func() { s.held, s.broken = nil, nil })
-	again := s.tier(t, 2<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.listed(t, 2<<32, nil)
 	wantGone(t, again, p.path)
 }
 
@@ -285,19 +277,16 @@ func TestRemovedWhileStored(t *testing.T) {
 	})
 	until(t, "not listed", tier.learned.Load)
 	p := newPut("g/x", 5, 3000)
-	done := make(chan *driver.Result, 1)
-	tier.Store(&driver.Job{ID: 1, Blocks: []driver.Transfer{p.transfer(t)}, Done: func(r *driver.Result) { done <- r }})
+	done := begin(tier.Store, p.transfer(t))
 	remove := func() {
 		tier.Remove([]block.Key{keyOf(t, p.path)})
 		tier.writeTombs(context.Background())
 	}
 	hook.Store(&remove) // when the pack asks for the time
-	if o := (<-done).Outcomes[0]; o.Status == driver.Stored {
+	if o := (<-done)[0]; o.Status == driver.Stored {
 		t.Errorf("store: %v, %v", o.Status, o.Err)
 	}
-	tier.Close(context.Background())
-	again := s.tier(t, 2<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.reopened(t, tier)
 	wantGone(t, again, p.path)
 }
 
@@ -305,10 +294,9 @@ func TestRemovedWhileStored(t *testing.T) {
 // other nodes.
 func TestRemovedWhileCompacted(t *testing.T) {
 	s := newStore()
-	tier := s.tier(t, 1, nil)
+	tier := s.listed(t, 1, nil)
 	p, rest := newPut("g/x", 5, 3000), newPut("g/y", 6, 30_000)
 	stored(t, tier, p, rest)
-	until(t, "not listed", tier.learned.Load)
 	var gets atomic.Int64
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	s.change(func() {
@@ -329,9 +317,7 @@ func TestRemovedWhileCompacted(t *testing.T) {
 	close(goOn)
 	until(t, "packs are left", func() bool { return len(s.names(".pack")) == 0 })
 	wantGone(t, tier, p.path)
-	tier.Close(context.Background())
-	again := s.tier(t, 2<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.reopened(t, tier)
 	wantGone(t, again, p.path)
 }
 
@@ -404,8 +390,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	s.change(func() { s.flip = false })
 	wantGone(t, tier, p.path)
 	tier.makeRoom(context.Background())
-	other := s.tier(t, 2<<32, nil)
-	until(t, "not listed", other.learned.Load)
+	other := s.listed(t, 2<<32, nil)
 	wantBlocks(t, other, p)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/object/pack"
@@ -27,11 +28,32 @@ func (s *store) tier(t *testing.T, writer uint64, edit func(*Options)) *Tier {
 		edit(&o)
 	}
 	tier, err := New(o)
+	must(t, err)
+	t.Cleanup(func() { tier.Close(context.Background()) })
+	return tier
+}
+
+// listed opens a tier, which has listed the store.
+func (s *store) listed(t *testing.T, writer uint64, edit func(*Options)) *Tier {
+	t.Helper()
+	tier := s.tier(t, writer, edit)
+	until(t, "not listed", tier.learned.Load)
+	return tier
+}
+
+// reopened closes a tier, and opens that of another node.
+func (s *store) reopened(t *testing.T, tier *Tier) *Tier {
+	t.Helper()
+	tier.Close(context.Background())
+	return s.listed(t, 9<<32, nil)
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { tier.Close(context.Background()) })
-	return tier
 }
 
 // TestConformance runs the suite of all tiers over a bucket in memory: with packs, with each block an object of its own,
@@ -99,9 +121,7 @@ func newPut(path string, seq uint64, size int) put {
 func file(t *testing.T, data []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("block", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "block")
 	t.Cleanup(func() { f.Close() })
 	if _, err := f.WriteAt(data, 0); err != nil {
@@ -113,18 +133,21 @@ func file(t *testing.T, data []byte) *os.File {
 func keyOf(t *testing.T, path string) block.Key {
 	t.Helper()
 	key, err := block.ParseKey(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return key
 }
 
 // runJob runs a job and returns its outcomes.
 func runJob(t *testing.T, op func(*driver.Job), transfers ...driver.Transfer) []driver.Outcome {
 	t.Helper()
-	done := make(chan *driver.Result, 1)
-	op(&driver.Job{ID: 1, Blocks: transfers, Done: func(r *driver.Result) { done <- r }})
-	return (<-done).Outcomes
+	return <-begin(op, transfers...)
+}
+
+// begin begins a job, and returns where its outcomes come.
+func begin(op func(*driver.Job), transfers ...driver.Transfer) <-chan []driver.Outcome {
+	done := make(chan []driver.Outcome, 1)
+	op(&driver.Job{ID: 1, Blocks: transfers, Done: func(r *driver.Result) { done <- r.Outcomes }})
+	return done
 }
 
 func (p put) transfer(t *testing.T) driver.Transfer {
@@ -187,14 +210,7 @@ func wantGone(t *testing.T, tier *Tier, paths ...string) {
 }
 
 // until waits for a condition, which the tier brings about in the background.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for begin := time.Now(); !ok(); time.Sleep(time.Millisecond) { // reason: no event tells what others see
-		if time.Since(begin) > time.Minute {
-			t.Fatalf("after a minute: %s", what)
-		}
-	}
-}
+var until = harness.Poll
 
 func found(tier *Tier, path string) func() bool {
 	return func() bool { _, has := tier.Find(path); return has }
@@ -221,11 +237,8 @@ func TestRestart(t *testing.T) {
 	if n := first.Remove([]block.Key{keyOf(t, puts[0].path), keyOf(t, puts[1].path)}); n != 2 {
 		t.Errorf("removed %d, want 2", n)
 	}
-	if err := first.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	second := s.tier(t, 2, nil)
-	until(t, "not listed", second.learned.Load)
+	must(t, first.Close(context.Background()))
+	second := s.listed(t, 2, nil)
 	wantBlocks(t, second, append(puts[2:], now)...)
 	wantGone(t, second, puts[0].path, puts[1].path, "g0/d/none", "none")
 	for _, dir := range []string{"g0", "g0/d", "g2/d"} {
@@ -322,8 +335,7 @@ func TestForeign(t *testing.T) {
 		bad[len(bad)-100] ^= 1
 		s.objects["0000000000000004-0000000000000002"+name[33:]] = bad
 	})
-	second := s.tier(t, 2, nil)
-	until(t, "not listed", second.learned.Load)
+	second := s.listed(t, 2, nil)
 	wantBlocks(t, second, p)
 	if got := second.Stats(); got.Blocks != 1 {
 		t.Errorf("stats: %+v", got)
@@ -369,8 +381,7 @@ func TestReadOnly(t *testing.T) {
 			return nil
 		}
 	})
-	tier := s.tier(t, 2, nil)
-	until(t, "not listed", tier.learned.Load)
+	tier := s.listed(t, 2, nil)
 	if o := runJob(t, tier.Store, newPut("g/y", 6, 10).transfer(t))[0]; !errors.Is(o.Err, block.ErrReadOnly) {
 		t.Errorf("store: %v, %v", o.Status, o.Err)
 	}
@@ -402,8 +413,6 @@ func TestRemoveFromAhead(t *testing.T) {
 	until(t, "the other node does not know of the removal", gone(ahead, p.path))
 	stored(t, b, p)
 	wantBlocks(t, b, p)
-	b.Close(context.Background())
-	again := s.tier(t, 3<<32, nil)
-	until(t, "not listed", again.learned.Load)
+	again := s.reopened(t, b)
 	wantBlocks(t, again, p)
 }

@@ -145,9 +145,7 @@ func TestAskClosed(t *testing.T) {
 		tier.Ask(context.Background(), []string{"x"})
 	}()
 	eventually(t, "a question", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return len(n.asked) == 2 })
-	if err := tier.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tier.Close(context.Background()))
 	within(t, "the end of Ask", asks)
 	tier.Ask(context.Background(), []string{"x"})
 	if got := n.askedFor(); len(got) != 2 || tier.Unknown("x") {

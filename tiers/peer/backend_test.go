@@ -22,7 +22,7 @@ type feedRecord = feed.Record
 func hashOf(s string) uint64 { return location.HashPath(s) }
 
 // offerOf is a peer's offer of a block.
-func offerOf(p *farPeer, path string) cluster.BlockInfo { return *p.Stat([]string{path})[0] }
+func offerOf(p *farPeer, path string) cluster.BlockInfo { return *p.stat(path) }
 
 // TestTake shows that offered blocks are fetched from the offering peer, though no feed has
 // announced it as a holder, and the answers for offers that are not taken. Afterwards no hint is
@@ -57,6 +57,8 @@ func TestTake(t *testing.T) {
 		{"bad path", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Path = "../x" }, cluster.StoreFailed, block.ErrInvalid},
 		{"bad size", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Size = -1 }, cluster.StoreFailed, block.ErrInvalid},
 		{"no version", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Seq = 0 }, cluster.StoreFailed, block.ErrInvalid},
+		{"a version of the far future", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Seq = block.MaxSeq + 1 },
+			cluster.StoreFailed, block.ErrInvalid}, // new versions here would follow it
 		{"a directory", func(c *cell, p *farPeer, o *cluster.BlockInfo) { o.Mode = modeDir }, cluster.StoreFailed, block.ErrInvalid},
 		{"read only", func(c *cell, p *farPeer, o *cluster.BlockInfo) { c.opts.Accept = false },
 			cluster.StoreRefused, block.ErrReadOnly},
@@ -74,8 +76,8 @@ func TestTake(t *testing.T) {
 			if len(out) != 1 || out[0].Status != c.status || !errors.Is(out[0].Err, c.err) {
 				t.Errorf("got %+v, want %v (%v)", out, c.status, c.err)
 			}
-			if k.hints.any() {
-				t.Error("a hint is left")
+			if k.hints.any() || errors.Is(c.err, block.ErrInvalid) && len(k.engine.took) != 0 {
+				t.Errorf("a hint is left, or the engine took %v", k.engine.took)
 			}
 			if c.status == cluster.StoreDone {
 				h := k.engine.took[0]
@@ -92,21 +94,17 @@ func TestTakeBounded(t *testing.T) {
 	c := newCell(t, 1, nil)
 	p := c.peers[0]
 	var mu sync.Mutex
+	var full sync.Once
 	now, most := 0, 0
 	release := make(chan struct{})
 	p.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
 		mu.Lock()
 		now++
 		most = max(most, now)
-		full := now == maxTakes
-		mu.Unlock()
-		if full {
-			select {
-			case <-release:
-			default:
-				close(release)
-			}
+		if now == maxTakes {
+			full.Do(func() { close(release) })
 		}
+		mu.Unlock()
 		<-release
 		mu.Lock()
 		now--
@@ -129,7 +127,6 @@ func TestTakeBounded(t *testing.T) {
 	if most != maxTakes {
 		t.Errorf("%d at a time, want %d", most, maxTakes)
 	}
-	release = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range maxTakes {

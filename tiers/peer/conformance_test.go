@@ -76,9 +76,7 @@ func TestConformance(t *testing.T) {
 					p.near = &backend{tier}
 					list = append(list, p)
 				}
-				if err := tier.start(ct.engine, newStubEvents()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tier.start(ct.engine, newStubEvents()))
 				mu.Lock()
 				defer mu.Unlock()
 				far[ct] = list
@@ -106,13 +104,9 @@ func TestCloseLeaves(t *testing.T) {
 		n := newStubNode()
 		tier := openStub(t, n, testOptions(n), stillClock())
 		if started {
-			if err := tier.start(newStubEngine(), newStubEvents()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tier.start(newStubEngine(), newStubEvents()))
 		}
-		if err := tier.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tier.Close(context.Background()))
 		if n.left != started || !n.closed {
 			t.Errorf("started %v: left %v, closed %v", started, n.left, n.closed)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,74 +15,33 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// movable is a time that the test moves. Its timers are those of timers.
-type movable struct {
-	*timers
-	mu sync.Mutex
-	at time.Time
-}
-
-func newMovable() *movable { return &movable{timers: newTimers(), at: time.Unix(1e9, 0)} }
-
-func (m *movable) clock() clock { return clock{m.now, m.after} }
-
-func (m *movable) now() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.at
-}
-
-func (m *movable) move(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.at = m.at.Add(d)
-}
-
-// TestTakeFar shows that an offer of a version from the far future is refused, so that new versions
-// here do not follow it.
-func TestTakeFar(t *testing.T) {
-	c := newCell(t, 1, nil)
-	p := c.peers[0]
-	for _, seq := range []uint64{1<<63 + 5, block.MaxSeq + 1} {
-		p.add(cluster.BlockInfo{Path: "g/x", Seq: seq}, payload(10, 1))
-		out := c.take(t.Context(), p, []cluster.BlockInfo{offerOf(p, "g/x")})
-		if out[0].Status != cluster.StoreFailed || !errors.Is(out[0].Err, block.ErrInvalid) || len(c.engine.took) != 0 {
-			t.Errorf("version %d: %+v", seq, out[0])
-		}
-	}
-}
-
 // TestGone shows that a holder that says it no longer has a version does not count as a holder for
 // a while, whatever the index says, unless it takes a copy of it.
 func TestGone(t *testing.T) {
-	n, at := newStubNode(), newMovable()
+	n, at := newStubNode(), newTimers()
 	a := n.addPeer("a")
 	tier := openStub(t, n, testOptions(n), at.clock())
 	n.put(a, entryOf("g/x", 7))
 	if out, _ := load(t, tier, want{path: "g/x", size: 10, seq: 7}); out[0].Status != driver.Absent {
 		t.Fatalf("%v (%v)", out[0].Status, out[0].Err)
 	}
-	if _, ok := tier.Locate("g/x"); ok {
-		t.Error("found after the holder said that it is gone")
+	wantSeq := func(what string, want uint64) {
+		t.Helper()
+		if l, _ := tier.Locate("g/x"); l.Seq != want {
+			t.Errorf("%s: got version %d, want %d", what, l.Seq, want)
+		}
 	}
+	wantSeq("the holder said that it is gone", 0)
 	n.put(a, entryOf("g/x", 8))
-	if l, ok := tier.Locate("g/x"); !ok || l.Seq != 8 {
-		t.Error("another version is not found")
-	}
+	wantSeq("another version", 8)
 	n.put(a, entryOf("g/x", 7))
-	at.move(goneTime)
-	if _, ok := tier.Locate("g/x"); !ok {
-		t.Error("not found later")
-	}
+	at.moved.Add(int64(goneTime))
+	wantSeq("later", 7)
 	load(t, tier, want{path: "g/x", size: 10, seq: 7})
-	if _, ok := tier.Locate("g/x"); ok {
-		t.Error("found again though it is gone")
-	}
+	wantSeq("gone again", 0)
 	tr := &driver.Transfer{Key: keyOf("g/x"), Attrs: driver.Attrs{Seq: 7}}
 	tier.hintStored(&copying{tr: tr, path: "g/x", hash: entryOf("g/x", 7).Hash}, a)
-	if _, ok := tier.Locate("g/x"); !ok {
-		t.Error("not found though it took a copy")
-	}
+	wantSeq("it took a copy", 7)
 }
 
 // TestLoadRoom shows that a load that waits too long for room fails.
@@ -108,14 +66,10 @@ func TestLoadRoom(t *testing.T) {
 
 // TestStoreBusy shows that a busy peer is asked again after a rest, and then takes the copy.
 func TestStoreBusy(t *testing.T) {
-	n, clock := newStubNode(), newTimers()
-	p := n.addPeer("a")
-	engine := newStubEngine()
-	tier := openStub(t, n, testOptions(n), clock.clock())
-	engine.tier, p.near = tier, &backend{tier}
-	if err := tier.start(engine, newStubEvents()); err != nil {
-		t.Fatal(err)
-	}
+	clock := newTimers()
+	c := openCell(t, 1, nil, clock.clock())
+	c.begin(t)
+	p := c.peers[0]
 	calls := 0
 	p.store = func(_ context.Context, offers []cluster.BlockInfo) []cluster.StoreOutcome {
 		if calls++; calls <= 3 {
@@ -123,8 +77,7 @@ func TestStoreBusy(t *testing.T) {
 		}
 		return slices.Repeat([]cluster.StoreOutcome{{Status: cluster.StoreDone}}, len(offers))
 	}
-	c := &cell{Tier: tier, node: n, engine: engine}
-	engine.put(tiers.Holding{Path: "g/x", Seq: 7}, payload(10, 1))
+	c.engine.put(tiers.Holding{Path: "g/x", Seq: 7}, payload(10, 1))
 	done := c.beginStore(t, "g/x", 7, payload(10, 1))
 	for range 3 {
 		clock.fire(t, busyTimer)
@@ -158,7 +111,7 @@ func TestDeclined(t *testing.T) {
 // TestSegmentHost shows that a preferred segment may be a host name: it is resolved in the
 // background and kept.
 func TestSegmentHost(t *testing.T) {
-	at := newMovable()
+	at := newTimers()
 	n := newStubNode()
 	p := n.addPeer("b")
 	p.info.GossipAddr = "192.0.2.7:7946"
@@ -182,7 +135,7 @@ func TestSegmentHost(t *testing.T) {
 		lookups <- host
 		return nil, errors.New("no answer")
 	}
-	at.move(resolveEvery + time.Second)
+	at.moved.Add(int64(resolveEvery + time.Second))
 	if !preferred() {
 		t.Error("not preferred while it is looked up again")
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/rdma"
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -44,18 +45,13 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 }
 
 // eventually waits until check is true.
-func eventually(t testing.TB, what string, check func() bool) {
+var eventually = harness.Poll
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !check() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("%s: not within %v", what, patience)
-		}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -63,9 +59,7 @@ func eventually(t testing.TB, what string, check func() bool) {
 func memFile(t testing.TB, data []byte) *os.File {
 	t.Helper()
 	f, err := newMemFile(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -432,24 +426,23 @@ func (p *farPeer) Store(ctx context.Context, offers []cluster.BlockInfo) []clust
 	if p.store != nil {
 		return p.store(ctx, offers)
 	}
-	return p.takeFrom(ctx, offers, func(ctx context.Context, blocks []*cluster.Fetch) {
-		for _, b := range blocks {
-			serve(ctx, p.near, b)
-		}
-	})
+	out := make([]cluster.StoreOutcome, len(offers))
+	for i := range offers {
+		out[i] = p.take(ctx, &offers[i], p.near)
+	}
+	return out
 }
 
 func (p *farPeer) List(ctx context.Context, dir string, fn func(cluster.Name) bool) error {
 	if p.list != nil {
 		return p.list(ctx, dir, fn)
 	}
-	names, _, err := p.memBackend.List(ctx, dir, "", 1<<30)
-	for _, name := range names {
+	for _, name := range p.listed(dir) {
 		if !fn(name) {
 			break
 		}
 	}
-	return err
+	return nil
 }
 
 // memBackend is the far side: blocks in memory.
@@ -508,98 +501,60 @@ func (b *memBackend) Lend(ctx context.Context, ref *cluster.BlockRef) (cluster.B
 	return k.BlockInfo, rdma.Loan{File: f, Size: k.Size, Close: func() { f.Close() }}, nil
 }
 
-func (b *memBackend) List(ctx context.Context, dir, after string, limit int) (names []cluster.Name, more bool, err error) {
+// listed returns the blocks in a directory.
+func (b *memBackend) listed(dir string) (names []cluster.Name) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for path, k := range b.blocks {
-		if i := strings.LastIndexByte(path, '/'); path[:max(i, 0)] == dir && path[i+1:] > after {
+		if i := strings.LastIndexByte(path, '/'); path[:max(i, 0)] == dir {
 			names = append(names, cluster.Name{Name: path[i+1:], BlockInfo: k.BlockInfo})
 		}
 	}
-	sort.Slice(names, func(i, j int) bool { return names[i].Name < names[j].Name })
-	if len(names) > limit {
-		return names[:limit], true, nil
-	}
-	return names, false, nil
+	return names
 }
 
-func (b *memBackend) Stat(paths []string) []*cluster.BlockInfo {
+// stat returns what b says of a block, nil if it has none.
+func (b *memBackend) stat(path string) *cluster.BlockInfo {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make([]*cluster.BlockInfo, len(paths))
-	for i, path := range paths {
-		if k := b.blocks[path]; k != nil {
-			info := k.BlockInfo
-			out[i] = &info
-		}
+	if k := b.blocks[path]; k != nil {
+		info := k.BlockInfo
+		return &info
 	}
-	return out
+	return nil
 }
 
-func (b *memBackend) takeFrom(ctx context.Context, offers []cluster.BlockInfo, fetch func(context.Context, []*cluster.Fetch)) []cluster.StoreOutcome {
-	out := make([]cluster.StoreOutcome, len(offers))
-	for i := range offers {
-		out[i] = b.takeOne(ctx, offers[i], fetch)
-	}
-	return out
-}
-
-func (b *memBackend) takeOne(ctx context.Context, offer cluster.BlockInfo, fetch func(context.Context, []*cluster.Fetch)) cluster.StoreOutcome {
-	if b.refuse != nil {
-		return cluster.StoreOutcome{Status: cluster.StoreRefused, Err: b.refuse}
-	}
-	if o, ok := b.known(&offer); ok {
-		return o
-	}
-	f, err := newMemFile(nil)
-	if err != nil {
-		return cluster.StoreOutcome{Err: block.ErrNoSpace}
-	}
-	defer f.Close()
-	sum := block.NewChecksum()
-	fetch(ctx, []*cluster.Fetch{{
-		BlockRef: cluster.BlockRef{Path: offer.Path, Seq: offer.Seq},
-		Dest: func(info *cluster.BlockInfo) (rdma.Dest, error) {
-			if info.Sum != offer.Sum || info.Size != offer.Size {
-				return rdma.Dest{}, block.ErrNotFound
-			}
-			return rdma.Dest{File: f, Hash: sum}, nil
-		},
-		Done: func(_ *cluster.BlockInfo, e error) { err = e },
-	}})
+// take takes a copy of an offered block from the node that offers it.
+func (b *memBackend) take(ctx context.Context, offer *cluster.BlockInfo, from lender) cluster.StoreOutcome {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.blocks[offer.Path]
 	switch {
-	case errors.Is(err, rdma.ErrGone), errors.Is(err, block.ErrNotFound):
+	case b.refuse != nil:
+		return cluster.StoreOutcome{Status: cluster.StoreRefused, Err: b.refuse}
+	case b.graves[offer.Path] > offer.Seq, k != nil && k.Seq > offer.Seq:
+		return cluster.StoreOutcome{Status: cluster.StoreRefused, Err: block.ErrExist}
+	case k != nil && k.Seq == offer.Seq:
+		return cluster.StoreOutcome{Status: cluster.StoreHad}
+	}
+	info, loan, err := from.Lend(ctx, &cluster.BlockRef{Path: offer.Path, Seq: offer.Seq})
+	switch {
+	case errors.Is(err, rdma.ErrGone):
 		return cluster.StoreOutcome{Err: block.ErrNotFound}
 	case err != nil:
 		return cluster.StoreOutcome{Err: block.ErrUnavailable}
-	case sum.Sum64() != offer.Sum.Sum:
+	}
+	defer loan.Close()
+	data := content(loan.File)[:loan.Size]
+	if info.Sum != offer.Sum || info.Size != offer.Size {
+		return cluster.StoreOutcome{Err: block.ErrNotFound}
+	}
+	if block.Sum(data) != offer.Sum {
 		return cluster.StoreOutcome{Err: block.ErrCorrupt}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if o, ok := b.knownLocked(&offer); ok {
-		return o
-	}
-	b.blocks[offer.Path] = &memBlock{offer, content(f)}
-	b.announce(hold(&offer))
+	b.blocks[offer.Path] = &memBlock{*offer, data}
+	b.announce(hold(offer))
 	return cluster.StoreOutcome{Status: cluster.StoreDone}
-}
-
-func (b *memBackend) known(offer *cluster.BlockInfo) (cluster.StoreOutcome, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.knownLocked(offer)
-}
-
-func (b *memBackend) knownLocked(offer *cluster.BlockInfo) (cluster.StoreOutcome, bool) {
-	k := b.blocks[offer.Path]
-	switch {
-	case b.graves[offer.Path] > offer.Seq, k != nil && k.Seq > offer.Seq:
-		return cluster.StoreOutcome{Status: cluster.StoreRefused, Err: block.ErrExist}, true
-	case k != nil && k.Seq == offer.Seq:
-		return cluster.StoreOutcome{Status: cluster.StoreHad}, true
-	}
-	return cluster.StoreOutcome{}, false
 }
 
 func (b *memBackend) Bury(path string, dir bool, seq uint64) {
@@ -925,7 +880,14 @@ type testHost struct{ lost chan block.Key }
 
 func (h *testHost) MayEvict(block.Key) bool       { return true }
 func (h *testHost) Lost(key block.Key, err error) { h.lost <- key }
-func keyOf(path string) block.Key                 { k, _ := block.ParseKey(path); return k }
+func (h *testHost) wantLost(t testing.TB, path string) {
+	t.Helper()
+	if key := within(t, "Lost", h.lost); key != keyOf(path) {
+		t.Errorf("lost %v, want %s", key, path)
+	}
+}
+
+func keyOf(path string) block.Key { k, _ := block.ParseKey(path); return k }
 func entryOf(path string, seq uint64) location.Entry {
 	return location.Entry{Hash: location.HashPath(path), Seq: seq, Mode: modeRegular}
 }

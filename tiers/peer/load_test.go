@@ -152,9 +152,7 @@ func TestLoadCorruptAvoided(t *testing.T) {
 			t.Errorf("load %d: got %v (%v), want %v", i, out[0].Status, out[0].Err, status)
 		}
 	}
-	if key := within(t, "Lost", host.lost); key != keyOf("g/x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "g/x")
 	if _, ok := tier.Locate("g/x"); ok {
 		t.Error("Locate finds the bad copy")
 	}
@@ -321,7 +319,7 @@ func TestLoadSlow(t *testing.T) {
 // and that the other is ended before the destination is touched.
 func TestHedge(t *testing.T) {
 	data := payload(3000, 9)
-	setup := func(t *testing.T) (*stubNode, *timers, *Tier, *farPeer, *farPeer) {
+	setup := func(t *testing.T) (*timers, *Tier, *farPeer, *farPeer) {
 		n, c := newStubNode(), newTimers()
 		a, b := n.addPeer("a"), n.addPeer("b")
 		o := testOptions(n)
@@ -335,10 +333,10 @@ func TestHedge(t *testing.T) {
 				p.add(cluster.BlockInfo{Path: path, Seq: 1}, data)
 			}
 		}
-		return n, c, tier, a, b
+		return c, tier, a, b
 	}
 	t.Run("second wins", func(t *testing.T) {
-		_, c, tier, a, b := setup(t)
+		c, tier, a, b := setup(t)
 		_, ended := silent(a)
 		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1}, want{path: "y", size: 3000, seq: 1})
 		c.fire(t, hedgeTimer)
@@ -359,22 +357,11 @@ func TestHedge(t *testing.T) {
 		}
 	})
 	t.Run("first wins", func(t *testing.T) {
-		_, c, tier, a, b := setup(t)
-		_, ended := silent(b)
-		asked := make(chan struct{})
-		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
-			<-asked
-			for _, f := range blocks {
-				serve(ctx, a.memBackend, f)
-			}
-		}
-		started := make(chan struct{})
-		slow := b.fetch
-		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) { close(started); slow(ctx, blocks) }
+		c, tier, a, b := setup(t)
+		asked, ended := silent(b)
+		a.fetch = answers(func(f *cluster.Fetch) { <-asked; serve(context.Background(), a.memBackend, f) })
 		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1})
 		c.fire(t, hedgeTimer)
-		within(t, "hedge", started)
-		close(asked)
 		if o := within(t, "load", done)[0]; o.Status != driver.Loaded || !bytes.Equal(content(files[0]), data) {
 			t.Errorf("%v (%v)", o.Status, o.Err)
 		}
@@ -388,45 +375,31 @@ func TestHedge(t *testing.T) {
 			t.Error("room not given back")
 		}
 	})
-	t.Run("first fails, second wins", func(t *testing.T) {
-		_, c, tier, a, b := setup(t)
-		fail, started := make(chan struct{}), make(chan struct{})
-		failed := make(chan struct{})
-		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
-			<-fail
-			blocks[0].Done(nil, rdma.ErrUnavailable)
-			close(failed)
-		}
-		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
-			close(started)
-			<-failed
-			serve(ctx, b.memBackend, blocks[0])
-		}
-		done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1})
-		c.fire(t, hedgeTimer)
-		within(t, "hedge", started)
-		close(fail)
-		if o := within(t, "load", done)[0]; o.Status != driver.Loaded || !bytes.Equal(content(files[0]), data) {
-			t.Errorf("%v (%v)", o.Status, o.Err)
-		}
-	})
-	t.Run("both fail", func(t *testing.T) {
-		_, c, tier, a, b := setup(t)
-		fail, started := make(chan struct{}), make(chan struct{})
-		a.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
-			<-fail
-			blocks[0].Done(nil, rdma.ErrGone)
-		}
-		b.fetch = func(ctx context.Context, blocks []*cluster.Fetch) {
-			close(started)
-			give(blocks[0], &cluster.BlockInfo{Seq: 1, Size: 3000, Sum: block.Sum(data), Mode: modeRegular}, payload(3000, 1))
-		}
-		done, _ := begin(t, tier, want{path: "x", size: 3000, seq: 1})
-		c.fire(t, hedgeTimer)
-		within(t, "hedge", started)
-		close(fail)
-		if o := within(t, "load", done)[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
-			t.Errorf("%v (%v)", o.Status, o.Err)
-		}
-	})
+	for _, row := range []struct {
+		name   string
+		first  error
+		second []byte
+		status driver.Status
+		err    error
+	}{
+		{"first fails, second wins", rdma.ErrUnavailable, data, driver.Loaded, nil},
+		{"both fail", rdma.ErrGone, payload(3000, 1), driver.Failed, block.ErrCorrupt},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c, tier, a, b := setup(t)
+			asked, failed := make(chan struct{}), make(chan struct{})
+			a.fetch = answers(func(f *cluster.Fetch) { <-asked; f.Done(nil, row.first); close(failed) })
+			b.fetch = answers(func(f *cluster.Fetch) {
+				close(asked)
+				<-failed
+				give(f, &cluster.BlockInfo{Seq: 1, Size: 3000, Sum: block.Sum(data), Mode: modeRegular}, row.second)
+			})
+			done, files := begin(t, tier, want{path: "x", size: 3000, seq: 1})
+			c.fire(t, hedgeTimer)
+			o := within(t, "load", done)[0]
+			if o.Status != row.status || !errors.Is(o.Err, row.err) || row.err == nil && !bytes.Equal(content(files[0]), data) {
+				t.Errorf("%v (%v)", o.Status, o.Err)
+			}
+		})
+	}
 }

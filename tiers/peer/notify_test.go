@@ -68,9 +68,7 @@ func TestWatchAsks(t *testing.T) {
 	w.wantAsked("no answer yet", "z")
 	w.node.hide("y")
 	w.pass(answerTime - time.Second)
-	if key := within(t, "Lost", w.host.lost); key != keyOf("y") {
-		t.Errorf("lost %v", key)
-	}
+	w.host.wantLost(t, "y")
 	w.wantAsked("lapsed", "x", "y")
 	if last := questions[len(questions)-1]; len(last) != 2 {
 		t.Errorf("questions %v, want the last about both", questions)
@@ -115,9 +113,7 @@ func TestWatchMute(t *testing.T) {
 	eventually(t, "the name", func() bool { _, ok := w.Locate("x"); return ok })
 	w.node.hide("x")
 	w.pass(answerTime)
-	if key := within(t, "Lost", w.host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	w.host.wantLost(t, "x")
 }
 
 // TestWatchFound shows that a name is watched again, and not lost, whose holder comes into the index while other nodes are
@@ -172,9 +168,7 @@ func TestWatchLoading(t *testing.T) {
 		w.tryFire(hintTimer)
 		return len(w.host.lost) > 0
 	})
-	if key := within(t, "Lost", w.host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	w.host.wantLost(t, "x")
 }
 
 // TestWatchMany shows that no more than askRate watched names are asked about in a second, that a bounded number of others

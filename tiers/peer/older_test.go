@@ -65,13 +65,10 @@ func TestOlder(t *testing.T) {
 // TestOlderUnknown shows the same of blocks whose names this node does not know: it asks other nodes about all of them, and
 // does not ask again soon.
 func TestOlderUnknown(t *testing.T) {
-	n, c, engine := newStubNode(), newTimers(), newStubEngine()
-	p := n.quietPeer("p")
-	tier := openStub(t, n, testOptions(n), c.clock())
-	engine.tier = tier
-	if err := tier.start(engine, newStubEvents()); err != nil {
-		t.Fatal(err)
-	}
+	c := newTimers()
+	k := openCell(t, 0, nil, c.clock())
+	k.begin(t)
+	n, engine, p := k.node, k.engine, k.node.quietPeer("p")
 	later := func(path string) holder {
 		h := far(p, path, 6)
 		h.Size = 50
@@ -89,7 +86,7 @@ func TestOlderUnknown(t *testing.T) {
 	has := func(path string) bool { _, ok := engine.Holding(path); return ok }
 	look := func(what string, done func() bool) {
 		t.Helper()
-		(&backend{tier}).Followed()
+		(&backend{k.Tier}).Followed()
 		eventually(t, what, func() bool { c.tryFire(restTimer); return done() })
 	}
 	look("later versions are found", func() bool { return !has("g/0") && !has(last) })

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster/feed"
@@ -9,31 +10,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/event"
 )
 
-// announcer is a tier whose events the test makes.
-type announcer struct {
-	*Tier
-	node   *stubNode
-	engine *stubEngine
-	log    *stubEvents
-}
-
-func newAnnouncer(t *testing.T) *announcer {
-	n := newStubNode()
-	a := &announcer{node: n, engine: newStubEngine(), log: newStubEvents()}
-	a.Tier = openStub(t, n, testOptions(n), stillClock())
-	return a
-}
-
-func (a *announcer) begin(t *testing.T) {
-	t.Helper()
-	if err := a.start(a.engine, a.log); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // settled waits until all events have been handled, and returns the state in the records, by hash:
 // the version, 0 for released.
-func (a *announcer) settled(t *testing.T) (records []feed.Record, state map[uint64]uint64) {
+func (a *cell) settled(t *testing.T) (records []feed.Record, state map[uint64]uint64) {
 	t.Helper()
 	eventually(t, "all events announced", a.log.reached)
 	records, state = a.node.appended(), map[uint64]uint64{}
@@ -55,7 +34,7 @@ func eventOf(kind event.Kind, path, from string) event.Event {
 // before the start do not, nor those of copies on other nodes. A name is announced once however
 // many events there were, and a rename under both names.
 func TestPublish(t *testing.T) {
-	a := newAnnouncer(t)
+	a := openCell(t, 0, nil, stillClock())
 	a.log.add(eventOf(event.Stored, "early", ""))
 	a.engine.put(tiers.Holding{Path: "early", Seq: 1}, nil)
 	a.engine.put(tiers.Holding{Path: "g/x", Seq: 7, UID: 4}, payload(10, 1))
@@ -92,8 +71,7 @@ func TestPublish(t *testing.T) {
 // TestPublishGap shows that after a gap in the log everything is announced again, and that the
 // publisher continues after it.
 func TestPublishGap(t *testing.T) {
-	a := newAnnouncer(t)
-	a.begin(t)
+	a := newCell(t, 0, nil)
 	a.log.add(eventOf(event.Stored, "x", ""))
 	a.settled(t)
 	a.log.lose(1000, eventOf(event.Stored, "y", ""))
@@ -114,7 +92,7 @@ func TestPublishGap(t *testing.T) {
 // TestPublishDirRenamed shows that everything below a renamed directory is announced under both
 // names, at any depth and in any number.
 func TestPublishDirRenamed(t *testing.T) {
-	a := newAnnouncer(t)
+	a := openCell(t, 0, nil, stillClock())
 	var names []string
 	for i := range dirBatch + 20 {
 		names = append(names, fmt.Sprintf("/f%04d", i))
@@ -145,17 +123,14 @@ func TestPublishDirRenamed(t *testing.T) {
 // publisher has looked into it is released under its old name, too, and that overlapping renames
 // lead to a snapshot.
 func TestPublishDirRenamedThenRemoved(t *testing.T) {
-	a := newAnnouncer(t)
+	a := openCell(t, 0, nil, stillClock())
 	a.engine.put(tiers.Holding{Path: "to", Seq: 2, Mode: modeDir | 0o755}, nil)
 	a.engine.put(tiers.Holding{Path: "to/stays", Seq: 3}, nil)
 	a.begin(t)
 	a.log.add(eventOf(event.DirRenamed, "to", "from"), eventOf(event.Removed, "to/gone", ""))
 	records, _ := a.settled(t)
-	found := false
-	for _, r := range records {
-		found = found || r.Hash == hashOf("from/gone") && r.Op == feed.Release
-	}
-	if !found {
+	gone := func(r feed.Record) bool { return r.Hash == hashOf("from/gone") && r.Op == feed.Release }
+	if !slices.ContainsFunc(records, gone) {
 		t.Errorf("from/gone was not released: %+v", records)
 	}
 	if a.node.resyncs != 0 {

@@ -40,6 +40,17 @@ func (n *stubNode) lostPeer(name string, send func(ctx context.Context, b *clust
 	return p
 }
 
+// openHedged opens a tier that may know how long fetches of 3,000 bytes take.
+func openHedged(t *testing.T, n *stubNode, hedged bool) *Tier {
+	o := testOptions(n)
+	o.Timeout, o.HedgeQuantile = defaultTimeout, 0.95
+	tier := openStub(t, n, o, realClock)
+	for i := 0; hedged && i < enoughSamples; i++ {
+		tier.speed.Add(3000, time.Millisecond)
+	}
+	return tier
+}
+
 // TestAllSilent takes the link from a node whose blocks all have one to eight holders, with and without earlier fetches of
 // that size, from which on a second holder is asked soon. The first open of a block fails within half a second, each
 // later one at once, whatever is read.
@@ -61,12 +72,7 @@ func TestAllSilent(t *testing.T) {
 								n.put(p, entryOf(w.path, 1))
 							}
 						}
-						o := testOptions(n)
-						o.Timeout, o.HedgeQuantile = defaultTimeout, 0.95
-						tier := openStub(t, n, o, realClock)
-						for i := 0; hedged && i < enoughSamples; i++ {
-							tier.speed.Add(3000, time.Millisecond)
-						}
+						tier := openHedged(t, n, hedged)
 						for i, most := range []time.Duration{first, later, later} {
 							began := time.Now()
 							out, _ := load(t, tier, wants...)
@@ -106,16 +112,11 @@ func TestAllSlow(t *testing.T) {
 					for i := range holders {
 						n.put(n.lostPeer(fmt.Sprint("p", i), trickle), entryOf("x", 1))
 					}
-					o := testOptions(n)
-					o.Timeout, o.HedgeQuantile = defaultTimeout, 0.95
-					tier := openStub(t, n, o, realClock)
-					for i := 0; hedged && i < enoughSamples; i++ {
-						tier.speed.Add(3000, time.Millisecond)
-					}
+					tier := openHedged(t, n, hedged)
 					began := time.Now()
 					load(t, tier, want{path: "x", size: 3000, seq: 1})
-					if took := time.Since(began); took > o.Timeout+100*time.Millisecond {
-						t.Errorf("the open took %v, want at most %v", took, o.Timeout)
+					if took := time.Since(began); took > defaultTimeout+100*time.Millisecond {
+						t.Errorf("the open took %v, want at most %v", took, defaultTimeout)
 					}
 				})
 			})

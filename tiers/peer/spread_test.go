@@ -18,29 +18,28 @@ func TestLendLater(t *testing.T) {
 	c.engine.put(tiers.Holding{Path: "g/large", Seq: 4}, payload(spreadBytes, 1))
 	c.engine.put(tiers.Holding{Path: "g/other", Seq: 4}, payload(spreadBytes, 2))
 	c.engine.put(tiers.Holding{Path: "g/small", Seq: 4}, payload(spreadBytes-1, 3))
-	lend := func(path string, patient bool) (rdma.Loan, error) {
-		_, l, err := b.Lend(context.Background(), &cluster.BlockRef{Path: path, Patient: patient})
-		return l, err
-	}
 	var open []rdma.Loan
-	for range spreadLoans {
-		l, err := lend("g/large", true)
-		if err != nil {
-			t.Fatal(err)
+	lend := func(path string, patient bool) error {
+		_, l, err := b.Lend(context.Background(), &cluster.BlockRef{Path: path, Patient: patient})
+		if err == nil {
+			open = append(open, l)
 		}
-		open = append(open, l)
+		return err
 	}
-	if _, err := lend("g/large", true); !errors.Is(err, rdma.ErrLater) || !errors.Is(err, rdma.ErrBusy) {
+	giveBack := func() {
+		for _, l := range open {
+			l.Close()
+		}
+		open = nil
+	}
+	for range spreadLoans {
+		must(t, lend("g/large", true))
+	}
+	if err := lend("g/large", true); !errors.Is(err, rdma.ErrLater) || !errors.Is(err, rdma.ErrBusy) {
 		t.Fatalf("one more: %v", err)
 	}
 	for range spreadLoans {
-		for path, patient := range map[string]bool{"g/large": false, "g/other": true, "g/small": true} {
-			l, err := lend(path, patient)
-			if err != nil {
-				t.Fatalf("%s, patient %v: %v", path, patient, err)
-			}
-			open = append(open, l)
-		}
+		must(t, errors.Join(lend("g/large", false), lend("g/other", true), lend("g/small", true)))
 	}
 	at := c.Tier.now()
 	if c.Tier.loans.enter(lentBlock{"g/large", 4}, spreadBytes, true, at) != nil {
@@ -51,19 +50,10 @@ func TestLendLater(t *testing.T) {
 	} else {
 		leave()
 	}
-	if l, err := lend("g/small", true); err != nil {
-		t.Errorf("a small block: %v", err)
-	} else {
-		l.Close()
-	}
-	for _, l := range open {
-		l.Close()
-	}
-	if l, err := lend("g/large", true); err != nil {
-		t.Errorf("after the others: %v", err)
-	} else {
-		l.Close()
-	}
+	must(t, lend("g/small", true))
+	giveBack()
+	must(t, lend("g/large", true))
+	giveBack()
 	if n := len(c.Tier.loans.open); n != 0 {
 		t.Errorf("%d blocks are still counted", n)
 	}

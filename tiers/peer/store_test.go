@@ -21,19 +21,29 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
-// cell is a small cluster: a tier under test with an engine, and peers.
+// cell is a small cluster: a tier under test with an engine and its events, and peers.
 type cell struct {
 	*Tier
 	node   *stubNode
 	engine *stubEngine
+	log    *stubEvents
 	peers  []*farPeer
 	logs   *observer.ObservedLogs
 }
 
+// newCell makes a cell, and starts the tier.
 func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 	t.Helper()
+	c := openCell(t, peers, edit, stillClock())
+	c.begin(t)
+	return c
+}
+
+// openCell makes a cell whose tier is not started.
+func openCell(t testing.TB, peers int, edit func(o *Options), at clock) *cell {
+	t.Helper()
 	n := newStubNode()
-	c := &cell{node: n, engine: newStubEngine()}
+	c := &cell{node: n, engine: newStubEngine(), log: newStubEvents()}
 	o := testOptions(n)
 	var core zapcore.Core
 	core, c.logs = observer.New(zap.WarnLevel)
@@ -41,17 +51,19 @@ func newCell(t testing.TB, peers int, edit func(o *Options)) *cell {
 	if edit != nil {
 		edit(&o)
 	}
-	c.Tier = openStub(t, n, o, stillClock())
+	c.Tier = openStub(t, n, o, at)
 	c.engine.tier = c.Tier
 	for i := range peers {
 		p := n.addPeer(string(rune('a' + i)))
 		p.near = &backend{c.Tier}
 		c.peers = append(c.peers, p)
 	}
-	if err := c.start(c.engine, newStubEvents()); err != nil {
-		t.Fatal(err)
-	}
 	return c
+}
+
+func (c *cell) begin(t testing.TB) {
+	t.Helper()
+	must(t, c.start(c.engine, c.log))
 }
 
 // store stores one block, which the engine holds, and returns its outcome.
@@ -73,7 +85,7 @@ func (c *cell) beginStore(t testing.TB, path string, seq uint64, data []byte) <-
 // holders returns the peers that have a block.
 func (c *cell) holders(path string) (names []string) {
 	for _, p := range c.peers {
-		if p.Stat([]string{path})[0] != nil {
+		if p.stat(path) != nil {
 			names = append(names, p.Name())
 		}
 	}
@@ -98,7 +110,7 @@ func TestStoreSum(t *testing.T) {
 		c.engine.put(tiers.Holding{Path: "g/x", Seq: 7}, held)
 		c.engine.lendErr = x.lendErr
 		var offered block.Checksum
-		c.peers[0].memBackend, c.peers[0].store = newMemBackend(), func(_ context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
+		c.peers[0].store = func(_ context.Context, l []cluster.BlockInfo) []cluster.StoreOutcome {
 			offered = l[0].Sum
 			return []cluster.StoreOutcome{{Status: cluster.StoreDone}}
 		}
@@ -123,6 +135,13 @@ func TestStoreReplicas(t *testing.T) {
 			return slices.Repeat([]cluster.StoreOutcome{{Err: err}}, len(l))
 		}
 	}
+	each := func(fn func(*farPeer)) func(*cell) {
+		return func(c *cell) {
+			for _, p := range c.peers {
+				fn(p)
+			}
+		}
+	}
 	for _, c := range []struct {
 		name     string
 		peers    int
@@ -137,37 +156,15 @@ func TestStoreReplicas(t *testing.T) {
 		{"more than there are", 3, 5, nil, driver.Stored, nil, 3},
 		{"read only", 3, 0, nil, driver.Skipped, block.ErrNoSpace, 0},
 		{"alone", 0, 1, nil, driver.Failed, block.ErrUnavailable, 0},
-		{"none answers", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.unusable.Store(true)
-			}
-		}, driver.Failed, block.ErrUnavailable, 0},
-		{"all full", 3, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.info.FreeBytes = 0
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
-		{"all refuse", 3, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.refuse = block.ErrNoSpace
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
-		{"all fail", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.memBackend, p.store = newMemBackend(), fail(block.ErrUnavailable)
-			}
-		}, driver.Failed, block.ErrUnavailable, 0},
+		{"none answers", 2, 1, each(func(p *farPeer) { p.unusable.Store(true) }), driver.Failed, block.ErrUnavailable, 0},
+		{"all full", 3, 1, each(func(p *farPeer) { p.info.FreeBytes = 0 }), driver.Skipped, block.ErrNoSpace, 0},
+		{"all refuse", 3, 1, each(func(p *farPeer) { p.refuse = block.ErrNoSpace }), driver.Skipped, block.ErrNoSpace, 0},
+		{"all fail", 2, 1, each(func(p *farPeer) { p.store = fail(block.ErrUnavailable) }), driver.Failed, block.ErrUnavailable, 0},
 		{"all busy", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.memBackend, p.store = newMemBackend(), fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy))
-			}
+			each(func(p *farPeer) { p.store = fail(fmt.Errorf("%w: %w", block.ErrUnavailable, rdma.ErrBusy)) })(c)
 			c.opts.Timeout = 10 * time.Millisecond // the part of a store is over soon
 		}, driver.Failed, block.ErrUnavailable, 0},
-		{"none takes copies", 2, 1, func(c *cell) {
-			for _, p := range c.peers {
-				p.features &^= meta.FeatureStore
-			}
-		}, driver.Skipped, block.ErrNoSpace, 0},
+		{"none takes copies", 2, 1, each(func(p *farPeer) { p.features &^= meta.FeatureStore }), driver.Skipped, block.ErrNoSpace, 0},
 		{"one refuses", 3, 2, func(c *cell) { c.peers[0].refuse = block.ErrNoSpace }, driver.Stored, nil, 2},
 		{"one fails", 3, 2, func(c *cell) { c.peers[1].store = fail(block.ErrUnavailable) }, driver.Stored, nil, 2},
 		{"one cannot be used", 3, 3, func(c *cell) { c.peers[1].unusable.Store(true) }, driver.Stored, nil, 2},
@@ -219,54 +216,40 @@ func TestStoreDeadline(t *testing.T) {
 // TestStoreHint shows that a peer that has taken a copy is a holder at once, until the index has
 // it, the peer turns out not to have it or is gone, or the name is removed.
 func TestStoreHint(t *testing.T) {
-	quiet := func(t *testing.T) *cell {
-		c := newCell(t, 1, nil)
-		c.peers[0].announce = func(...feedRecord) {}
-		if o := c.store(t, "x", 5, payload(10, 1)); o.Status != driver.Stored {
-			t.Fatal(o.Status, o.Err)
-		}
-		if l, ok := c.Locate("x"); !ok || l.Seq != 5 || l.Size != 10 {
-			t.Fatalf("%+v %v", l, ok)
-		}
-		return c
+	for name, end := range map[string]func(t *testing.T, c *cell){
+		"announced": func(t *testing.T, c *cell) { c.node.put(c.peers[0], entryOf("x", 5)) },
+		"gone": func(t *testing.T, c *cell) {
+			c.peers[0].memBackend.blocks = map[string]*memBlock{}
+			if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != driver.Absent {
+				t.Error(out[0].Status, out[0].Err)
+			}
+		},
+		"peer left": func(t *testing.T, c *cell) { c.node.remove(c.peers[0]) },
+		"removed": func(t *testing.T, c *cell) {
+			if n := c.Remove([]block.Key{keyOf("x")}); n != 1 {
+				t.Errorf("Remove: %d", n)
+			}
+			r := c.node.appended()
+			if len(r) != 1 || r[0].Seq != 6 || r[0].Path != "x" || r[0].Mode != modeRegular {
+				t.Errorf("records %+v", r)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t, 1, nil)
+			c.peers[0].announce = func(...feedRecord) {}
+			if o := c.store(t, "x", 5, payload(10, 1)); o.Status != driver.Stored {
+				t.Fatal(o.Status, o.Err)
+			}
+			if l, ok := c.Locate("x"); !ok || l.Seq != 5 || l.Size != 10 {
+				t.Fatalf("%+v %v", l, ok)
+			}
+			end(t, c)
+			if _, ok := c.Locate("x"); ok != (name == "announced") || ok && c.hints.any() {
+				t.Errorf("found %v, or the hint has stayed", ok)
+			}
+		})
 	}
-	t.Run("announced", func(t *testing.T) {
-		c := quiet(t)
-		c.node.put(c.peers[0], entryOf("x", 5))
-		if _, ok := c.Locate("x"); !ok || c.hints.any() {
-			t.Error("not found, or the hint has stayed")
-		}
-	})
-	t.Run("gone", func(t *testing.T) {
-		c := quiet(t)
-		c.peers[0].memBackend.blocks = map[string]*memBlock{}
-		if out, _ := load(t, c.Tier, want{path: "x", size: 10, seq: 5}); out[0].Status != driver.Absent {
-			t.Error(out[0].Status, out[0].Err)
-		}
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-	})
-	t.Run("peer left", func(t *testing.T) {
-		c := quiet(t)
-		c.node.remove(c.peers[0])
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-	})
-	t.Run("removed", func(t *testing.T) {
-		c := quiet(t)
-		if n := c.Remove([]block.Key{keyOf("x")}); n != 1 {
-			t.Errorf("Remove: %d", n)
-		}
-		if _, ok := c.Locate("x"); ok {
-			t.Error("found")
-		}
-		r := c.node.appended()
-		if len(r) != 1 || r[0].Seq != 6 || r[0].Path != "x" || r[0].Mode != modeRegular {
-			t.Errorf("records %+v", r)
-		}
-	})
 }
 
 // TestRendezvous shows that blocks spread over peers in proportion to their weights within a few

@@ -19,11 +19,9 @@ import (
 // TestWatch shows that the Host hears once of a watched block that no node has any more, or that
 // none had to begin with, and not after Unwatch.
 func TestWatch(t *testing.T) {
-	n, c := newStubNode(), newTimers()
+	w := newWatcher(t)
+	n, tier, host := w.node, w.Tier, w.host
 	a := n.addPeer("a")
-	tier := openStub(t, n, testOptions(n), c.clock())
-	host := &testHost{make(chan block.Key, 16)}
-	tier.SetHost(host)
 	for _, path := range []string{"x", "y", "z"} {
 		n.put(a, entryOf(path, 1))
 		tier.Watch(keyOf(path))
@@ -34,19 +32,13 @@ func TestWatch(t *testing.T) {
 	for _, path := range []string{"y", "x"} {
 		n.drop(a, path)
 	}
-	if key := within(t, "Lost", host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "x")
 	tier.Watch(keyOf("nobody has it"))
-	if key := within(t, "Lost", host.lost); key != keyOf("nobody has it") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "nobody has it")
 	n.put(a, entryOf("x", 2))
 	tier.Watch(keyOf("x"))
 	n.drop(a, "x")
-	if key := within(t, "Lost again", host.lost); key != keyOf("x") {
-		t.Errorf("lost %v", key)
-	}
+	host.wantLost(t, "x")
 	if len(tier.watches.mu.keys) != 1 || len(host.lost) != 0 {
 		t.Errorf("%d watched, %d more lost", len(tier.watches.mu.keys), len(host.lost))
 	}
@@ -55,10 +47,8 @@ func TestWatch(t *testing.T) {
 // TestWatchCollision shows that keys with one hash are distinguished: both are lost together, and a
 // key that is no longer watched is not reported.
 func TestWatchCollision(t *testing.T) {
-	n := newStubNode()
-	tier := openStub(t, n, testOptions(n), stillClock())
-	host := &testHost{make(chan block.Key, 16)}
-	tier.SetHost(host)
+	w := newWatcher(t)
+	n, tier, host := w.node, w.Tier, w.host
 	hash := location.HashPath("x")
 	tier.watches.mu.Lock()
 	tier.watches.mu.keys[hash] = []block.Key{keyOf("x"), keyOf("other"), keyOf("third")}

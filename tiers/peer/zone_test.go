@@ -120,94 +120,75 @@ func (z *zoned) give(p *farPeer, path string, data []byte) {
 // TestZone shows whom a reader asks for a block that only another zone has, and that it gets the block whatever the keeper
 // answers.
 func TestZone(t *testing.T) {
+	gone := func(err error) func(z *zoned, path string) {
+		return func(z *zoned, _ string) { z.b.fetch = answers(func(f *cluster.Fetch) { f.Done(nil, err) }) }
+	}
+	// near has the block come to c first and to the holder later.
+	near := func(z *zoned, path string) {
+		z.drop(z.holder, path)
+		z.give(z.c, path, z.data)
+		z.give(z.holder, path, z.data)
+	}
 	for _, row := range []struct {
 		name        string
-		do          func(z *zoned) string // returns the path
-		keeper, far int64                 // requests to the keeper b and to the holder
+		self        bool  // this node is the keeper, not b
+		size        int   // 0: that from which a keeper is asked
+		keeper, far int64 // requests to the keeper b and to the holder
 		rests       int
+		do          func(z *zoned, path string)
 	}{
-		{name: "the keeper lets it go on", keeper: 1, far: 1,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.b.fetch = answers(func(f *cluster.Fetch) { f.Done(nil, rdma.ErrGone) })
-				return path
-			}},
-		{name: "another node fetches it", keeper: 1, far: 0, rests: 2,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.b.fetch = answers(func(f *cluster.Fetch) {
-					if !f.Claim {
-						panic("no claim")
-					}
-					f.Done(nil, rdma.ErrLater)
-				})
-				z.c.fetch = answers(func(f *cluster.Fetch) {
-					if f.Claim {
-						panic("a claim to one that has the block")
-					}
-					serve(context.Background(), z.c.memBackend, f)
-				})
-				z.onRest = func() {
-					if z.rests == 2 {
-						z.give(z.c, path, z.data)
-					}
+		{name: "the keeper lets it go on", keeper: 1, far: 1, do: gone(rdma.ErrGone)},
+		{name: "another node fetches it", keeper: 1, rests: 2, do: func(z *zoned, path string) {
+			z.b.fetch = answers(func(f *cluster.Fetch) {
+				if !f.Claim {
+					panic("no claim")
 				}
-				return path
-			}},
-		{name: "the keeper has it by now", keeper: 1, far: 0,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.b.add(cluster.BlockInfo{Path: path, Seq: 7, Size: spreadBytes, Sum: block.Sum(z.data), Mode: modeRegular | 0o640}, z.data)
-				z.drop(z.b, path)
-				return path
-			}},
-		{name: "the keeper fails", keeper: 1, far: 1,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.b.fetch = answers(func(f *cluster.Fetch) { f.Done(nil, rdma.ErrUnavailable) })
-				return path
-			}},
-		{name: "the keeper cannot be asked", keeper: 0, far: 1,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.b.unusable.Store(true)
-				return path
-			}},
-		{name: "this node is the keeper", keeper: 0, far: 1, do: func(z *zoned) string { return z.block(nil, z.data) }},
-		{name: "this node is the keeper, and another one fetches it", keeper: 0, far: 0, rests: 1,
-			do: func(z *zoned) string {
-				path := z.block(nil, z.data)
-				z.tier.claims.enter(lentBlock{path, 7}, z.tier.now())
-				z.onRest = func() { z.give(z.c, path, z.data) }
-				return path
-			}},
-		{name: "a small block", keeper: 0, far: 1, do: func(z *zoned) string { z.data = z.data[1:]; return z.block(z.b, z.data) }},
-		{name: "a node of this zone has it, and says later", keeper: 0, far: 0, rests: 1,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.drop(z.holder, path)
-				z.give(z.c, path, z.data)
-				z.give(z.holder, path, z.data)
-				z.c.fetch = answers(func(f *cluster.Fetch) {
-					if z.rests == 0 {
-						f.Done(nil, rdma.ErrLater)
-						return
-					}
-					serve(context.Background(), z.c.memBackend, f)
-				})
-				return path
-			}},
-		{name: "a node of this zone has it", keeper: 0, far: 0,
-			do: func(z *zoned) string {
-				path := z.block(z.b, z.data)
-				z.drop(z.holder, path)
-				z.give(z.c, path, z.data)
-				return path
-			}},
+				f.Done(nil, rdma.ErrLater)
+			})
+			z.c.fetch = answers(func(f *cluster.Fetch) {
+				if f.Claim {
+					panic("a claim to one that has the block")
+				}
+				serve(context.Background(), z.c.memBackend, f)
+			})
+			z.onRest = func() {
+				if z.rests == 2 {
+					z.give(z.c, path, z.data)
+				}
+			}
+		}},
+		{name: "the keeper has it by now", keeper: 1, do: func(z *zoned, path string) { z.give(z.b, path, z.data); z.drop(z.b, path) }},
+		{name: "the keeper fails", keeper: 1, far: 1, do: gone(rdma.ErrUnavailable)},
+		{name: "the keeper cannot be asked", far: 1, do: func(z *zoned, _ string) { z.b.unusable.Store(true) }},
+		{name: "this node is the keeper", self: true, far: 1, do: func(*zoned, string) {}},
+		{name: "this node is the keeper, and another one fetches it", self: true, rests: 1, do: func(z *zoned, path string) {
+			z.tier.claims.enter(lentBlock{path, 7}, z.tier.now())
+			z.onRest = func() { z.give(z.c, path, z.data) }
+		}},
+		{name: "a small block", size: spreadBytes - 1, far: 1, do: func(*zoned, string) {}},
+		{name: "a node of this zone has it, and says later", rests: 1, do: func(z *zoned, path string) {
+			near(z, path)
+			z.c.fetch = answers(func(f *cluster.Fetch) {
+				if z.rests == 0 {
+					f.Done(nil, rdma.ErrLater)
+					return
+				}
+				serve(context.Background(), z.c.memBackend, f)
+			})
+		}},
+		{name: "a node of this zone has it", do: near},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			z := newZoned(t)
-			path := row.do(z)
+			if row.size > 0 {
+				z.data = z.data[:row.size]
+			}
+			keeper := z.b
+			if row.self {
+				keeper = nil
+			}
+			path := z.block(keeper, z.data)
+			row.do(z, path)
 			out, got := load(t, z.tier, want{path, int64(len(z.data)), block.Checksum{}, 7})
 			if o := out[0]; o.Status != driver.Loaded || !bytes.Equal(got[0], z.data) {
 				t.Errorf("got %v (%v) of %d bytes", o.Status, o.Err, len(got[0]))

@@ -3,7 +3,6 @@ package publish
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -37,33 +36,23 @@ func newWireSub(t testing.TB, conn net.Conn) *wireSub {
 	if _, err := conn.Write(appendFrame(hello("SUB"), 0, []byte{1})); err != nil {
 		t.Fatal(err)
 	}
-	if err := skipHello(s.r); err != nil {
-		t.Fatal(err)
-	}
+	check(t, skipHello(s.r))
 	return s
 }
 
 // next returns the number of the next message and its events.
 func (s *wireSub) next() (int64, []string) {
 	s.t.Helper()
-	var frames [][]byte
-	for range 3 {
-		_, body, err := readFrame(s.r, 1<<20)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		frames = append(frames, body)
-	}
-	return int64(binary.BigEndian.Uint64(frames[1])), changes(s.t, frames[2])
+	seq, payload, err := readMessage(s.r)
+	check(s.t, err)
+	return seq, changes(s.t, payload)
 }
 
 // bindWire binds an endpoint for publishers to connect to.
 func bindWire(t testing.TB, endpoint string) net.Listener {
 	t.Helper()
 	ln, err := listen(testContext(t), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { ln.Close() })
 	return ln
 }
@@ -75,9 +64,7 @@ func accept(t testing.TB, ln net.Listener) net.Conn {
 		_ = d.SetDeadline(time.Now().Add(time.Minute))
 	}
 	c, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return c
 }
 
@@ -88,13 +75,11 @@ func blocksOf(path string) func(context.Context, func(string, int64, []string) e
 	}
 }
 
-// openConnected opens a publisher that is not bound.
+// openConnected opens a publisher, which may be bound nowhere.
 func openConnected(t testing.TB, o Options) *Publisher {
 	t.Helper()
 	p, err := Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // closes at once
@@ -118,12 +103,8 @@ func TestConnect(t *testing.T) {
 		eventually(t, "the start is told to nobody", func() bool { return p.Stats().Messages == 2 })
 		sub := zmq4.NewSub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
 		defer sub.Close()
-		if err := sub.SetOption(zmq4.OptionSubscribe, "kv"); err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Listen(endpoint); err != nil {
-			t.Fatal(err)
-		}
+		check(t, sub.SetOption(zmq4.OptionSubscribe, "kv"))
+		check(t, sub.Listen(endpoint))
 		r := &receiver{t: t, sub: sub, topic: "kv-events", seq: -1}
 		want(t, r.next(2), "clear", "+CPU 0:5")
 		evlog.add(eventOf(event.Stored, "memory", "0/10"))
@@ -252,9 +233,7 @@ func TestGreetAfterRestart(t *testing.T) {
 	for list := []string(nil); !slices.Contains(list, "+CPU 0:5"); {
 		_, list = sub.next()
 	}
-	if err := p.Close(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Close(testContext(t)))
 	sub.conn.Close()
 
 	p = open(t, Options{Log: newTestLog(10), Bind: endpoint, Snapshot: blocksOf("0/6")})

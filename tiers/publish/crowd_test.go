@@ -38,9 +38,7 @@ func TestCrowd(t *testing.T) {
 	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	from := func() net.Conn {
 		c, err := other.DialContext(t.Context(), "tcp", strings.TrimPrefix(p.Stats().Endpoint, "tcp://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		t.Cleanup(func() { c.Close() })
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		return c

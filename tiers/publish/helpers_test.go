@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
 )
@@ -79,6 +80,14 @@ func (l *testLog) Read(ctx context.Context, seq uint64, buf []event.Event) (n in
 	}
 }
 
+// check ends the test at an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // key makes a key of a path.
 func key(path string) block.Key {
 	k, err := block.ParseKey(path)
@@ -100,6 +109,12 @@ func eventOf(kind event.Kind, tier, path string) event.Event {
 	return event.Event{Kind: kind, Tier: tier, Key: key(path), Size: 4096, Time: time.Unix(1795084800, 123456789)}
 }
 
+func renamed(kind event.Kind, from, to string) event.Event {
+	ev := eventOf(kind, "", to)
+	ev.From = key(from)
+	return ev
+}
+
 // testContext ends with the test, or after a time that only a hanging test reaches.
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -108,19 +123,7 @@ func testContext(t testing.TB) context.Context {
 }
 
 // eventually polls until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	ctx := testContext(t)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
+var eventually = harness.Poll
 
 // payload returns the last frame of m.
 func payload(t *testing.T, m *message) []byte {

@@ -8,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,12 +21,10 @@ import (
 
 // TestLineFormat shows that lines are as documented, to the byte (A39).
 func TestLineFormat(t *testing.T) {
-	renamed := eventOf(event.Renamed, "", "g0/new")
-	renamed.From = key("g0/old")
 	evicted := eventOf(event.Evicted, "memory", "g0/77aa")
 	evicted.Reason, evicted.Time = fate.ReasonCapacity, time.Unix(1795084801, 1000)
-	moved := eventOf(event.DirRenamed, "", "g1/new")
-	moved.From, moved.Size = key("g0"), 0
+	moved := renamed(event.DirRenamed, "g0", "g1/new")
+	moved.Size = 0
 	cases := []struct {
 		ev   event.Event
 		want string
@@ -39,7 +35,7 @@ func TestLineFormat(t *testing.T) {
 			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "memory", "group": "g0", "hash": "9f08", "size": 4096}`},
 		{evicted,
 			`{"seq": 7, "time": 1795084801.000001, "event": "evicted", "tier": "memory", "group": "g0", "hash": "77aa", "size": 4096, "reason": "capacity"}`},
-		{renamed,
+		{renamed(event.Renamed, "g0/old", "g0/new"),
 			`{"seq": 7, "time": 1795084800.123456, "event": "renamed", "group": "g0", "hash": "new", "size": 4096, "from": "g0/old"}`},
 		{eventOf(event.Stored, "disk", "root<&>"),
 			`{"seq": 7, "time": 1795084800.123456, "event": "stored", "tier": "disk", "group": "", "hash": "root<&>", "size": 4096}`},
@@ -80,7 +76,7 @@ func TestLineNames(t *testing.T) {
 		if err := json.Unmarshal(line, &got); err != nil {
 			t.Fatalf("%q: %v in %s", name, err, line)
 		}
-		want := valid(name)
+		want := string([]rune(name)) // replaces each byte that is not UTF-8
 		wantFrom := "x"
 		if name != "" {
 			wantFrom = want + "/x"
@@ -89,15 +85,6 @@ func TestLineNames(t *testing.T) {
 			t.Fatalf("%q: got %q and %q", name, got.Hash, got.From)
 		}
 	}
-}
-
-// valid replaces each byte that is not UTF-8.
-func valid(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		b.WriteRune(r)
-	}
-	return b.String()
 }
 
 // line is the part of a line that the tests check.
@@ -135,32 +122,37 @@ func readLines(t testing.TB, f *Follower, n, size int) []line {
 	return list
 }
 
+func newLines(t testing.TB, size int) (*testLog, *Lines) {
+	log := newTestLog(size)
+	l := NewLines(log)
+	t.Cleanup(l.Close)
+	return log, l
+}
+
 func follow(t testing.TB, l *Lines, f Filter) *Follower {
 	t.Helper()
 	fo, err := l.Follow(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(fo.Close)
 	return fo
 }
 
 // TestFollow shows what followers with and without filters get: events from then on, or from a
-// number on. Events of directories are left out, but their numbers count.
+// number on. New directories are left out, but their numbers count. A follower of a group sees what
+// is renamed out of it too: a block, a directory, or the whole group.
 func TestFollow(t *testing.T) {
-	log := newTestLog(1000)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 1000)
 	log.add(eventOf(event.Stored, "memory", "g0/early"))
 	cases := []struct {
 		filter Filter
 		want   []uint64
 	}{
-		{Filter{}, []uint64{2, 4, 6, 7}},
-		{Filter{Since: 1}, []uint64{1, 2, 4, 6, 7}},
-		{Filter{Groups: []string{"g1"}}, []uint64{4, 7}},
+		{Filter{}, []uint64{2, 4, 6, 7, 8, 9, 10, 11}},
+		{Filter{Since: 1}, []uint64{1, 2, 4, 6, 7, 8, 9, 10, 11}},
+		{Filter{Groups: []string{"g0"}}, []uint64{2, 6, 9, 10, 11}},
+		{Filter{Groups: []string{"g1"}}, []uint64{4, 7, 9, 10, 11}},
 		{Filter{Events: []string{"removed", "gap"}}, []uint64{6}},
-		{Filter{Since: 2, Groups: []string{"g1"}, Events: []string{"stored", "evicted", "renamed"}}, []uint64{4, 7}},
+		{Filter{Since: 2, Groups: []string{"g1"}, Events: []string{"stored", "evicted"}}, []uint64{4, 7}},
 	}
 	followers := make([]*Follower, len(cases))
 	for i, c := range cases {
@@ -173,15 +165,30 @@ func TestFollow(t *testing.T) {
 		eventOf(event.Changed, "", "g0/a"),
 		eventOf(event.Removed, "", "g0/a"),
 		eventOf(event.Evicted, "memory", "g1/b"),
+		renamed(event.Renamed, "g3/b", "g2/b"),
+		renamed(event.Renamed, "g0/a", "g1/a"),
+		renamed(event.DirRenamed, "g0/d", "g1/d"),
+		renamed(event.DirRenamed, "g0", "g1"),
 	)
-	for i, c := range cases {
+	wantSeqs := func(f *Follower, filter Filter, want ...uint64) {
+		t.Helper()
 		var got []uint64
-		for _, l := range readLines(t, followers[i], len(c.want), 4096) {
+		for _, l := range readLines(t, f, len(want), 4096) {
 			got = append(got, l.Seq)
 		}
-		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%+v: got %v, want %v", c.filter, got, c.want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v: got %v, want %v", filter, got, want)
 		}
+	}
+	for i, c := range cases {
+		wantSeqs(followers[i], c.filter, c.want...)
+	}
+	// The text that the first one has read is there for a later one, from the middle of it on.
+	late := follow(t, l, Filter{Since: 3})
+	wantSeqs(late, Filter{Since: 3}, 4, 6, 7, 8, 9, 10, 11)
+	log.add(eventOf(event.Removed, "", "g0/b"))
+	if wantSeqs(late, Filter{Since: 3}, 12); late.shared == nil {
+		t.Error("the later one reads the log itself")
 	}
 	_, err := l.Follow(Filter{Events: []string{"stored", "born" + strings.Repeat("x", 1<<20)}})
 	wrong, ok := errors.AsType[*FilterError](err)
@@ -193,37 +200,10 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowLeavesGroup shows that a follower of a group sees what is renamed out of it: a block, a
-// directory, or the whole group.
-func TestFollowLeavesGroup(t *testing.T) {
-	log := newTestLog(100)
-	l := NewLines(log)
-	defer l.Close()
-	from, to := follow(t, l, Filter{Groups: []string{"g0"}}), follow(t, l, Filter{Groups: []string{"g1"}})
-	other := eventOf(event.Renamed, "", "g2/b")
-	other.From = key("g3/b")
-	left := eventOf(event.Renamed, "", "g1/a")
-	left.From = key("g0/a")
-	dir := eventOf(event.DirRenamed, "", "g1/d")
-	dir.From = key("g0/d")
-	group := eventOf(event.DirRenamed, "", "g1")
-	group.From = key("g0")
-	log.add(other, left, dir, group)
-	for i, f := range []*Follower{from, to} {
-		for j, got := range readLines(t, f, 3, 4096) {
-			if got.Seq != uint64(j)+2 || got.Event != "renamed" {
-				t.Errorf("g%d: got %+v", i, got)
-			}
-		}
-	}
-}
-
 // TestFollowAhead shows that a future number, which is one of an earlier daemon, gives a gap first,
 // and then everything from now on.
 func TestFollowAhead(t *testing.T) {
-	log := newTestLog(100)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 100)
 	log.add(eventOf(event.Stored, "memory", "g0/a"))
 	for _, filter := range []Filter{{Since: 1000}, {Since: 1000, Groups: []string{"g0"}}, {Since: 1000, Events: []string{"stored"}}} {
 		present := log.Next()
@@ -246,9 +226,7 @@ func TestFollowAhead(t *testing.T) {
 
 // TestFollowSmallBuffer shows that lines that fit stay whole, and that others come in parts.
 func TestFollowSmallBuffer(t *testing.T) {
-	log := newTestLog(1000)
-	l := NewLines(log)
-	defer l.Close()
+	log, l := newLines(t, 1000)
 	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
 		f := follow(t, l, filter)
 		first := log.Next()
@@ -274,25 +252,16 @@ func TestFollowSmallBuffer(t *testing.T) {
 // learns how many events it missed, so the numbers add up.
 func TestFollowGaps(t *testing.T) {
 	for _, filter := range []Filter{{}, {Events: []string{"stored"}}} {
-		log := newTestLog(100)
-		l := NewLines(log)
+		log, l := newLines(t, 100)
 		f := follow(t, l, filter)
 		long := strings.Repeat("n", 200)
 		const rounds = 40
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		rng := rand.New(rand.NewPCG(seed, 2))
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for range rounds * 1000 {
-				log.add(eventOf(event.Stored, "memory", "g0/"+long))
-				if rng.IntN(500) == 0 {
-					runtime.Gosched()
-				}
+		for i := range rounds * 1000 {
+			if log.add(eventOf(event.Stored, "memory", "g0/"+long)); i%500 == 0 {
+				runtime.Gosched() // the encoder may read
 			}
-			log.close()
-		})
-		wg.Wait()
+		}
+		log.close()
 		next, gaps := uint64(1), 0
 		buf := make([]byte, 32<<10)
 		for ctx := testContext(t); ; {
@@ -302,14 +271,9 @@ func TestFollowGaps(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			for _, text := range bytes.SplitAfter(buf[:n], []byte("\n")) {
+			for text := range bytes.Lines(buf[:n]) {
 				var got line
-				if len(text) == 0 {
-					continue
-				}
-				if err := json.Unmarshal(text, &got); err != nil {
-					t.Fatal(err)
-				}
+				check(t, json.Unmarshal(text, &got))
 				if got.Event == "gap" {
 					gaps++
 					if next += got.Missed; got.Seq != next || got.Missed == 0 {
@@ -326,7 +290,6 @@ func TestFollowGaps(t *testing.T) {
 		if next != rounds*1000+1 || gaps == 0 {
 			t.Errorf("read up to %d with %d gaps", next, gaps)
 		}
-		l.Close()
 	}
 }
 
@@ -336,9 +299,7 @@ func TestFollowBehind(t *testing.T) {
 	const total = 1 << 14 // about 10 MiB of text
 	for _, kept := range []int{1 << 15, 1 << 13} {
 		t.Run(fmt.Sprint(kept), func(t *testing.T) {
-			log := newTestLog(kept)
-			l := NewLines(log)
-			defer l.Close()
+			log, l := newLines(t, kept)
 			begun, fresh, quick := follow(t, l, Filter{}), follow(t, l, Filter{}), follow(t, l, Filter{})
 			list := make([]event.Event, total)
 			for i := range list {
@@ -379,9 +340,7 @@ func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 	ctx, buf := testContext(t), make([]byte, 1<<20)
 	for first <= last {
 		n, err := f.Read(ctx, buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for text := range bytes.Lines(buf[:n]) { // decoding them would take most of the time
 			if bytes.HasPrefix(text, []byte(gapPrefix)) || following(text) != first+1 {
 				t.Fatalf("got %s, want event %d", text, first)
@@ -394,8 +353,7 @@ func wantRest(t *testing.T, f *Follower, first, last, oldest uint64) {
 // TestLinesEnds shows that the encoder runs only while there is a follower, and that waiting
 // followers end with their context, with the log, and with Close.
 func TestLinesEnds(t *testing.T) {
-	log := newTestLog(100)
-	l := NewLines(log)
+	log, l := newLines(t, 100)
 	running := func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.stop != nil }
 	if running() {
 		t.Error("an encoder runs for nobody")

@@ -9,14 +9,12 @@ import (
 )
 
 // TestIPCNoSocket shows that what is at the path of an ipc endpoint and is no socket is left alone, also a link to a socket that
-// nobody serves.
+// nobody serves. Such a socket, of a killed process, is bound again; one in use is not.
 func TestIPCNoSocket(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	for name, make := range map[string]func(path string) error{
@@ -25,9 +23,7 @@ func TestIPCNoSocket(t *testing.T) {
 		"link":      func(path string) error { return os.Symlink(dead, path) },
 	} {
 		path := filepath.Join(dir, name)
-		if err := make(path); err != nil {
-			t.Fatal(err)
-		}
+		check(t, make(path))
 		before, _ := os.Lstat(path)
 		p, err := Open(t.Context(), Options{Log: newTestLog(10), Bind: "ipc://" + path})
 		if err == nil {
@@ -39,5 +35,9 @@ func TestIPCNoSocket(t *testing.T) {
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
 			t.Errorf("%s: changed: %v", name, err)
 		}
+	}
+	open(t, Options{Log: newTestLog(10), Bind: "ipc://" + dead})
+	if _, err := Open(t.Context(), Options{Log: newTestLog(10), Bind: "ipc://" + dead}); err == nil {
+		t.Error("a socket in use was bound")
 	}
 }

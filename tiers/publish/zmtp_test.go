@@ -19,9 +19,7 @@ import (
 func dial(t testing.TB, endpoint string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -83,9 +81,7 @@ func TestGarbage(t *testing.T) {
 			conn := dial(t, endpoint)
 			_, _ = conn.Write(c)
 			_ = conn.(*net.TCPConn).CloseWrite()
-			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 			var ne net.Error
 			if _, err := io.Copy(io.Discard, conn); errors.As(err, &ne) && ne.Timeout() {
 				t.Errorf("case %d: the connection stays", i)
@@ -107,9 +103,7 @@ func TestSlowSubscriber(t *testing.T) {
 	good := dialSub(t, p.Stats().Endpoint, "")
 	eventually(t, "the good one", func() bool { return p.Stats().Subscribers == 2 })
 	br := bufio.NewReader(good)
-	if err := skipHello(br); err != nil {
-		t.Fatal(err)
-	}
+	check(t, skipHello(br))
 	list := make([]event.Event, readSize)
 	for i := range list {
 		list[i] = eventOf(event.Stored, "memory", "0/"+strings.Repeat("x", 170)+string(rune('a'+i%26))+strings.Repeat("y", i/26))
@@ -123,10 +117,8 @@ func TestSlowSubscriber(t *testing.T) {
 		told := p.Stats().Events
 		for got := uint64(0); got == 0 || p.Stats().Events < told; got++ {
 			_ = good.SetReadDeadline(time.Now().Add(time.Minute))
-			seq, err := readSeq(br)
-			if err != nil {
-				t.Fatal(err)
-			}
+			seq, _, err := readMessage(br)
+			check(t, err)
 			if first < 0 {
 				first = seq
 			} else if seq != last+1 {
@@ -155,19 +147,15 @@ func skipHello(r *bufio.Reader) error {
 	return err
 }
 
-// readSeq reads a message and returns its number.
-func readSeq(r *bufio.Reader) (int64, error) {
-	var seq []byte
-	for i := range 3 {
-		_, body, err := readFrame(r, 1<<20)
-		if err != nil {
-			return 0, err
-		}
-		if i == 1 {
-			seq = body
+// readMessage reads a message, and returns its number and its payload.
+func readMessage(r *bufio.Reader) (seq int64, payload []byte, err error) {
+	var frames [3][]byte
+	for i := range frames {
+		if _, frames[i], err = readFrame(r, 1<<20); err != nil {
+			return 0, nil, err
 		}
 	}
-	return int64(binary.BigEndian.Uint64(seq)), nil
+	return int64(binary.BigEndian.Uint64(frames[1])), frames[2], nil
 }
 
 // TestPing shows that pings are answered with their context, on both sockets.
@@ -180,9 +168,7 @@ func TestPing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := bufio.NewReader(c)
-		if err := skipHello(r); err != nil {
-			t.Fatal(err)
-		}
+		check(t, skipHello(r))
 		if in, err := receive(r); err != nil || in.command != "PONG" || string(in.data) != "context" {
 			t.Errorf("%s: %+v, %v", typ, in, err)
 		}

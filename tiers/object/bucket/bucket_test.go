@@ -31,9 +31,7 @@ func TestObjects(t *testing.T) {
 			opts := options(s, s.URL)
 			opts.PartSize = minPartSize
 			b := open(t, opts)
-			if err := b.Probe(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Probe(t.Context()))
 			testReads(t, b)
 			testNames(t, s, b)
 			if n := b.Stats(); n.Retries != 0 || n.Failures != 0 || n.Breaker != "closed" || n.Requests.Get == 0 || n.BytesRead == 0 || n.GetP95 == 0 || n.PutP95 == 0 {
@@ -52,9 +50,7 @@ func testReads(t *testing.T, b *Bucket) {
 	want(t, b, "group/block", 5, nil)
 	want(t, b, "group/block", 1, data[1:])
 	r, err := b.Open(ctx, "group/block", 3, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read, err := io.ReadAll(r)
 	if err != nil || !bytes.Equal(read, data[3:3+1<<20]) {
 		t.Fatalf("the reader gave %d bytes, %v", len(read), err)
@@ -99,9 +95,7 @@ func testReads(t *testing.T, b *Bucket) {
 
 // testNames shows that the order of a listing is that of bytes, and that it and a removal keep to the prefix.
 func testNames(t *testing.T, s *s3test.Server, b *Bucket) {
-	if err := b.Delete(t.Context(), "group/block", "empty"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Delete(t.Context(), "group/block", "empty"))
 	odd := []string{"!", "a b", "a%20b", "a+b", "a&b=c?d#e", "a/b/c", "a-b", "a'\"<>", "ü/日本語", "Z", "~"}
 	slices.Sort(odd)
 	for i, name := range odd {
@@ -131,12 +125,8 @@ func testNames(t *testing.T, s *s3test.Server, b *Bucket) {
 	if !errors.Is(err, stop) {
 		t.Errorf("list: %v", err)
 	}
-	if err := b.Delete(t.Context(), append(odd, "missing")...); err != nil {
-		t.Error(err)
-	}
-	if err := b.Delete(t.Context(), "missing"); err != nil {
-		t.Error(err)
-	}
+	must(t, b.Delete(t.Context(), append(odd, "missing")...))
+	must(t, b.Delete(t.Context(), "missing"))
 	if got := names(t, b, ""); len(got) != 0 {
 		t.Errorf("left over: %q", got)
 	}
@@ -160,9 +150,7 @@ func TestPages(t *testing.T) {
 	if got := names(t, b, ""); !slices.Equal(got, all) {
 		t.Errorf("listed %d of %d", len(got), n)
 	}
-	if err := b.Delete(t.Context(), all...); err != nil {
-		t.Error(err)
-	}
+	must(t, b.Delete(t.Context(), all...))
 	if got := names(t, b, ""); len(got) != 0 {
 		t.Errorf("%d left over", len(got))
 	}
@@ -205,9 +193,7 @@ func TestProbe(t *testing.T) {
 	p.First(1000, s3test.Fault{Status: 403, Code: minio.RequestTimeTooSkewed})
 	other, _, _ := s3test.NewCA(t, t.TempDir())
 	wrong := filepath.Join(t.TempDir(), "credentials")
-	if err := os.WriteFile(wrong, []byte("[default]\naws_access_key_id = "+s3test.AccessKey+"\naws_secret_access_key = wrong-secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(wrong, []byte("[default]\naws_access_key_id = "+s3test.AccessKey+"\naws_secret_access_key = wrong-secret\n"), 0o600))
 	for _, c := range []struct {
 		name   string
 		change func(*Options)
@@ -267,9 +253,7 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
 	opts := options(s, s.URL)
 	opts.Credentials = ""
-	if err := open(t, opts).Probe(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, open(t, opts).Probe(t.Context()))
 }
 
 // TestSecrets shows that no text that a Bucket or its Options make has the credentials in it.
@@ -314,9 +298,7 @@ func TestSecrets(t *testing.T) {
 // TestValidate shows that all violations are named at once.
 func TestValidate(t *testing.T) {
 	good := Options{Endpoint: "host:9000", Bucket: "b"}
-	if err := good.Validate(); err != nil {
-		t.Error(err)
-	}
+	must(t, good.Validate())
 	bad := Options{
 		Endpoint: "ftp://x", Prefix: "/a", Credentials: "secret", PartSize: 1, Connections: -1,
 		ReadBytesPerSecond: 1, WriteBytesPerSecond: -1, OpenDeadline: time.Hour,

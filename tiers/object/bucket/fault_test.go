@@ -40,9 +40,7 @@ func TestFaults(t *testing.T) {
 			want(t, b, "x", 0, data)
 			p.First(n, f)
 			r, err := b.Open(t.Context(), "x", 0, int64(len(data)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("read %d bytes, %v", len(got), err)
 			}
@@ -91,9 +89,7 @@ func TestReplaced(t *testing.T) {
 	put(t, b, "x", random(7, 1<<20))
 	p.First(1, s3test.Fault{Truncate: true})
 	r, err := b.Open(t.Context(), "x", 0, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	put(t, b, "x", random(8, 1<<20))
 	if n, err := io.Copy(io.Discard, r); !errors.Is(err, block.ErrUnavailable) || n == 1<<20 {

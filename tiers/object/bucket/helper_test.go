@@ -29,15 +29,21 @@ func options(s *s3test.Server, url string) Options {
 func open(t *testing.T, opts Options) *Bucket {
 	t.Helper()
 	b, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return b
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // random returns n bytes that depend on seed.
@@ -51,25 +57,19 @@ func random(seed uint64, n int) []byte {
 
 func put(t *testing.T, b *Bucket, name string, data []byte) {
 	t.Helper()
-	if err := b.Put(t.Context(), name, data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Put(t.Context(), name, data))
 }
 
 // want fails the test unless an object has these bytes from an offset.
 func want(t *testing.T, b *Bucket, name string, offset int64, data []byte) {
 	t.Helper()
 	got := make([]byte, len(data))
-	if err := b.Get(t.Context(), name, offset, got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Get(t.Context(), name, offset, got))
 	if !bytes.Equal(got, data) {
 		t.Fatalf("%s has other bytes", name)
 	}
 	w := &once{p: make([]byte, len(data)), times: make([]byte, len(data))}
-	if err := b.Copy(t.Context(), name, offset, int64(len(data)), w); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Copy(t.Context(), name, offset, int64(len(data)), w))
 	if !bytes.Equal(w.p, data) || bytes.Count(w.times, []byte{1}) != len(data) {
 		t.Fatalf("%s was copied with other bytes, or not once", name)
 	}
@@ -97,8 +97,6 @@ func names(t *testing.T, b *Bucket, after string) (names []string) {
 		names = append(names, name)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return names
 }
