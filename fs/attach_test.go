@@ -13,15 +13,16 @@ import (
 
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // sharedEngine opens an engine for several mounts. It skips the test where that is not
 // possible.
-func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options) *tiers.Engine {
+func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options, below ...state.SecondaryOptions) *tiers.Engine {
 	t.Helper()
-	engine, err := openShared(t.Context(), mounts, memory)
+	engine, err := openShared(t.Context(), mounts, memory, below...)
 	if err != nil {
 		t.Skipf("no engine: %v", err)
 	}
@@ -33,7 +34,7 @@ func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options) *tiers.Engin
 	return engine
 }
 
-func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers.Engine, error) {
+func openShared(ctx context.Context, mounts *Mounts, memory mem.Options, below ...state.SecondaryOptions) (*tiers.Engine, error) {
 	memory.SizeBytes = 64 << 20
 	primary, err := mem.Open(ctx, memory)
 	if err != nil {
@@ -41,8 +42,28 @@ func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers
 	}
 	return tiers.Open(ctx, state.Options{
 		Primary: primary, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped, Secondaries: below,
 	})
+}
+
+// ownEngine opens an engine for one mount, over what wrap makes of a memory tier. It skips the test
+// where that is not possible.
+func ownEngine(t testing.TB, memory mem.Options, wrap func(driver.Primary) driver.Primary) (*tiers.Engine, *Hooks) {
+	t.Helper()
+	memory.SizeBytes = 64 << 20
+	primary, err := mem.Open(t.Context(), memory)
+	if err != nil {
+		t.Skipf("memory tier: %v", err)
+	}
+	hooks := &Hooks{}
+	engine, err := tiers.Open(t.Context(), state.Options{
+		Primary: wrap(primary), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
+		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine, hooks
 }
 
 func memoryIn(t testing.TB) mem.Options {
@@ -289,36 +310,28 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// TestResume: a process with a mount of its own hands it over, again and again; each successor has an
-// engine of its own over the same memory. Clients that wait are answered by the next one.
+// TestResume (A10): a process with a mount of its own hands it over, again and again; each successor has an
+// engine of its own over the same memory. One that reads other bytes than memory holds lets go of the mount.
+// Clients that wait are answered by the next one.
 func TestResume(t *testing.T) {
-	store := filepath.Join(t.TempDir(), "memory")
-	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
-	dir := t.TempDir()
-	open := func() (*tiers.Engine, *Hooks) {
-		memory, err := mem.Open(t.Context(), mem.Options{ID: "resume", Dir: store, SizeBytes: 64 << 20})
-		if err != nil {
-			t.Skipf("memory tier: %v", err)
-		}
-		hooks := &Hooks{}
-		engine, err := tiers.Open(t.Context(), state.Options{
-			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return engine, hooks
-	}
 	if os.Geteuid() != 0 {
 		t.Skip("mount(2) needs root")
 	}
-	engine, hooks := open()
+	store := filepath.Join(t.TempDir(), "memory")
+	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
+	open := func(wrong int64) (*tiers.Engine, *Hooks) {
+		return ownEngine(t, mem.Options{ID: "resume", Dir: store}, func(p driver.Primary) driver.Primary {
+			m := &faultyMemory{Primary: p, flaw: flaws(t)["another byte"]}
+			m.wrong.Store(wrong)
+			return m
+		})
+	}
+	engine, hooks := open(0)
 	o := attachOptions()
-	o.Dir = dir
+	o.Dir = t.TempDir()
 	s, err := Mount(engine, hooks, o)
 	if err != nil {
-		t.Skipf("mounting is not allowed here: %v", err)
+		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
 		if err := errors.Join(s.Unmount(), engine.Close(context.Background(), false)); err != nil {
@@ -330,7 +343,7 @@ func TestResume(t *testing.T) {
 		t.Skip(err)
 	}
 	c, reader := startClient(t), startClient(t)
-	path := filepath.Join(dir, "group", "block")
+	path := filepath.Join(o.Dir, "group", "block")
 	c.do("write", path)
 	for epoch := uint32(1); epoch < 5; epoch++ {
 		if got := s.Epoch(); got != epoch {
@@ -346,8 +359,19 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		reader.do("read-held", "")
+		if epoch == 2 {
+			wrong, hooks := open(1 << 30)
+			if _, err := Resume(wrong, hooks, x, attachOptions()); !errors.Is(err, ErrSelfTest) {
+				t.Fatalf("got %v", err)
+			}
+			if err := wrong.Close(context.Background(), true); err != nil {
+				t.Fatal(err)
+			}
+			epoch++
+			x.Epoch++
+		}
 		c.begin("read", path)
-		engine, hooks = open()
+		engine, hooks = open(0)
 		if s, err = Resume(engine, hooks, x, attachOptions()); err != nil {
 			t.Fatal(err)
 		}

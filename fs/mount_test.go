@@ -20,10 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
-	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // clientEnv makes this test program a client: see client.
@@ -213,18 +211,8 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 		t.Skipf("/dev/fuse: %v", err)
 	}
 	dir := t.TempDir()
-	memory, err := mem.Open(t.Context(), mem.Options{ID: filepath.Base(dir), Dir: filepath.Join(t.TempDir(), "memory"), SizeBytes: 64 << 20})
-	if err != nil {
-		t.Skipf("memory tier: %v", err)
-	}
-	hooks := &Hooks{}
-	engine, err := tiers.Open(t.Context(), state.Options{
-		Primary: wrap(memory), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := mem.Options{ID: filepath.Base(dir), Dir: filepath.Join(t.TempDir(), "memory")}
+	engine, hooks := ownEngine(t, memory, wrap)
 	o.Dir, o.EntryTimeout, o.AttrTimeout = dir, time.Hour, time.Hour
 	o.Status = func() []byte { return []byte("{}\n") }
 	s, err := Mount(engine, hooks, o)
@@ -296,19 +284,12 @@ func since(s *Server, before map[string]uint64) map[string]uint64 {
 // time after the close.
 func released(t testing.TB, s *Server) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
-		if ops := s.Ops(); ops["RELEASE"] == ops["OPEN"]+ops["CREATE"] {
-			return
+	waitFor(t, func() string {
+		if ops := s.Ops(); ops["RELEASE"] != ops["OPEN"]+ops["CREATE"] {
+			return fmt.Sprintf("not released: %v", ops)
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not released: %v", s.Ops())
-		}
-	}
+		return ""
+	})
 }
 
 // TestGiveUp gives up a mount that a client keeps alive, as a stop does, and lets the

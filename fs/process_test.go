@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,7 +105,12 @@ func TestProcessOf(t *testing.T) {
 			t.Errorf("%s: a number that another process has now is of process %d, want %d", name, got, child)
 		}
 		stopB()
-		waitThreadGone(t, b)
+		waitFor(t, func() string { // the kernel reaps it after the goroutine's return
+			if unix.Tgkill(os.Getpid(), int(b), 0) != unix.ESRCH {
+				return "the thread did not end"
+			}
+			return ""
+		})
 		if got := p.of(b); got != 0 {
 			t.Errorf("%s: a thread that has ended is of process %d", name, got)
 		}
@@ -168,36 +172,13 @@ func TestProcessAlive(t *testing.T) {
 // waitStatus waits until the status of a process has a line, which is no event for us.
 func waitStatus(t *testing.T, pid uint32, line string) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil || strings.Contains(string(status), line) {
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("no line %q in\n%s", line, status)
-		}
-	}
-}
-
-// waitThreadGone waits until the kernel has reaped a thread whose goroutine has
-// returned, which is no event for us.
-func waitThreadGone(t *testing.T, tid uint32) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for unix.Tgkill(os.Getpid(), int(tid), 0) != unix.ESRCH {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the thread did not end")
-		}
-	}
+		return fmt.Sprintf("no line %q in\n%s", line, status)
+	})
 }
 
 // TestKilledBySignal shows that a live process is not taken for a killed one,

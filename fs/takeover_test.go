@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,23 +164,16 @@ func waiting(t *testing.T, dir string, want int) {
 	if m == nil {
 		t.Fatalf("nothing is mounted at %s, %v", dir, err)
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		n, err := os.ReadFile(filepath.Join(connections, strconv.Itoa(m.Minor), "waiting"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := strconv.Atoi(strings.TrimSpace(string(n))); err != nil || got >= want {
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s requests wait, want %d", n, want)
-		}
-	}
+		return fmt.Sprintf("%s requests wait, want %d", n, want)
+	})
 }
 
 // TestTakeover: an owner is killed while clients wait for answers to requests that it
@@ -278,10 +270,7 @@ func TestTakeover(t *testing.T) {
 // freed evicts all there is, and waits until nothing of it is in the memory of a store.
 func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		if _, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true, Force: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -291,13 +280,9 @@ func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 		}
 		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 		if used < int64(len(clientBytes)) && engine.Stats().PinnedBytes == 0 {
-			s.files.kernel.Flush(t.Context())
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%d bytes in memory, %+v", used, engine.Stats())
-		}
-	}
+		return fmt.Sprintf("%d bytes in memory, %+v", used, engine.Stats())
+	})
+	s.files.kernel.Flush(t.Context())
 }
