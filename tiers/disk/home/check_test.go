@@ -109,60 +109,75 @@ func TestCheckClean(t *testing.T) {
 	}
 }
 
-// damages are what Check must find, each with the blocks that it costs.
+// spoiler damages something in a closed directory.
+type spoiler func(t *testing.T, dir string)
+
+// flipped changes a byte of a file.
+func flipped(name string, off int64) spoiler {
+	return func(t *testing.T, dir string) { patch(t, filepath.Join(dir, name), off, func(b []byte) { b[0]++ }, 1) }
+}
+
+// sealed changes a byte of a page of a file, and mends the checksum.
+func sealed(name string, page, off int64) spoiler {
+	return func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, name), page, func(b []byte) { b[off]++ })
+	}
+}
+
+// cleared empties a page from some byte on.
+func cleared(name string, off int64) spoiler {
+	return func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, name), off, func(b []byte) { clear(b) }, format.PageBytes)
+	}
+}
+
+// sizedTo gives a file another size.
+func sizedTo(name string, size int64) spoiler {
+	return func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, name), size) }
+}
+
+// removed takes a file away.
+func removed(name string) spoiler {
+	return func(t *testing.T, dir string) { remove(t, filepath.Join(dir, name)) }
+}
+
+var slab1, slab30 = format.SlabName(1), format.SlabName(30)
+
+// damages are what Check must find, each with the blocks that it costs. An index that is damaged is not believed.
 var damages = map[string]struct {
-	spoil  func(t *testing.T, dir string)
+	spoil  spoiler
 	lost   string // prefix of the keys
 	data   bool   // found by CheckOptions.Data only
+	index  bool   // is damaged
 	errors int64  // least number
 }{
-	"superblock copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { b[0]++ }, 1)
-	}},
-	"other copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), format.PageBytes+30, func(b []byte) { b[0]++ }, 1)
-	}},
-	"superblock": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { clear(b) }, format.PageBytes)
-	}},
-	"superblock lost":  {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SuperName)) }},
-	"superblock empty": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SuperName), 0) }},
-	"slab header": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(1)), 4090, func(b []byte) { b[0]++ }, 1)
-	}},
-	"slab of another": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(1)), 0, func(b []byte) { b[20]++ })
-	}},
-	"slab lost": {lost: "model/", spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SlabName(1))) }},
-	"slab cut":  {lost: "model/05", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 28672+5*8192+1) }, errors: 2},
-	"table cut": {lost: "model/", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 3*4096+5) }},
-	"slot header": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096+10, func(b []byte) { b[0] ^= 0x10 }, 1)
-	}},
-	"slot of another": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[76]++ })
-	}},
-	"slot too large": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[34]++ })
-	}},
-	"data": {data: true, lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 10*4096+4*4096+4000, func(b []byte) { b[0]++ }, 1)
-	}},
-	"index lost": {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.IndexName)) }},
-	"index torn": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.IndexName), 6000) }},
-	"index": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.IndexName), 4096+200, func(b []byte) { b[0]++ }, 1)
-	}},
-	"index of another time": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.IndexName), 0, func(b []byte) { b[32]++ })
-	}},
-	"index says less": {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
-	"index says more": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { clear(b) }, 4096)
-	}},
-	"index says other": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[64]++ })
-	}},
+	"superblock copy":  {spoil: flipped(format.SuperName, 30)},
+	"other copy":       {spoil: flipped(format.SuperName, format.PageBytes+30)},
+	"superblock":       {spoil: cleared(format.SuperName, 30)},
+	"superblock lost":  {spoil: removed(format.SuperName)},
+	"superblock empty": {spoil: sizedTo(format.SuperName, 0)},
+	"slab header":      {spoil: flipped(slab1, 4090), lost: "model/"},
+	"slab of another":  {spoil: sealed(slab1, 0, 20), lost: "model/"},
+	"slab lost":        {spoil: removed(slab1), lost: "model/"},
+	"slab cut":         {spoil: sizedTo(slab1, 28672+5*8192+1), lost: "model/05", errors: 2},
+	"table cut":        {spoil: sizedTo(slab1, 3*4096+5), lost: "model/"},
+	"slot header":      {spoil: flipped(slab30, 5*4096+10), lost: "g3/"},
+	"slot of another":  {spoil: sealed(slab30, 5*4096, 76), lost: "g3/"},
+	"slot too large":   {spoil: sealed(slab30, 5*4096, 34), lost: "g3/"},
+	"data":             {spoil: flipped(slab30, 10*4096+4*4096+4000), lost: "g3/", data: true},
+	"index lost":       {spoil: removed(format.IndexName), index: true},
+	"index empty":      {spoil: sizedTo(format.IndexName, 0), index: true},
+	"index of a page":  {spoil: sizedTo(format.IndexName, format.PageBytes), index: true},
+	"index torn":       {spoil: sizedTo(format.IndexName, 6000), index: true},
+	"index too long":   {spoil: sizedTo(format.IndexName, 3*format.PageBytes), index: true},
+	"index":            {spoil: flipped(format.IndexName, 4096+200), index: true},
+	"index chunk":      {spoil: flipped(format.IndexName, 4096+50), index: true},
+	"index of another": {spoil: sealed(format.IndexName, 0, 16), index: true},
+	"index of later":   {spoil: sealed(format.IndexName, 0, 32), index: true},
+	"index counts":     {spoil: sealed(format.IndexName, 0, 40), index: true},
+	"index says less":  {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
+	"index says more":  {spoil: cleared(slab30, 5*4096), lost: "g3/"},
+	"index says other": {spoil: sealed(slab30, 5*4096, 64)},
 }
 
 // plantLate writes a block to slab 2, after the index.
@@ -186,6 +201,13 @@ func TestCheckFinds(t *testing.T) {
 			dir, want := plantClosed(t)
 			tc.spoil(t, dir)
 			before := files(t, dir)
+			if tc.index {
+				got, rec := reopened(t, dir)
+				wantSame(t, got, want)
+				if rec.IndexErr == nil {
+					t.Error("the index was believed")
+				}
+			}
 			if tc.data {
 				checkTest(t, dir, CheckOptions{}, 0)
 			}

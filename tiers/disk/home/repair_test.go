@@ -71,41 +71,6 @@ func TestRepairUnreadable(t *testing.T) {
 	}
 }
 
-// TestCheckLaterUntouched shows that Repair changes nothing in a directory that has anything
-// of a later version, wherever that is and whatever else is wrong.
-func TestCheckLaterUntouched(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		off  int64
-	}{{format.SlabName(30), 0}, {format.SlabName(30), 5 * format.PageBytes}, {format.IndexName, 0}} {
-		dir, _ := plantClosed(t)
-		// What comes before it is damaged: the older copy of the superblock, and a slot header.
-		f, err := os.Open(filepath.Join(dir, format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		st, err := readSuper(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
-		patch(t, f.Name(), int64(1-st.at)*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
-		patch(t, filepath.Join(dir, format.SlabName(1)), format.PageBytes+100, func(b []byte) { b[0]++ }, 1)
-		if err := os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) { b[8] = 9 })
-		before := files(t, dir)
-		_, err = Check(context.Background(), dir, CheckOptions{Repair: true, Data: true})
-		var later *format.VersionError
-		if !errors.As(err, &later) {
-			t.Errorf("%s at %d: got %v, want a VersionError", tc.name, tc.off, err)
-		}
-		if !maps.Equal(files(t, dir), before) {
-			t.Errorf("%s at %d: the directory was changed", tc.name, tc.off)
-		}
-	}
-}
-
 // TestSuperblockStale shows that a crash between the two writes which declare the index
 // invalid leaves no copy that says that it is valid, once the tier was opened again: not even
 // the older one, which would count if the newer were damaged.
