@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -15,11 +14,7 @@ func TestCheckpoint(t *testing.T) {
 	for _, how := range []string{"clean stop", "checkpoint"} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t, 1, 16<<20, func(o *Options) { o.SlabBytes = 1 << 20 })
-			var blocks []stored
-			for i := range 400 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 20_000)})
-			}
-			r.mustStore(t, blocks...)
+			blocks := r.fill(t, 400, 20_000)
 			if err := r.sync(t); err != nil {
 				t.Fatal(err)
 			}

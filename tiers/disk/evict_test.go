@@ -117,8 +117,7 @@ func TestStorm(t *testing.T) {
 		o.ScrubBytesPerSecond = 100 << 20
 		plainEngines(o)
 	})
-	host := newHost()
-	r.SetHost(host)
+	r.watch()
 	var wg sync.WaitGroup
 	for n := range 8 {
 		rng := rand.New(rand.NewPCG(uint64(n), 0))

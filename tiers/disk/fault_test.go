@@ -65,11 +65,7 @@ func TestBlockSizes(t *testing.T) {
 // TestLittleStaging shows that blocks move where the staging budget is smaller than the batch, and smaller than one
 // block, into files that are open for writing only.
 func TestLittleStaging(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 64<<10, 0.75)
 	r := newRig(t, 1, 32<<20, func(o *Options) { o.Pool = pool })
 	var blocks []stored
 	for i, size := range []int{300_001, 20_000, 20_000, 20_000, 1 << 20} {
@@ -113,8 +109,7 @@ func TestFlippedData(t *testing.T) {
 			edit = nil
 		}
 		r := newRig(t, 1, 32<<20, edit)
-		host := newHost()
-		r.SetHost(host)
+		host := r.watch()
 		b := stored{keyOf("flipped"), 1, bytesOf(1, size)}
 		beside := stored{keyOf("beside"), 1, bytesOf(2, size)}
 		r.mustStore(t, b, beside)
@@ -178,11 +173,7 @@ func TestFlippedHeaders(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, 1, 8<<20, nil)
-			var blocks []stored
-			for i := range 20 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 3000+i)})
-			}
-			r.mustStore(t, blocks...)
+			blocks := r.fill(t, 20, 3000)
 			slab, _, header := r.slotOf(t, blocks[3].key)
 			if err := r.Close(context.Background()); err != nil {
 				t.Fatal(err)
@@ -216,13 +207,8 @@ func TestFlippedHeaders(t *testing.T) {
 // blocks are reported lost, new ones go to the other device.
 func TestDeviceFails(t *testing.T) {
 	r := newRig(t, 2, 16<<20, nil)
-	host := newHost()
-	r.SetHost(host)
-	var blocks []stored
-	for i := range 100 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
-	}
-	r.mustStore(t, blocks...)
+	host := r.watch()
+	blocks := r.fill(t, 100, 9000)
 	on := func(b stored) int {
 		path, _, _ := r.slotOf(t, b.key)
 		return slices.Index(r.dirs, filepath.Dir(path))
@@ -283,8 +269,7 @@ func TestDeviceFails(t *testing.T) {
 // not used again.
 func TestReadError(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
 	r.mustStore(t, a, b)
 	_, bad, _ := r.slotOf(t, a.key)
@@ -330,11 +315,7 @@ func TestStuck(t *testing.T) {
 	for _, kind := range []directio.Kind{directio.Read, directio.Write} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			// Less staging than the stuck operations could take.
-			pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 128 << 10, UsableRatio: 0.9})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { pool.Close() })
+			pool := poolOf(t, 128<<10, 0.9)
 			faults := make(map[string]*faultio.Engine)
 			var mu sync.Mutex // guards faults: the devices open at once
 			r := newRig(t, 2, 16<<20, func(o *Options) {
@@ -353,13 +334,8 @@ func TestStuck(t *testing.T) {
 				}
 			})
 			r.fault = faults
-			host := newHost()
-			r.SetHost(host)
-			var blocks []stored
-			for i := range 30 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 6000)})
-			}
-			r.mustStore(t, blocks...)
+			r.watch()
+			blocks := r.fill(t, 30, 6000)
 			r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: c.Kind == kind} })
 			t.Cleanup(r.engine(0).Release)
 			var pending []<-chan []driver.Outcome

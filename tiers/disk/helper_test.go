@@ -29,6 +29,17 @@ func plainEngines(o *Options) {
 	o.Engine = func(ctx context.Context, _ string) (directio.Engine, error) { return directio.Open(ctx, o.DirectIO) }
 }
 
+// poolOf returns staging memory that is usable up to ratio.
+func poolOf(t *testing.T, size int64, ratio float64) *directio.Pool {
+	t.Helper()
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: size, UsableRatio: ratio})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close() })
+	return pool
+}
+
 // newRig opens a tier over n new directories of capacity bytes each. edit changes the
 // options; nil changes nothing.
 func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {

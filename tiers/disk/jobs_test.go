@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -87,6 +88,22 @@ func wait[T any](t testing.TB, what string, c <-chan T) T {
 		t.Fatalf("%s: nothing within %v", what, patience)
 		panic("unreachable")
 	}
+}
+
+// numbered returns n blocks of size bytes each.
+func numbered(n, size int) (blocks []stored) {
+	for i := range n {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})
+	}
+	return blocks
+}
+
+// fill stores n blocks of size bytes each.
+func (r *rig) fill(t testing.TB, n, size int) []stored {
+	t.Helper()
+	blocks := numbered(n, size)
+	r.mustStore(t, blocks...)
+	return blocks
 }
 
 // store stores blocks in one job.
@@ -195,6 +212,13 @@ type accountHost struct {
 
 func newHost() *accountHost {
 	return &accountHost{evicted: make(map[block.Key]int), lost: make(map[block.Key]error)}
+}
+
+// watch has a new Host keep account of a tier.
+func (r *rig) watch() *accountHost {
+	host := newHost()
+	r.SetHost(host)
+	return host
 }
 
 // MayEvict gives leave unless veto refuses.

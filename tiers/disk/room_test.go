@@ -79,9 +79,7 @@ func TestSlabNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.reopen(t)
-	for i := range 40 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
+	r.fill(t, 40, format.PageBytes)
 	if n := r.Stats().Detail.(*Detail).Devices[0].Slabs; n < 10 {
 		t.Errorf("%d slabs for 41 blocks, 4 in each", n)
 	}
@@ -94,11 +92,7 @@ func TestSlabNumbers(t *testing.T) {
 // pinned blocks first.
 func TestShrunkPinned(t *testing.T) {
 	r := newRig(t, 1, 64*9*format.PageBytes, nil)
-	var small []stored
-	for i := range 256 {
-		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
-	r.mustStore(t, small...)
+	small := r.fill(t, 256, format.PageBytes)
 	pinned := small[21]
 	path, _, _ := r.slotOf(t, pinned.key)
 	for _, b := range small {

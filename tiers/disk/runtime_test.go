@@ -80,8 +80,7 @@ func TestWriteBudget(t *testing.T) {
 // reports it, and says when it was through.
 func TestScrubber(t *testing.T) {
 	r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = 1 << 30 })
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	var blocks []stored
 	for i, size := range []int{100, 5000, 200_000, 2 << 20} {
 		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})

@@ -22,11 +22,7 @@ import (
 // kept, with its checksum: it loads. The file changes at each write of the device, and all
 // the time by another writer.
 func TestStoreVolatile(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 64<<10, 0.75)
 	for _, small := range []bool{false, true} { // staging smaller than a block of the other path
 		r := newRig(t, 1, 64<<20, func(o *Options) {
 			if small {
@@ -79,11 +75,7 @@ func TestStoreVolatile(t *testing.T) {
 // TestStorePiecesShare shows that a block which goes through staging in pieces keeps to what
 // one of several devices has of it.
 func TestStorePiecesShare(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 256 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 256<<10, 0.75)
 	r := newRig(t, 2, 64<<20, func(o *Options) { o.Pool = pool })
 	for i := range 4 {
 		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 500_001)}
@@ -146,8 +138,7 @@ func TestSourceUnreadable(t *testing.T) {
 // this load fails.
 func TestDestinationFails(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	// Nothing is mapped at its start, and so a write fails with EIO.
 	mem, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
 	if err != nil {
@@ -175,10 +166,7 @@ func TestStoreWhileAsked(t *testing.T) {
 	host := newHost()
 	var asked atomic.Pointer[block.Key]
 	again := make(chan (<-chan []driver.Outcome), 1)
-	var blocks []stored
-	for i := range 40 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 4096)})
-	}
+	blocks := numbered(40, 4096)
 	host.veto = func(key block.Key) bool {
 		if asked.CompareAndSwap(nil, &key) {
 			i := slices.IndexFunc(blocks, func(b stored) bool { return b.key == key })
