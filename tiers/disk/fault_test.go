@@ -6,14 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
@@ -316,24 +316,10 @@ func TestStuck(t *testing.T) {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			// Less staging than the stuck operations could take.
 			pool := poolOf(t, 128<<10, 0.9)
-			faults := make(map[string]*faultio.Engine)
-			var mu sync.Mutex // guards faults: the devices open at once
-			r := newRig(t, 2, 16<<20, func(o *Options) {
+			r := newRigOf(t, 2, 16<<20, func(o *Options) {
 				o.StuckTimeout = time.Hour
 				o.Pool = pool
-				o.Engine = func(ctx context.Context, dir string) (directio.Engine, error) {
-					inner, err := directio.Open(ctx, o.DirectIO)
-					if err != nil {
-						return nil, err
-					}
-					e := faultio.New(inner, nil)
-					mu.Lock()
-					defer mu.Unlock()
-					faults[dir] = e
-					return overdue{e}, nil
-				}
-			})
-			r.fault = faults
+			}, func(e *faultio.Engine) directio.Engine { return overdue{e} })
 			r.watch()
 			blocks := r.fill(t, 30, 6000)
 			r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: c.Kind == kind} })
@@ -399,12 +385,12 @@ func TestFileSystemFull(t *testing.T) {
 		t.Skip("mounting a small file system needs root")
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("mount: %v: %s", err, out)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=3m"); err != nil {
+		t.Skipf("mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
 		}
 	})
 	r := &rig{dirs: []string{dir}, fault: map[string]*faultio.Engine{}}

@@ -44,6 +44,12 @@ func poolOf(t *testing.T, size int64, ratio float64) *directio.Pool {
 // options; nil changes nothing.
 func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
 	t.Helper()
+	return newRigOf(t, n, capacity, edit, func(e *faultio.Engine) directio.Engine { return e })
+}
+
+// newRigOf is newRig with what wrap makes of the engines.
+func newRigOf(t *testing.T, n int, capacity int64, edit func(*Options), wrap func(*faultio.Engine) directio.Engine) *rig {
+	t.Helper()
 	r := &rig{fault: make(map[string]*faultio.Engine)}
 	r.opts = Options{Policy: "lru"}
 	for range n {
@@ -68,7 +74,7 @@ func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.fault[dir] = e
-		return e, nil
+		return wrap(e), nil
 	}
 	r.open(t)
 	return r
