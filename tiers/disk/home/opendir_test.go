@@ -25,28 +25,17 @@ import (
 // that says why, and stays as it was.
 func TestOpenDirRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
-		make func(t *testing.T, path string)
+		make func(path string) error
 		want error
 		says string
 	}{
-		"missing parent": {func(t *testing.T, path string) { remove(t, filepath.Dir(path)) }, unix.ENOENT, "its parent"},
-		"a file": {func(t *testing.T, path string) {
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, unix.ENOTDIR, "is not a directory"},
-		"foreign files": {func(t *testing.T, path string) {
-			if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "photo.jpg"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+		"missing parent": {func(path string) error { return os.Remove(filepath.Dir(path)) }, unix.ENOENT, "its parent"},
+		"a file":         {func(path string) error { return os.WriteFile(path, nil, 0o600) }, unix.ENOTDIR, "is not a directory"},
+		"foreign files": {func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "photo.jpg"), nil, 0o600))
 		}, block.ErrInvalid, `holds other files, such as "photo.jpg"`},
-		"another's": {func(t *testing.T, path string) {
-			if os.Geteuid() != 0 {
-				t.Skip("chown needs root")
-			}
-			if err := errors.Join(os.Mkdir(path, 0o777), os.Chown(path, 12345, 12345)); err != nil {
-				t.Fatal(err)
-			}
+		"another's": {func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o777), os.Chown(path, 12345, 12345))
 		}, unix.EPERM, "belongs to uid 12345"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +43,11 @@ func TestOpenDirRefusals(t *testing.T) {
 			if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			tc.make(t, path)
+			if err := tc.make(path); name == "another's" && os.Geteuid() != 0 {
+				t.Skip("chown needs root")
+			} else if err != nil {
+				t.Fatal(err)
+			}
 			d, err := Open(path, Options{Create: true, AllowTmpfs: true})
 			if err == nil {
 				d.Close()
