@@ -332,25 +332,3 @@ func TestSyncFails(t *testing.T) {
 		}
 	}
 }
-
-// TestErrorsCounted shows that a small block that cannot be read, alone and again, counts as
-// one error: a scrubbed one, too.
-func TestErrorsCounted(t *testing.T) {
-	for _, scrub := range []int64{0, 1 << 20} {
-		r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = scrub })
-		host := r.watch()
-		r.rule(faultio.From(directio.Read, 1, faultio.Fault{Err: syscall.EIO}))
-		b := stored{keyOf("bad"), 1, bytesOf(1, 5000)}
-		r.mustStore(t, b)
-		if scrub == 0 {
-			o, _ := r.load(t, b.key, 5000)
-			if o.Status != driver.Failed {
-				t.Errorf("got %v, want failed", o.Status)
-			}
-		}
-		eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
-		if n := r.Stats().IOErrors; n != 1 {
-			t.Errorf("scrubbing at %d: %d errors, want 1", scrub, n)
-		}
-	}
-}

@@ -258,35 +258,42 @@ func TestDeviceFails(t *testing.T) {
 	}
 }
 
-// TestReadError shows that one block that cannot be read is lost alone, and its slot is
-// not used again.
+// TestReadError shows that one block that cannot be read, by a load or by the scrubber, is lost alone and counts as one
+// error, though it is read again; and that its slot is not used again.
 func TestReadError(t *testing.T) {
-	r := newRig(t, 1, 16<<20, nil)
-	host := r.watch()
-	a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
-	r.mustStore(t, a, b)
-	_, bad, _ := r.slotOf(t, a.key)
-	r.rule(func(c faultio.Call) faultio.Fault {
-		if c.Kind == directio.Read && c.Off <= bad && bad < c.Off+int64(c.Bytes) {
-			return faultio.Fault{Err: syscall.EIO}
+	for _, scrub := range []int64{0, 1 << 20} {
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = scrub })
+		host := r.watch()
+		var bad atomic.Int64
+		r.rule(func(c faultio.Call) faultio.Fault {
+			if at := bad.Load(); c.Kind == directio.Read && c.Off <= at && at < c.Off+int64(c.Bytes) {
+				return faultio.Fault{Err: syscall.EIO}
+			}
+			return faultio.Fault{}
+		})
+		a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
+		r.mustStore(t, a, b)
+		_, at, _ := r.slotOf(t, a.key)
+		bad.Store(at)
+		if scrub == 0 {
+			if o, _ := r.load(t, a.key, 5000); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+				t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+			}
 		}
-		return faultio.Fault{}
-	})
-	if o, _ := r.load(t, a.key, 5000); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
-	}
-	if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Host was told %v, want %v", err, block.ErrUnavailable)
-	}
-	r.mustLoad(t, b)
-	a.seq = 2
-	r.mustStore(t, a)
-	if _, at, _ := r.slotOf(t, a.key); at == bad {
-		t.Error("the bad slot was used again")
-	}
-	r.mustLoad(t, a)
-	if s := r.Stats(); s.State != "online" || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 1 {
-		t.Errorf("status: %+v", s)
+		eventually(t, "block lost", func() bool { return host.lossOf(a.key) != nil })
+		if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
+			t.Errorf("Host was told %v, want %v", err, block.ErrUnavailable)
+		}
+		r.mustLoad(t, b)
+		a.seq = 2
+		r.mustStore(t, a)
+		if _, again, _ := r.slotOf(t, a.key); again == at {
+			t.Error("the bad slot was used again")
+		}
+		r.mustLoad(t, a)
+		if s := r.Stats(); s.State != "online" || s.IOErrors != 1 || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 1 {
+			t.Errorf("scrubbing at %d: %+v", scrub, s)
+		}
 	}
 }
 
