@@ -143,12 +143,14 @@ func removed(name string) spoiler {
 
 var slab1, slab30 = format.SlabName(1), format.SlabName(30)
 
-// damages are what Check must find, each with the blocks that it costs. An index that is damaged is not believed.
+// damages are what Check must find, each with the blocks that it costs. An index that is damaged is not believed, and
+// a slab that cannot be used is set aside: it costs its own blocks only.
 var damages = map[string]struct {
 	spoil  spoiler
 	lost   string // prefix of the keys
 	data   bool   // found by CheckOptions.Data only
 	index  bool   // is damaged
+	aside  bool   // so is slab 1
 	errors int64  // least number
 }{
 	"superblock copy":  {spoil: flipped(format.SuperName, 30)},
@@ -156,11 +158,14 @@ var damages = map[string]struct {
 	"superblock":       {spoil: cleared(format.SuperName, 30)},
 	"superblock lost":  {spoil: removed(format.SuperName)},
 	"superblock empty": {spoil: sizedTo(format.SuperName, 0)},
-	"slab header":      {spoil: flipped(slab1, 4090), lost: "model/"},
-	"slab of another":  {spoil: sealed(slab1, 0, 20), lost: "model/"},
+	"slab header":      {spoil: flipped(slab1, 4090), lost: "model/", aside: true},
+	"slab of another":  {spoil: sealed(slab1, 0, 20), lost: "model/", aside: true},
 	"slab lost":        {spoil: removed(slab1), lost: "model/"},
 	"slab cut":         {spoil: sizedTo(slab1, 28672+5*8192+1), lost: "model/05", errors: 2},
-	"table cut":        {spoil: sizedTo(slab1, 3*4096+5), lost: "model/"},
+	"table cut":        {spoil: sizedTo(slab1, 3*4096+5), lost: "model/", aside: true},
+	"slab of a number": {spoil: sealed(slab1, 0, 12), lost: "model/", aside: true},
+	"slab empty":       {spoil: sizedTo(slab1, 0), lost: "model/", aside: true},
+	"slab of no page":  {spoil: sizedTo(slab1, 4095), lost: "model/", aside: true},
 	"slot header":      {spoil: flipped(slab30, 5*4096+10), lost: "g3/"},
 	"slot of another":  {spoil: sealed(slab30, 5*4096, 76), lost: "g3/"},
 	"slot too large":   {spoil: sealed(slab30, 5*4096, 34), lost: "g3/"},
@@ -201,11 +206,17 @@ func TestCheckFinds(t *testing.T) {
 			dir, want := plantClosed(t)
 			tc.spoil(t, dir)
 			before := files(t, dir)
-			if tc.index {
+			if tc.lost != "" {
+				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, tc.lost) })
+			}
+			if tc.index || tc.aside {
 				got, rec := reopened(t, dir)
 				wantSame(t, got, want)
-				if rec.IndexErr == nil {
-					t.Error("the index was believed")
+				if tc.index != (rec.IndexErr != nil) || tc.aside != (len(rec.SetAside) == 1) {
+					t.Errorf("before Repair: %+v", rec)
+				}
+				if tc.aside && (rec.SetAside[0].Number != 1 || !errors.Is(rec.SetAside[0].Err, block.ErrCorrupt) || rec.Slabs != 2) {
+					t.Errorf("before Repair: %+v", rec)
 				}
 			}
 			if tc.data {
@@ -225,9 +236,6 @@ func TestCheckFinds(t *testing.T) {
 			r = checkTest(t, dir, CheckOptions{Data: true}, 0)
 			if len(r.Findings) != 0 || !r.Clean {
 				t.Errorf("after Repair: %s", r)
-			}
-			if tc.lost != "" {
-				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, tc.lost) })
 			}
 			got, rec := reopened(t, dir)
 			switch name {

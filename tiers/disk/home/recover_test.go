@@ -248,39 +248,6 @@ func TestRecoverTables(t *testing.T) {
 
 func noise(b []byte) { copy(b, "noise!!!") }
 
-// TestSlabSetAside: a slab with a bad header, of another directory, under a wrong name or
-// cut before its first slot costs its own blocks only, and stays as it is.
-func TestSlabSetAside(t *testing.T) {
-	for name, spoil := range map[string]func(path string){
-		"flipped": func(path string) { patch(t, path, 100, func(b []byte) { b[0] ^= 4 }, 1) },
-		"uuid":    func(path string) { patchPage(t, path, 0, func(b []byte) { b[20] ^= 1 }) },
-		"number":  func(path string) { patchPage(t, path, 0, func(b []byte) { b[12] ^= 1 }) },
-		"empty":   func(path string) { truncate(t, path, 0) },
-		"part":    func(path string) { truncate(t, path, 4095) },
-		"table":   func(path string) { truncate(t, path, 8192) },
-	} {
-		for _, clean := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/%v", name, clean), func(t *testing.T) {
-				d := openTest(t, filepath.Join(t.TempDir(), "d"))
-				want := plantAll(t, d)
-				if clean {
-					saveTest(t, d)
-				}
-				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
-				spoil(d.SlabPath(1))
-				got, r := recoverTest(t, d)
-				wantSame(t, got, want)
-				if len(r.SetAside) != 1 || r.SetAside[0].Number != 1 || !errors.Is(r.SetAside[0].Err, block.ErrCorrupt) || r.Slabs != 2 {
-					t.Errorf("got %+v", r)
-				}
-				if _, err := os.Stat(d.SlabPath(1)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	}
-}
-
 func truncate(t testing.TB, path string, size int64) {
 	t.Helper()
 	if err := os.Truncate(path, size); err != nil {
