@@ -42,9 +42,7 @@ func TestDenied(t *testing.T) {
 					closeEngine(t, openRing(t, Options{}))
 				}
 				disabledSysctl = filepath.Join(t.TempDir(), "io_uring_disabled")
-				if err := os.WriteFile(disabledSysctl, []byte(c.disabled+"\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(disabledSysctl, []byte(c.disabled+"\n"), 0o600))
 				if err := forbid(c.nr, c.errno); err != nil {
 					t.Skipf("no seccomp: %v", err)
 				}
@@ -61,9 +59,7 @@ func checkDenied(t *testing.T, errno unix.Errno, call, cause string) {
 	o := Options{Logger: zap.New(core)}
 	for _, o.Engine = range []string{"", EngineAuto, EnginePread} {
 		e, err := Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if e.Name() != EnginePread {
 			t.Errorf("engine %q is %s", o.Engine, e.Name())
 		}

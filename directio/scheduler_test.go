@@ -21,9 +21,7 @@ import (
 func newFake(t *testing.T, o Options, script func(FakeCall) FakeResult) *Fake {
 	t.Helper()
 	f, err := NewFake(o, script)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		f.Release()
 		closeEngine(t, f)

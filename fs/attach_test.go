@@ -60,9 +60,7 @@ func ownEngine(t testing.TB, memory mem.Options, wrap func(driver.Primary) drive
 		Primary: wrap(primary), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
 		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return engine, hooks
 }
 
@@ -112,9 +110,7 @@ func attachOptions() Options {
 func attachHere(t testing.TB, engine *tiers.Engine, mounts *Mounts, x *device.Session) *Server {
 	t.Helper()
 	s, err := Attach(engine, mounts, x, attachOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Detach)
 	if s.ReadPath() != "passthrough" {
 		t.Skipf("no passthrough: %s", s.PathReason())
@@ -203,9 +199,7 @@ func TestDetach(t *testing.T) {
 		t.Fatal("open blocks are not pinned")
 	}
 	killed.kill()
-	if err := x1.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x1.Close())
 	s1.Detach()
 	s1.Detach()
 	released(t, s2)
@@ -224,9 +218,7 @@ func TestDetach(t *testing.T) {
 	s2.files.kernel.Flush(t.Context())
 	other.do("fails", filepath.Join(dir2, "a"))
 	other.do("write", filepath.Join(dir2, "d"))
-	if err := x2.Unmount(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x2.Unmount())
 	s2.Wait()
 	if got := engine.Stats().PinnedBytes; got != 0 {
 		t.Errorf("%d bytes pinned without a mount", got)
@@ -244,9 +236,7 @@ func TestHandOver(t *testing.T) {
 	reader := startClient(t)
 	for x.Epoch = 1; x.Epoch < 5; x.Epoch++ {
 		s, err := Attach(engine, mounts, x, attachOptions())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(s.Detach)
 		if x.Epoch == 1 {
 			c.do("write", path)
@@ -279,9 +269,7 @@ func TestAttachRefuses(t *testing.T) {
 	engine := sharedEngine(t, mounts, memoryIn(t))
 	x := openSession(t)
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer null.Close()
 	for name, bad := range map[string]*device.Session{
 		"epoch 0":   {Dir: x.Dir, Dev: x.Dev},
@@ -352,21 +340,15 @@ func TestResume(t *testing.T) {
 		c.do("read", path)
 		reader.do("open", path)
 		x, err := s.HandOver()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := engine.Close(context.Background(), true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, engine.Close(context.Background(), true))
 		reader.do("read-held", "")
 		if epoch == 2 {
 			wrong, hooks := open(1 << 30)
 			if _, err := Resume(wrong, hooks, x, attachOptions()); !errors.Is(err, ErrSelfTest) {
 				t.Fatalf("got %v", err)
 			}
-			if err := wrong.Close(context.Background(), true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, wrong.Close(context.Background(), true))
 			epoch++
 			x.Epoch++
 		}

@@ -17,14 +17,10 @@ func TestGone(t *testing.T) {
 	s, _ := mountHere(t)
 	by := state.Caller{Thread: 1, Process: 1}
 	a, h, err := s.files.engine.Create(t.Context(), openfile.CreateOptions{Parent: index.Root, Name: "block", Mode: 0o600, By: by, Exclusive: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := &fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: uint64(a.ID), Caller: fuse.Caller{Pid: 1}}}
 	var out fuse.AttrOut
-	if err := s.files.engine.Unlink(index.Root, "block", by); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.files.engine.Unlink(index.Root, "block", by))
 	if st := s.files.GetAttr(nil, in, &out); st != fuse.OK || out.Nlink != 0 {
 		t.Errorf("open, without a name: got %v, %d names", st, out.Nlink)
 	}

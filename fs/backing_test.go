@@ -80,9 +80,7 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "blob")
 	file, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { file.Close() })
 	reg := newFakeRegistrar(t)
 	open := func(driver.BlobID) (*os.File, error) { return os.Open(name) }
@@ -93,9 +91,7 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 func acquireID(t *testing.T, b *backings, blob driver.BlobID, file *os.File) int32 {
 	t.Helper()
 	id, err := b.acquire(blob, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 

@@ -118,6 +118,14 @@ func clientEvictSlow(path string) error {
 	return err
 }
 
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // waitFor waits until wrong has nothing to say.
 func waitFor(t testing.TB, wrong func() string) {
 	t.Helper()

@@ -21,9 +21,7 @@ import (
 func TestErrnoKinds(t *testing.T) {
 	declared, err := os.ReadFile("../tiers/block/errors.go")
 	table, err2 := os.ReadFile("errno.go")
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, err2))
 	names := regexp.MustCompile(`(?m)^\t(Err\w+) += errors\.New`).FindAllSubmatch(declared, -1)
 	for _, name := range names {
 		if n := strings.Count(string(table), "{block."+string(name[1])+", "); n != 1 {

@@ -37,9 +37,7 @@ func TestDetachPromoting(t *testing.T) {
 	inner, err := disk.Open(t.Context(), disk.Options{
 		Devices: []disk.DeviceOptions{{Dir: t.TempDir(), CapacityBytes: 64 << 20}}, AllowTmpfs: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
 	engine := sharedEngine(t, mounts, memoryIn(t), state.SecondaryOptions{Name: "disk", Tier: gated})
 	x := openSession(t)
@@ -48,9 +46,7 @@ func TestDetachPromoting(t *testing.T) {
 	path := filepath.Join(x.Dir, "group", "block")
 	c.do("write", path)
 	released(t, s)
-	if err := engine.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Drain(t.Context()))
 	if r, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true}); err != nil || r.Blocks != 1 {
 		t.Fatalf("evicted %+v, %v", r, err)
 	}

@@ -131,16 +131,10 @@ func startClient(t testing.TB) *testClient {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := startFromThread(t, cmd); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, startFromThread(t, cmd))
 	limit := time.AfterFunc(clientTime, func() { cmd.Process.Kill() })
 	t.Cleanup(func() {
 		limit.Stop()
@@ -303,21 +297,15 @@ func TestGiveUp(t *testing.T) {
 	c := startClient(t)
 	c.do("write", filepath.Join(dir, "group", "block"))
 	c.do("chdir", filepath.Join(dir, "group"))
-	if err := s.Unmount(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Unmount())
 	s.Close()
 	content := bytes.Repeat([]byte("content "), 4096)
 	var files []*os.File
 	for i := range 16 {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		files = append(files, file)
 	}

@@ -149,16 +149,12 @@ func TestSelfTestMapped(t *testing.T) {
 		same    bool
 	}{"same": {want, true}, "another byte": {other, false}, "no pages": {nil, false}} {
 		file, err := os.CreateTemp(t.TempDir(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := file.Write(c.content); err != nil {
 			t.Fatal(err)
 		}
 		m, err := unix.Mmap(int(file.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := sameMapped(m, want); got != c.same {
 			t.Errorf("%s: got %v, want %v", name, got, c.same)
 		}

@@ -39,13 +39,9 @@ func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := cmd.Start(); err != nil {
 		t.Skipf("no cat: %v", err)
 	}
@@ -144,9 +140,7 @@ func TestProcessAlive(t *testing.T) {
 		}
 	}
 	c.do("stat", "/")
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, child.Process.Kill())
 	waitStatus(t, pid, "\nState:\tZ")
 	for name, p := range views() {
 		if p.alive(pid) {
@@ -213,9 +207,7 @@ func TestKilledBySignal(t *testing.T) {
 			for errors.Is(err, unix.EINTR) {
 				err = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := ourProc().killed(uint32(pid)); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -229,13 +221,9 @@ func TestKilledBySignal(t *testing.T) {
 func TestCloser(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fstat(int(f.Fd()), &st))
 	id := index.ID(st.Ino)
 	if uint64(id) != st.Ino {
 		t.Skipf("inode %d has more than 32 bits", st.Ino)
@@ -253,17 +241,11 @@ func TestCloser(t *testing.T) {
 	}
 	c := closer{of, tid}
 	dup, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reader, err := os.Open(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer reader.Close()
 	f.Close()
 	if !c.StillOpen(id) {

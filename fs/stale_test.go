@@ -159,18 +159,12 @@ func TestStaleOnce(t *testing.T) {
 	s := attachHere(t, engine, mounts, openSession(t))
 	ctx, f := t.Context(), s.files
 	dir, err := engine.Mkdir(root, "d", 0o755, 0, 0, state.Process{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file, h, err := engine.Create(ctx, openfile.CreateOptions{Parent: root, Name: "f", Mode: 0o644})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	engine.Release(h)
 	err = errors.Join(engine.Rmdir(ctx, root, "d", state.Caller{}), engine.Unlink(root, "f", state.Caller{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := fuse.InHeader{NodeId: uint64(file.ID), Caller: fuse.Caller{Pid: 7}}
 	for what, c := range map[string]struct {
 		ask  func() fuse.Status

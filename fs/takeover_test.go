@@ -84,21 +84,15 @@ func startOwner(t *testing.T, x *device.Session, store string) *testOwner {
 	cmd.Env = append(os.Environ(), ownerEnv+"="+store, fmt.Sprint(epochEnv, "=", x.Epoch), initEnv+"="+hex.EncodeToString(x.Init))
 	cmd.Stderr = os.Stderr
 	gone, life, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { gone.Close() })
 	cmd.ExtraFiles = []*os.File{x.Dev, x.Spin, x.Proc, life}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = startFromThread(t, cmd)
 	life.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := &testOwner{t: t, cmd: cmd, out: bufio.NewReader(out), gone: gone}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
@@ -166,9 +160,7 @@ func waiting(t *testing.T, dir string, want int) {
 	}
 	waitFor(t, func() string {
 		n, err := os.ReadFile(filepath.Join(connections, strconv.Itoa(m.Minor), "waiting"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := strconv.Atoi(strings.TrimSpace(string(n))); err != nil || got >= want {
 			return ""
 		}
@@ -222,9 +214,7 @@ func TestTakeover(t *testing.T) {
 	o.Control = []control.File{{Name: "stuck", Text: o.Status}}
 	x.Epoch, x.Init = 2, first.init
 	s, err := Attach(engine, mounts, x, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Detach)
 	asker.end("ok")
 	late.end("ok")
@@ -275,9 +265,7 @@ func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 			t.Fatal(err)
 		}
 		var fs unix.Statfs_t
-		if err := unix.Statfs(store, &fs); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Statfs(store, &fs))
 		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 		if used < int64(len(clientBytes)) && engine.Stats().PinnedBytes == 0 {
 			return ""

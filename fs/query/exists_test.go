@@ -177,9 +177,7 @@ func TestTiers(t *testing.T) {
 		blocks[fmt.Sprint("k", i)] = names.Place{Presence: driver.Hit, Tier: tier}
 	}
 	s, err := New(Options{Engine: &fakeEngine{blocks: blocks}, Tiers: []string{"memory", "peer0", "nvme", "peer"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := ask(t, s, `{"op": "exists", "keys": ["k0", "k1", "k2", "k3", "k4", "k5"]}`)
 	if !strings.Contains(got, `"mpdpdd"`) {
 		t.Errorf("got %s", got)

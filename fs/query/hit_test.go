@@ -145,9 +145,7 @@ func TestAgree(t *testing.T) {
 		blocks := randomBlocks(r, hashes)
 		e := &fakeEngine{blocks: blocks}
 		s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: specsForTests})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		agreeExists(t, s, blocks, hashes, raw)
 		for name := range specsForTests {
 			tokens := 0

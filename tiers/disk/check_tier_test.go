@@ -33,25 +33,19 @@ func TestCheckOfTier(t *testing.T) {
 		}
 		r.Remove([]block.Key{batch[20].key, batch[21].key})
 	}
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sync(t))
 	want := r.Stats().Blocks
 	if want == 0 {
 		t.Fatal("nothing is held")
 	}
 	crashed := t.TempDir()
 	copyDir(t, r.dirs[0], crashed)
-	if err := r.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Close(context.Background()))
 	for _, dir := range []string{crashed, r.dirs[0]} {
 		for range 2 { // the second after a repair
 			for _, repair := range []bool{false, true} {
 				rep, err := Check(context.Background(), dir, CheckOptions{Repair: repair, Data: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if rep.Errors != 0 || rep.Blocks != want {
 					t.Errorf("%s: %d blocks, the tier held %d:\n%s", filepath.Base(dir), rep.Blocks, want, rep)
 				}

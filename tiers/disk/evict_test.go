@@ -18,9 +18,7 @@ import (
 func slabFiles(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "slab-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err == nil {

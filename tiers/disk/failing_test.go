@@ -26,9 +26,7 @@ import (
 func TestCloseAbandoned(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	blocks := r.fill(t, 30, 6000)
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sync(t))
 	d := r.devices[0]
 	d.port.Fail("given up")
 	<-d.keeper.gone
@@ -238,9 +236,7 @@ func TestLateHeader(t *testing.T) {
 	if !r.Update(young.key, young.key, &driver.Attrs{Seq: 7, Mode: 0o612}) {
 		t.Fatal("Update: not held")
 	}
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sync(t))
 	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
 	copyDir(t, r.dirs[1], next.dirs[0])
 	next.opts.Devices = []DeviceOptions{{Dir: next.dirs[0], CapacityBytes: 64 << 20}}
@@ -316,9 +312,7 @@ func TestSyncFails(t *testing.T) {
 		host := r.watch()
 		b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
 		r.mustStore(t, b)
-		if err := errors.Join(r.sync(t), fail(r)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(r.sync(t), fail(r)))
 		r.mustStore(t, stored{keyOf("b"), 1, bytesOf(1, 5000)})
 		for range 2 {
 			if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {

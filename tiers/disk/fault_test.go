@@ -77,9 +77,7 @@ func TestLittleStaging(t *testing.T) {
 	for _, b := range blocks {
 		f := memFile(t, make([]byte, len(b.data)))
 		w, err := os.OpenFile(fmt.Sprint("/proc/self/fd/", f.Fd()), os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer w.Close()
 		files = append(files, f)
 		transfers = append(transfers, driver.Transfer{Key: b.key, Size: int64(len(b.data)), File: w})
@@ -158,9 +156,7 @@ func TestFlippedHeaders(t *testing.T) {
 		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, format.IndexName), 5000) }, 0},
 		{"slot header", func(t *testing.T, dir, slab string, header int64) {
 			flip(t, slab, header+100)
-			if err := os.Remove(filepath.Join(dir, format.IndexName)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(dir, format.IndexName)))
 		}, 1},
 		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 15}, // as many as the slab has slots
 	} {
@@ -168,9 +164,7 @@ func TestFlippedHeaders(t *testing.T) {
 			r := newRig(t, 1, 8<<20, nil)
 			blocks := r.fill(t, 20, 3000)
 			slab, _, header := r.slotOf(t, blocks[3].key)
-			if err := r.Close(context.Background()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Close(context.Background()))
 			c.hit(t, r.dirs[0], slab, header)
 			r.open(t)
 			gone := 0
@@ -434,7 +428,5 @@ func TestOpenFails(t *testing.T) {
 	if _, err := Open(context.Background(), Options{Devices: devices[:1]}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second Open: got %v, want %v", err, ErrBusy)
 	}
-	if err := tier.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tier.Close(context.Background()))
 }

@@ -33,9 +33,7 @@ func plainEngines(o *Options) {
 func poolOf(t *testing.T, size int64, ratio float64) *directio.Pool {
 	t.Helper()
 	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: size, UsableRatio: ratio})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { pool.Close() })
 	return pool
 }
@@ -84,9 +82,7 @@ func newRigOf(t *testing.T, n int, capacity int64, edit func(*Options), wrap fun
 func (r *rig) open(t *testing.T) {
 	t.Helper()
 	tier, err := Open(context.Background(), r.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Tier = tier
 	t.Cleanup(func() { _ = tier.Close(context.Background()) })
 }
@@ -173,9 +169,7 @@ func (r *rig) crashWith(t *testing.T, edit func(dir string)) *rig {
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	names, err := os.ReadDir(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range names {
 		data, err := os.ReadFile(filepath.Join(from, e.Name()))
 		if os.IsNotExist(err) {
@@ -184,9 +178,7 @@ func copyDir(t *testing.T, from, to string) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, e.Name()), data, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -207,9 +199,7 @@ func (r *rig) slotOf(t *testing.T, key block.Key) (path string, data, header int
 func flip(t *testing.T, path string, off int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	var b [1]byte
 	if _, err := f.ReadAt(b[:], off); err != nil {
@@ -219,7 +209,5 @@ func flip(t *testing.T, path string, off int64) {
 	if _, err := f.WriteAt(b[:], off); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Sync())
 }

@@ -17,6 +17,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // patience is how long a test waits for what must happen.
 const patience = 2 * time.Minute
 
@@ -24,9 +32,7 @@ const patience = 2 * time.Minute
 func memFile(t testing.TB, content []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("block", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "block")
 	t.Cleanup(func() { f.Close() })
 	if _, err := f.Write(content); err != nil {
@@ -185,9 +191,7 @@ func (r *rig) sync(t testing.TB) error {
 func (r *rig) presence(t testing.TB, key block.Key) driver.Presence {
 	t.Helper()
 	var out [1]driver.Presence
-	if err := r.Lookup(context.Background(), []block.Key{key}, out[:]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Lookup(context.Background(), []block.Key{key}, out[:]))
 	return out[0]
 }
 

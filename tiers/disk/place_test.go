@@ -22,9 +22,7 @@ func TestNoConvoy(t *testing.T) {
 		asked := map[*device]bool{}
 		for rank := range ranks {
 			d, err := tier.chooseDevice(block.Key{Group: "g", Hash: block.Hash(fmt.Sprintf("m_r%d/%x", rank, step))}, 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			asked[d] = true
 		}
 		sum += len(asked)
@@ -48,9 +46,7 @@ func TestChooseDevice(t *testing.T) {
 	for i := range keys {
 		key := block.Key{Group: "g", Hash: block.Hash(fmt.Sprint(i))}
 		d, err := tier.chooseDevice(key, 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		place[key] = d
 		count[d]++
 	}

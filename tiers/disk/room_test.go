@@ -75,9 +75,7 @@ func TestSlabNumbers(t *testing.T) {
 	first := stored{keyOf("first"), 1, bytesOf(1, format.PageBytes)}
 	r.mustStore(t, first)
 	stray := filepath.Join(r.dirs[0], format.SlabName(format.MaxSlabNumber))
-	if err := os.WriteFile(stray, []byte("stray"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(stray, []byte("stray"), 0o600))
 	r.reopen(t)
 	r.fill(t, 40, format.PageBytes)
 	if n := r.Stats().Detail.(*Detail).Devices[0].Slabs; n < 10 {

@@ -59,9 +59,7 @@ func TestWriteBudget(t *testing.T) {
 	if o := wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0]; o.Status != driver.Stored {
 		t.Errorf("forced store: %v (%v)", o.Status, o.Err)
 	}
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sync(t))
 	written := r.Stats().Detail.(*Detail).WrittenTodayBytes
 	r.reopen(t)
 	if got := r.Stats().Detail.(*Detail).WrittenTodayBytes; got < written {
@@ -211,9 +209,7 @@ func TestLookupMany(t *testing.T) {
 	}
 	r.mustStore(t, blocks...)
 	out := make([]driver.Presence, len(keys))
-	if err := r.Lookup(context.Background(), keys, out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Lookup(context.Background(), keys, out))
 	for i, p := range out {
 		if (p == driver.Hit) != (i%100 == 0) {
 			t.Errorf("key %d: %v", i, p)
@@ -229,9 +225,7 @@ func TestStatsDetail(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	r.mustStore(t, stored{keyOf("a"), 1, bytesOf(1, 100_000)})
 	text, err := json.Marshal(r.Stats().Detail)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{
 		`"written_today_bytes":`, `"dir":"` + r.dirs[0], `"state":"online"`, `"capacity_bytes":16777216`,
 		`"used_bytes":102400`, `"blocks":1`, `"engine":"`, `"filesystem":"`, `"direct_io":`, `"slabs":1`,

@@ -119,9 +119,7 @@ func TestStoreFull(t *testing.T) {
 func TestSourceUnreadable(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	dir, err := os.Open(t.TempDir()) // to read it fails with EISDIR
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dir.Close()
 	for _, size := range []int64{5000, 1 << 20} {
 		tr := driver.Transfer{Key: keyOf("unreadable"), Size: size, File: dir, Attrs: driver.Attrs{Seq: 1}}
@@ -219,9 +217,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 		if o := wait(t, "store", c)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
 			t.Errorf("got %v (%v), want skipped with %v", o.Status, o.Err, block.ErrNotFound)
 		}
-		if err := r.sync(t); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.sync(t))
 		if n := headers.Load(); n != 0 {
 			t.Errorf("%d bytes: %d headers written, want none", size, n)
 		}
@@ -236,9 +232,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval, o.SyncBytes = time.Hour, 1<<30 }) // only what is below syncs
 		b, to := stored{keyOf("removed"), 5, bytesOf(1, 50_000)}, keyOf("to")
 		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, 50_000)})
-		if err := r.sync(t); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.sync(t))
 		before := r.Stats().Detail.(*Detail).Syncs
 		var headers atomic.Int64
 		r.rule(headersOnly(&headers, 1, faultio.Fault{Stuck: true}))
@@ -271,9 +265,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		}
 		r.engine(0).Release()
 		for range 2 {
-			if err := wait(t, "Sync", synced); err != nil {
-				t.Fatal(err)
-			}
+			must(t, wait(t, "Sync", synced))
 		}
 		next := r.crash(t)
 		wait(t, "store", c)

@@ -28,9 +28,7 @@ func plantClosed(t *testing.T) (dir string, want map[string]string) {
 	d := openTest(t, dir)
 	want = plantAll(t, d)
 	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	return dir, want
 }
 
@@ -44,9 +42,7 @@ func checkTest(t *testing.T, dir string, o CheckOptions, exit int) *Report {
 		done, total = d, tot
 	}
 	r, err := Check(context.Background(), dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.ExitCode() != exit {
 		t.Errorf("exit code %d, want %d:\n%s", r.ExitCode(), exit, r)
 	}
@@ -61,9 +57,7 @@ func reopened(t *testing.T, dir string) (map[string]string, *Recovered) {
 	t.Helper()
 	d := openTest(t, dir)
 	got, r := recoverTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	return got, r
 }
 
@@ -72,9 +66,7 @@ func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil && !e.IsDir() {
@@ -190,9 +182,7 @@ func plantLate(t *testing.T, dir, key string, seq uint64) {
 	d := openTest(t, dir)
 	defer d.Close()
 	f, err := os.OpenFile(d.SlabPath(2), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	s := format.SlabHeader{Number: 2, UUID: d.Superblock().UUID, Epoch: 1002, SlotBytes: 4096, Slots: 3}
 	plantBlock(t, f, &s, 1, key, seq+1, 100)
@@ -262,14 +252,10 @@ func TestCheckUnclean(t *testing.T) {
 	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
 		dir, want := plantClosed(t)
 		d := openTest(t, dir)
-		if err := errors.Join(d.MarkDirty(), d.Close(), os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(d.MarkDirty(), d.Close(), os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600)))
 		plantLate(t, dir, "model/02/block", seq)
 		err := errors.Join(os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600), os.WriteFile(d.Join(format.SlabTmpName), make([]byte, 8192), 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := checkTest(t, dir, CheckOptions{Data: true}, 0)
 		if r.Notes != 4 || r.Blocks != 11 || r.Clean {
 			t.Errorf("got %s", r)
@@ -298,9 +284,7 @@ func TestCheckLargeBlocks(t *testing.T) {
 		plantBlock(t, f2, s2, slot, fmt.Sprintf("m/%d", slot), 9, 1<<20-int(slot)*5000)
 	}
 	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	if r := checkTest(t, dir, CheckOptions{Data: true}, 0); r.Blocks != 13 || r.DataBytes != r.BlockBytes {
 		t.Errorf("got %+v", r)
 	}
@@ -329,9 +313,7 @@ func TestCheckFlips(t *testing.T) {
 		dir, want := plantClosed(t)
 		name := []string{format.SuperName, format.IndexName, format.SlabName(1), format.SlabName(2), format.SlabName(30)}[rng.IntN(5)]
 		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		off, bit := rng.Int64N(info.Size()), byte(1)<<rng.IntN(8)
 		patch(t, filepath.Join(dir, name), off, func(b []byte) { b[0] ^= bit }, 1)
 		r, err := Check(context.Background(), dir, CheckOptions{Data: true, Repair: true})
@@ -389,9 +371,7 @@ func TestCheckStale(t *testing.T) {
 	patch(t, path, 4096+100, noise, 8)
 	patch(t, path, 2*4096, func(b []byte) {
 		h := format.SlotHeader{Slot: 3, Size: 65000, Key: []byte("group/ab\xff"), Attrs: driver.Attrs{Seq: 5}}
-		if err := h.Encode(b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.Encode(b))
 		binary.LittleEndian.PutUint32(b[8:], 7)
 		format.SealPage(b)
 	}, 4096)
@@ -405,9 +385,7 @@ func TestCheckHoles(t *testing.T) {
 	dir, _ := plantClosed(t)
 	path := filepath.Join(dir, format.SlabName(2))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4*4096, 2*4096); err != nil {
 		t.Skipf("no holes here: %v", err)
@@ -439,9 +417,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil || back.Errors != r.Errors || back.Findings[1] != r.Findings[1] {
 		t.Errorf("got %v", err)
@@ -461,9 +437,7 @@ func TestCheckUnreadable(t *testing.T) {
 	dir, want := plantClosed(t)
 	path := filepath.Join(dir, format.SlabName(1))
 	remove(t, path)
-	if err := os.Mkdir(path, 0o700); err != nil { // fails to be opened, not with ENOENT
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(path, 0o700)) // fails to be opened, not with ENOENT
 	r := checkTest(t, dir, CheckOptions{Repair: true}, 4)
 	if _, err := os.Stat(path); err != nil || r.Repaired == r.Errors {
 		t.Errorf("got %v, %s", err, r)

@@ -26,9 +26,7 @@ func TestIndexNoFile(t *testing.T) {
 		d := openTest(t, filepath.Join(t.TempDir(), "d"))
 		want := plantAll(t, d)
 		saveTest(t, d)
-		if err := spoil(d.Join(format.IndexName)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, spoil(d.Join(format.IndexName)))
 		got, r := recoverTest(t, d)
 		wantSame(t, got, want)
 		if r.IndexErr == nil {
@@ -39,9 +37,7 @@ func TestIndexNoFile(t *testing.T) {
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 }
 
 // manySlots has an index of three chunks and more: 4 slabs of 400 blocks with keys of

@@ -40,9 +40,7 @@ func TestOpenDirRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mnt", "d")
-			if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(filepath.Dir(path), 0o700))
 			if err := tc.make(path); name == "another's" && os.Geteuid() != 0 {
 				t.Skip("chown needs root")
 			} else if err != nil {
@@ -99,9 +97,7 @@ func TestOpenDirReadOnly(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := os.Mkdir(filepath.Join(dir, "there"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, "there"), 0o700))
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Skipf("remount needs root: %v", err)
 	}
@@ -117,16 +113,12 @@ func TestOpenDirReadOnly(t *testing.T) {
 // TestOpenDirNotWritable: permissions count for a user who is not root.
 func TestOpenDirNotWritable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	if err := os.Mkdir(dir, 0o500); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o500))
 	uid := os.Geteuid()
 	if uid == 0 { // the owner without root's rights, who must reach it
 		uid = 12345
 		above := filepath.Dir(dir)
-		if err := errors.Join(os.Chown(dir, uid, uid), os.Chmod(above, 0o755), os.Chmod(filepath.Dir(above), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Chown(dir, uid, uid), os.Chmod(above, 0o755), os.Chmod(filepath.Dir(above), 0o755)))
 	}
 	out, err := helper(t, "open", dir, uid).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), dir+": is not writable (mode 0500): permission denied") {
@@ -138,27 +130,19 @@ func TestOpenDirNotWritable(t *testing.T) {
 // all and files of others next to a superblock get a warning.
 func TestOpenDirExtras(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700), os.Chmod(dir, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700), os.Chmod(dir, 0o777)))
 	core, logs := observer.New(zap.WarnLevel)
 	opts := Options{Create: true, AllowTmpfs: true, Logger: zap.New(core)}
 	for i := range 2 {
 		d, err := Open(dir, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d.Fresh != (i == 0) {
 			t.Errorf("open %d: fresh %v", i, d.Fresh)
 		}
 		for _, name := range []string{"photo.jpg", format.IndexTmpName} {
-			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Close())
 	}
 	if n := logs.FilterMessageSnippet("every user can write").Len(); n != 2 {
 		t.Errorf("%d warnings about the mode", n)
@@ -181,16 +165,10 @@ func TestOpenDirBusy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	cmd := helper(t, "hold", dir, os.Geteuid())
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		cmd.Wait()
@@ -214,17 +192,13 @@ func TestOpenDirBusy(t *testing.T) {
 		_, err = Check(context.Background(), dir, CheckOptions{Repair: repair})
 		wantBusy(err)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	cmd.Wait()
 	d := openTest(t, dir) // the lock went with the process
 	if _, err := Open(dir, Options{AllowTmpfs: true}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second open in one process: got %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	openTest(t, dir)
 }
 
@@ -248,9 +222,7 @@ func TestOpenDirHelper(t *testing.T) {
 	if uid := os.Getenv("KVFS_TEST_UID"); uid != "" {
 		var n int
 		fmt.Sscan(uid, &n)
-		if err := syscall.Setreuid(-1, n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Setreuid(-1, n))
 	}
 	d, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 	if err != nil {
@@ -293,16 +265,10 @@ func TestSuperblockCopies(t *testing.T) {
 	d := openTest(t, dir)
 	for day := range int64(6) {
 		before, err := os.ReadFile(d.Join(format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.SetWritten(day, 100*day); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, d.SetWritten(day, 100*day))
 		after, err := os.ReadFile(d.Join(format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at := d.mu.at
 		other := (1 - at) * format.PageBytes
 		if string(before[other:other+format.PageBytes]) != string(after[other:other+format.PageBytes]) {
@@ -311,29 +277,21 @@ func TestSuperblockCopies(t *testing.T) {
 		for _, torn := range []int{0, 1, 512, 4095} { // so much of the write arrived
 			b := append([]byte(nil), after...)
 			copy(b[at*format.PageBytes+torn:(at+1)*format.PageBytes], before[at*format.PageBytes+torn:])
-			if err := os.WriteFile(d.Join(format.SuperName), b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(d.Join(format.SuperName), b, 0o600))
 			st, err := readSuper(d.file)
 			if err != nil || st.super.Day < day-1 || st.super.UUID != d.Superblock().UUID {
 				t.Errorf("day %d, torn at %d: got %+v, %v", day, torn, st, err)
 			}
 		}
-		if err := os.WriteFile(d.Join(format.SuperName), after, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(d.Join(format.SuperName), after, 0o600))
 	}
 	want := d.Superblock()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	d = openTest(t, dir)
 	if got := d.Superblock(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	for at := range int64(2) {
 		patch(t, filepath.Join(dir, format.SuperName), at*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
 	}
@@ -354,14 +312,10 @@ func TestSuperblockLost(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		d := openTest(t, dir)
-		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(lose(d.Join(format.SuperName)), d.Close()))
 		d = openTest(t, dir)
 		plantAll(t, d)
-		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(lose(d.Join(format.SuperName)), d.Close()))
 		_, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 		var bad *SuperblockError
 		if !errors.As(err, &bad) {
@@ -392,16 +346,12 @@ func TestPlace(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	o := Options{Create: true, SlabBytes: 1 << 20, StateDir: state}
 	for _, file := range o.placeFiles(dir) {
-		if err := writePlace(file, placeRecord{dir, Place{"/mnt/a", "xfs", "1"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writePlace(file, placeRecord{dir, Place{"/mnt/a", "xfs", "1"}}))
 		_, err := Open(dir, o)
 		if want := "Mount it: mount /mnt/a"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", file, err, want)
 		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(file))
 	}
 	if err := CheckPlace(filepath.Join(dir, "absent", "too"), o); err != nil {
 		t.Error(err)

@@ -18,13 +18,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // openTest opens a directory below the test's own, and closes it.
 func openTest(t testing.TB, dir string) *Dir {
 	t.Helper()
 	d, err := Open(dir, Options{Create: true, SlabBytes: 1 << 20, AllowTmpfs: true, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { d.Close() }) // may have been closed before
 	return d
 }
@@ -50,9 +56,7 @@ func plantBlock(t testing.TB, f *os.File, s *format.SlabHeader, slot uint32, key
 	if err == nil {
 		_, err = f.WriteAt(data, s.DataOff(slot))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // plantSlab makes a slab.
@@ -60,9 +64,7 @@ func plantSlab(t testing.TB, d *Dir, number uint32, slotBytes int64, slots uint3
 	t.Helper()
 	s := &format.SlabHeader{Number: number, UUID: d.Superblock().UUID, Epoch: 1000 + uint64(number), SlotBytes: slotBytes, Slots: slots}
 	f, err := os.Create(d.SlabPath(number))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	page := make([]byte, format.PageBytes)
 	s.Encode(page)
@@ -120,9 +122,7 @@ func recoverTest(t testing.TB, d *Dir) (map[string]string, *Recovered) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got, r
 }
 
@@ -141,9 +141,7 @@ func saveTest(t testing.TB, d *Dir) {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func wantSame(t testing.TB, got, want map[string]string) {
@@ -167,9 +165,7 @@ func wantSame(t testing.TB, got, want map[string]string) {
 func patch(t testing.TB, path string, off int64, change func(b []byte), n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	b := make([]byte, n)
 	if _, err := f.ReadAt(b, off); err != nil {
@@ -194,21 +190,15 @@ func TestRecover(t *testing.T) {
 	d := openTest(t, dir)
 	want := plantAll(t, d)
 	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	d = openTest(t, dir)
 	got, r := recoverTest(t, d)
 	wantSame(t, got, want)
 	if r.IndexErr != nil || r.ByIndex != 11 || r.Blocks != 11 || r.Slabs != 3 {
 		t.Errorf("by index: got %+v", r)
 	}
-	if err := d.MarkDirty(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil { // as a crash does
-		t.Fatal(err)
-	}
+	must(t, d.MarkDirty())
+	must(t, d.Close()) // as a crash does
 	d = openTest(t, dir)
 	got, r = recoverTest(t, d)
 	wantSame(t, got, want)
@@ -250,9 +240,7 @@ func noise(b []byte) { copy(b, "noise!!!") }
 
 func truncate(t testing.TB, path string, size int64) {
 	t.Helper()
-	if err := os.Truncate(path, size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(path, size))
 }
 
 // TestSlabTruncated: a slab cut at any page keeps exactly the blocks that lie before
@@ -311,9 +299,7 @@ func TestRecoverLaterVersion(t *testing.T) {
 				b[8] = 9
 			})
 			older := int64(1 - d.mu.at)
-			if err := d.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Close())
 			d, err := Open(dir, Options{AllowTmpfs: true})
 			if err == nil {
 				_, err = d.Recover(context.Background(), Funcs{Slab: func(*Slab) {}, Slot: func(*Slab, *format.SlotHeader) {}})
@@ -328,9 +314,7 @@ func TestRecoverLaterVersion(t *testing.T) {
 				flipped(format.SuperName, older*format.PageBytes+20)(t, dir)
 			}
 			flipped(format.SlabName(1), format.PageBytes+100)(t, dir)
-			if err := os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600))
 			before := files(t, dir)
 			for _, repair := range []bool{false, true} {
 				if _, err := Check(context.Background(), dir, CheckOptions{Repair: repair, Data: true}); !errors.As(err, &later) {

@@ -28,35 +28,23 @@ func TestRepairUnreadable(t *testing.T) {
 			plantBlock(t, f, s, slot, fmt.Sprintf("m/%d", slot), 9, 4000)
 		}
 		saveTest(t, d)
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Close())
 		patch(t, f.Name(), s.DataOff(3)+9, func(b []byte) { b[0]++ }, 1)
 
 		d, err := lockDir(dir, Options{AllowTmpfs: true, Logger: zap.NewNop()}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := newChecker(context.Background(), d, dir, CheckOptions{Repair: true, Data: true})
-		if err := c.run(c.super, c.files, c.tables); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.run(c.super, c.files, c.tables))
 		flags := os.O_RDONLY
 		if !alone {
 			flags = os.O_WRONLY // which fails to be read with EBADF
 		}
 		file, err := os.OpenFile(f.Name(), flags, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mem, err := mapMemory(pieceBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.judgeBlocks(&piece{f: file, mem: mem, blocks: c.entries, err: unix.EIO})
-		if err := errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.Close()))
 		errs, repaired, blocks, left := int64(1), int64(1), int64(9), 9
 		if !alone {
 			errs, repaired, blocks, left = 10, 0, 0, 10
@@ -77,19 +65,11 @@ func TestRepairUnreadable(t *testing.T) {
 func TestSuperblockStale(t *testing.T) {
 	dir, _ := plantClosed(t)
 	d := openTest(t, dir)
-	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = true }); err != nil { // now both say so
-		t.Fatal(err)
-	}
-	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil { // as a crash
-		t.Fatal(err)
-	}
+	must(t, d.updateSuper(func(s *format.Superblock) { s.Clean = true })) // now both say so
+	must(t, d.updateSuper(func(s *format.Superblock) { s.Clean = false }))
+	must(t, d.Close()) // as a crash
 	d = openTest(t, dir)
-	if err := d.MarkDirty(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.MarkDirty())
 	for at := range 2 {
 		var page [format.PageBytes]byte
 		if _, err := d.file.ReadAt(page[:], int64(at)*format.PageBytes); err != nil {
@@ -103,9 +83,7 @@ func TestSuperblockStale(t *testing.T) {
 	if err := d.MarkDirty(); err != nil || d.Superblock() != before {
 		t.Errorf("again: %v, it is written anew: %v", err, d.Superblock() != before)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	_, rec := reopened(t, dir)
 	if !errors.Is(rec.IndexErr, errUnclean) {
 		t.Errorf("got %v", rec.IndexErr)
