@@ -28,9 +28,7 @@ func TestNoSpace(t *testing.T) {
 		if _, err := one(e, Op{Kind: Read, File: f, Mem: back}); err != nil || !bytes.Equal(back, m[:1<<20]) {
 			t.Errorf("read of a full device: %v, equal %v", err, bytes.Equal(back, m[:1<<20]))
 		}
-		if err := os.Remove(f.Name()); err != nil {
-			t.Error(err)
-		}
+		must(t, os.Remove(f.Name()))
 	})
 }
 
@@ -162,11 +160,7 @@ func mapped(t testing.TB, f *os.File, size int64) *Mapping {
 	t.Helper()
 	m, err := Map(f, size)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(), m.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, errors.Join(m.Close(), m.Close())) })
 	return m
 }
 

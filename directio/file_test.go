@@ -24,9 +24,7 @@ func TestFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Size() != 12345 || f.Name() != path {
 		t.Errorf("%q: %v, %v", f.Name(), info, err)
 	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, f.Close())
 	if _, err := f.OS().Stat(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Stat after Close: %v", err)
 	}

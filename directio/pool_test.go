@@ -16,11 +16,7 @@ func newPool(t *testing.T, sizeBytes int64, ratio float64) *Pool {
 	t.Helper()
 	p, err := NewPool(PoolOptions{SizeBytes: sizeBytes, UsableRatio: ratio})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, p.Close()) })
 	return p
 }
 
@@ -138,9 +134,7 @@ func TestPoolFIFO(t *testing.T) {
 	}
 	s := <-small // it fits beside the large one
 	last := acquireAsync(t, t.Context(), p, 4*4096)
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, p.Close())
 	if b := <-last; b != nil {
 		t.Error("a buffer after Close")
 	}

@@ -26,11 +26,7 @@ func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options, below ...sta
 	if err != nil {
 		t.Skipf("no engine: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, engine.Close(context.Background(), false)) })
 	return engine
 }
 
@@ -322,9 +318,7 @@ func TestResume(t *testing.T) {
 		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.Unmount(), engine.Close(context.Background(), false)); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(s.Unmount(), engine.Close(context.Background(), false)))
 		s.Wait()
 	})
 	if err := s.Lasting(); err != nil {

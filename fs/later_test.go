@@ -93,9 +93,7 @@ func TestLookupAsks(t *testing.T) {
 	c.begin("fails", filepath.Join(x.Dir, "block"))
 	<-asked
 	var st unix.Statfs_t
-	if err := unix.Statfs(x.Dir, &st); err != nil {
-		t.Error(err)
-	}
+	must(t, unix.Statfs(x.Dir, &st))
 	close(answered)
 	c.end("ok")
 }

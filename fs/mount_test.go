@@ -214,13 +214,9 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 		return nil, errors.Join(err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
-		if err := s.Unmount(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Unmount())
 		s.Wait()
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
+		must(t, engine.Close(context.Background(), false))
 	})
 	return s, nil
 }

@@ -158,9 +158,7 @@ func TestSelfTestMapped(t *testing.T) {
 		if got := sameMapped(m, want); got != c.same {
 			t.Errorf("%s: got %v, want %v", name, got, c.same)
 		}
-		if err := errors.Join(unix.Munmap(m), file.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(unix.Munmap(m), file.Close()))
 	}
 }
 

@@ -92,11 +92,7 @@ func TestOpenDirReadOnly(t *testing.T) {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("bind mount needs root: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
 	must(t, os.Mkdir(filepath.Join(dir, "there"), 0o700))
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Skipf("remount needs root: %v", err)
@@ -353,7 +349,5 @@ func TestPlace(t *testing.T) {
 		}
 		must(t, os.Remove(file))
 	}
-	if err := CheckPlace(filepath.Join(dir, "absent", "too"), o); err != nil {
-		t.Error(err)
-	}
+	must(t, CheckPlace(filepath.Join(dir, "absent", "too"), o))
 }
