@@ -186,13 +186,6 @@ func TestSyncGroups(t *testing.T) {
 	r = newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = 10 * time.Millisecond })
 	r.mustStore(t, stored{keyOf("a"), 1, bytesOf(1, 5000)})
 	eventually(t, "a sync after SyncInterval", func() bool { return r.Stats().Detail.(*Detail).Syncs > 0 })
-
-	r = newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour }) // only the call below syncs
-	r.rule(faultio.From(directio.Sync, 1, faultio.Fault{Err: errors.New("no sync")}))
-	r.mustStore(t, stored{keyOf("b"), 1, bytesOf(1, 5000)})
-	if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Sync on a device that cannot: got %v, want %v", err, block.ErrUnavailable)
-	}
 }
 
 // TestLookupMany shows that a look-up of more keys than are dealt with at a time gives
