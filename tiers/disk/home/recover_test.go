@@ -183,30 +183,6 @@ func patchPage(t testing.TB, path string, off int64, change func(page []byte)) {
 	patch(t, path, off, func(b []byte) { change(b); format.SealPage(b) }, format.PageBytes)
 }
 
-// TestRecover: by its tables a directory holds what it holds by its index, and the
-// flag on disk says which of them counts.
-func TestRecover(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "d")
-	d := openTest(t, dir)
-	want := plantAll(t, d)
-	saveTest(t, d)
-	must(t, d.Close())
-	d = openTest(t, dir)
-	got, r := recoverTest(t, d)
-	wantSame(t, got, want)
-	if r.IndexErr != nil || r.ByIndex != 11 || r.Blocks != 11 || r.Slabs != 3 {
-		t.Errorf("by index: got %+v", r)
-	}
-	must(t, d.MarkDirty())
-	must(t, d.Close()) // as a crash does
-	d = openTest(t, dir)
-	got, r = recoverTest(t, d)
-	wantSame(t, got, want)
-	if !errors.Is(r.IndexErr, errUnclean) || r.ByIndex != 0 || r.Blocks != 11 {
-		t.Errorf("after a crash: got %+v", r)
-	}
-}
-
 // TestRecoverTables: what a table may hold besides used slots and zeros.
 func TestRecoverTables(t *testing.T) {
 	d := openTest(t, filepath.Join(t.TempDir(), "d"))
