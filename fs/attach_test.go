@@ -221,44 +221,6 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestHandOver: an owner detaches while clients are there. The next owner on the same engine
-// gets the requests that come meanwhile.
-func TestHandOver(t *testing.T) {
-	mounts := &Mounts{}
-	engine := sharedEngine(t, mounts, memoryIn(t))
-	x := openSession(t)
-	path := filepath.Join(x.Dir, "group", "block")
-	c := startClient(t)
-	reader := startClient(t)
-	for x.Epoch = 1; x.Epoch < 5; x.Epoch++ {
-		s, err := Attach(engine, mounts, x, attachOptions())
-		must(t, err)
-		t.Cleanup(s.Detach)
-		if x.Epoch == 1 {
-			c.do("write", path)
-		} else {
-			c.end("ok")
-			reader.do("read-held", "")
-		}
-		c.do("read", path)
-		reader.do("open", path)
-		reader.do("read-held", "")
-		x.Init = s.SessionInit()
-		s.Detach()
-		if got := engine.Stats().PinnedBytes; got != 0 {
-			t.Fatalf("owner %d: %d bytes pinned", x.Epoch, got)
-		}
-		c.begin("read", path)
-	}
-	s := attachHere(t, engine, mounts, x)
-	c.end("ok")
-	reader.do("close-held", "")
-	c.do("unlink", path)
-	if n := s.Ops()["UNLINK"]; n != 1 {
-		t.Errorf("the last owner got %d UNLINKs", n)
-	}
-}
-
 // TestAttachRefuses shows what Attach does not take, and that it leaves nothing behind then.
 func TestAttachRefuses(t *testing.T) {
 	mounts := &Mounts{}
