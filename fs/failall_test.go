@@ -62,13 +62,3 @@ func failing(t *testing.T, x *device.Session, do func()) {
 	}()
 	do()
 }
-
-// TestFailAllUnmount: FailAll ends when the mount goes.
-func TestFailAllUnmount(t *testing.T) {
-	x := openSession(t)
-	ended := make(chan error)
-	go func() { ended <- device.FailAll(t.Context(), x) }() // ends with the mount
-	startClient(t).do("fails", filepath.Join(x.Dir, "block"))
-	must(t, x.Unmount())
-	must(t, <-ended)
-}
