@@ -72,6 +72,9 @@ func TestQueryErrors(t *testing.T) {
 		{`{"op": "exists", "hashes": ["a"], "group": ".."}`, "/group", `group: "..": a path may not have "." or ".." in it`},
 		{`{"op": "exists", "hashes": ["a"], "template": "x_{group}/{hash}"}`, "/group", "group: is missing, and the template has {group}"},
 		{`{"op": "exists", "hashes": ["a"], "template": "{group}/{hash"}`, "/template", "template: the { at byte 8 is not closed"},
+		{`{"op": "exists", "hashes": ["a"], "template": "a{hsh}"}`, "/template", `template: "{hsh}" at byte 1 is none of {group}, {rank}, {hash}, {hash:from:to}`},
+		{`{"op": "exists", "hashes": ["a"], "template": "a//{hash}"}`, "/template", "template: a path may not have an empty component, nor end in a slash"},
+		{`{"op": "exists", "hashes": ["a"], "template": "{hash}/.."}`, "/template", `template: a path may not have "." or ".." in it`},
 		// Specs.
 		{`{"op": "longest_hit", "hashes": ["a"]}`, "/spec", "spec: is missing"},
 		{`{"op": "longest_hit", "spec": "gemma"}`, "/hashes", "hashes: is missing"},
