@@ -1,6 +1,7 @@
 package directio
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -8,6 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// wantErr fails a test if an error is not of a kind.
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
 
 // must ends a test at an error.
 func must(t testing.TB, err error) {

@@ -169,9 +169,7 @@ func TestChain(t *testing.T) {
 			for i := range blocks {
 				tr := (&stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 10*format.PageBytes-100)}).transfer(t)
 				tr.Burst = burst
-				if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
-					t.Fatalf("%s: store: %v (%v)", name, o.Status, o.Err)
-				}
+				wantOutcome(t, wait(t, "store", begin(r.Store, false, tr))[0], driver.Stored, nil)
 				tr.File.Close()
 			}
 			var here []int

@@ -30,15 +30,11 @@ func TestCloseAbandoned(t *testing.T) {
 	d := r.devices[0]
 	d.port.Fail("given up")
 	<-d.keeper.gone
-	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "index of a device that is down", d.writeIndex(), block.ErrUnavailable)
 	r.Tier.mu.Lock()
 	r.Tier.mu.ledger.MarkDirty(1) // as that of a block which was given up
 	r.Tier.mu.Unlock()
-	if err := d.headers.flush(); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("headers of a device that is down: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "headers of a device that is down", d.headers.flush(), block.ErrUnavailable)
 	r.rule(nil)
 	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
 	copyDir(t, r.dirs[0], next.dirs[0])
@@ -183,9 +179,7 @@ func TestPieceFails(t *testing.T) {
 		return faultio.Fault{}
 	})
 	o, _ := r.load(t, b.key, int64(len(b.data)))
-	if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, block.ErrUnavailable)
-	}
+	wantOutcome(t, o, driver.Failed, block.ErrUnavailable)
 	if s := r.Stats(); s.State != "online" || s.IOErrors != 1 {
 		t.Errorf("%s with %d errors, want online with 1", s.State, s.IOErrors)
 	}
@@ -211,9 +205,7 @@ func TestSmallBesideLarge(t *testing.T) {
 	r.rule(nil)
 	r.engine(0).Release()
 	for _, c := range loads {
-		if o := wait(t, "load", c)[0]; o.Status != driver.Loaded {
-			t.Errorf("large: %v (%v)", o.Status, o.Err)
-		}
+		wantOutcome(t, wait(t, "load", c)[0], driver.Loaded, nil)
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -107,12 +106,8 @@ func TestFlippedData(t *testing.T) {
 		path, data, _ := r.slotOf(t, b.key)
 		flip(t, path, data+int64(size)-1)
 		o, _ := r.load(t, b.key, int64(size))
-		if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
-			t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrCorrupt)
-		}
-		if err := host.lossOf(b.key); !errors.Is(err, block.ErrCorrupt) {
-			t.Errorf("Host was told %v, want %v", err, block.ErrCorrupt)
-		}
+		wantOutcome(t, o, driver.Failed, block.ErrCorrupt)
+		wantErr(t, "Host was told", host.lossOf(b.key), block.ErrCorrupt)
 		if p := r.presence(t, b.key); p != driver.Miss {
 			t.Errorf("got %v, want miss", p)
 		}
@@ -141,52 +136,6 @@ func TestFlippedOnce(t *testing.T) {
 		if reads.Load() < 2 {
 			t.Errorf("%d reads, want another one", reads.Load())
 		}
-	}
-}
-
-// TestFlippedHeaders flips a bit of the index, of a slot header and of a slab header
-// while the tier is closed. A bad index costs nothing, a bad slot header its block, a
-// bad slab header the slab; what still loads is byte-exact.
-func TestFlippedHeaders(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		hit  func(t *testing.T, dir, slab string, header int64)
-		gone int
-	}{
-		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, format.IndexName), 5000) }, 0},
-		{"slot header", func(t *testing.T, dir, slab string, header int64) {
-			flip(t, slab, header+100)
-			must(t, os.Remove(filepath.Join(dir, format.IndexName)))
-		}, 1},
-		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 15}, // as many as the slab has slots
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, 1, 8<<20, nil)
-			blocks := r.fill(t, 20, 3000)
-			slab, _, header := r.slotOf(t, blocks[3].key)
-			must(t, r.Close(context.Background()))
-			c.hit(t, r.dirs[0], slab, header)
-			r.open(t)
-			gone := 0
-			for _, b := range blocks {
-				if r.presence(t, b.key) == driver.Miss {
-					gone++
-					continue
-				}
-				r.mustLoad(t, b)
-			}
-			if gone != c.gone {
-				t.Errorf("%d blocks are gone, want %d", gone, c.gone)
-			}
-			for i := range blocks {
-				blocks[i].seq = 2
-			}
-			r.mustStore(t, blocks...)
-			r.reopen(t)
-			for _, b := range blocks {
-				r.mustLoad(t, b)
-			}
-		})
 	}
 }
 
@@ -244,9 +193,7 @@ func TestDeviceFails(t *testing.T) {
 		r.load(t, b.key, 9000)
 	}
 	eventually(t, "tier offline", func() bool { return r.Stats().State == "offline" })
-	if err := r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]driver.Presence, 1)); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "Lookup", r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]driver.Presence, 1)), block.ErrUnavailable)
 	if o := r.store(t, stored{keyOf("new"), 1, bytesOf(1, 10)})[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("store: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
@@ -275,9 +222,7 @@ func TestReadError(t *testing.T) {
 			}
 		}
 		eventually(t, "block lost", func() bool { return host.lossOf(a.key) != nil })
-		if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
-			t.Errorf("Host was told %v, want %v", err, block.ErrUnavailable)
-		}
+		wantErr(t, "Host was told", host.lossOf(a.key), block.ErrUnavailable)
 		r.mustLoad(t, b)
 		a.seq = 2
 		r.mustStore(t, a)
@@ -344,9 +289,7 @@ func TestStuck(t *testing.T) {
 			r.mustLoad(t, late)
 			done := make(chan error, 1)
 			go func() { done <- r.Close(context.Background()) }()
-			if err := wait(t, "Close", done); !errors.Is(err, block.ErrUnavailable) {
-				t.Errorf("Close: got %v, want %v", err, block.ErrUnavailable)
-			}
+			wantErr(t, "Close", wait(t, "Close", done), block.ErrUnavailable)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,22 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
+
+// wantErr fails a test if an error is not of a kind.
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
+
+// wantOutcome ends a test if a block had another outcome, or another error if there has to be one.
+func wantOutcome(t testing.TB, o driver.Outcome, status driver.Status, err error) {
+	t.Helper()
+	if o.Status != status || err != nil && !errors.Is(o.Err, err) {
+		t.Fatalf("%v: got %v (%v), want %v (%v)", o.Key, o.Status, o.Err, status, err)
+	}
+}
 
 // must ends a test at an error.
 func must(t testing.TB, err error) {
@@ -130,9 +147,7 @@ func (r *rig) store(t testing.TB, blocks ...stored) []driver.Outcome {
 func (r *rig) mustStore(t testing.TB, blocks ...stored) {
 	t.Helper()
 	for _, o := range r.store(t, blocks...) {
-		if o.Status != driver.Stored {
-			t.Fatalf("store %v: got %v (%v), want stored", o.Key, o.Status, o.Err)
-		}
+		wantOutcome(t, o, driver.Stored, nil)
 	}
 }
 

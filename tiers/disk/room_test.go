@@ -136,8 +136,6 @@ func TestRoomForAll(t *testing.T) {
 	d.storeStaged(flights)
 	j.submit(nil)
 	for _, o := range wait(t, "store", c) {
-		if o.Status != driver.Stored {
-			t.Errorf("got %v (%v), want stored", o.Status, o.Err)
-		}
+		wantOutcome(t, o, driver.Stored, nil)
 	}
 }

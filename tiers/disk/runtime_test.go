@@ -56,9 +56,7 @@ func TestWriteBudget(t *testing.T) {
 		t.Errorf("%d skipped, %d of %d bytes written", s.SkippedBudget, d.WrittenTodayBytes, d.BudgetBytes)
 	}
 	forced := block1()
-	if o := wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0]; o.Status != driver.Stored {
-		t.Errorf("forced store: %v (%v)", o.Status, o.Err)
-	}
+	wantOutcome(t, wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0], driver.Stored, nil)
 	must(t, r.sync(t))
 	written := r.Stats().Detail.(*Detail).WrittenTodayBytes
 	r.reopen(t)
@@ -88,9 +86,7 @@ func TestScrubber(t *testing.T) {
 		path, data, _ := r.slotOf(t, blocks[i].key)
 		flip(t, path, data+int64(len(blocks[i].data))-2)
 		eventually(t, "bad block found", func() bool { return host.lossOf(blocks[i].key) != nil })
-		if err := host.lossOf(blocks[i].key); !errors.Is(err, block.ErrCorrupt) {
-			t.Errorf("Host was told %v", err)
-		}
+		wantErr(t, "Host was told", host.lossOf(blocks[i].key), block.ErrCorrupt)
 	}
 	eventually(t, "a pass", func() bool {
 		d := r.Stats().Detail.(*Detail)

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -61,9 +60,7 @@ func TestStoreVolatile(t *testing.T) {
 			close(stop)
 			wg.Wait()
 			r.rule(nil)
-			if o.Status != driver.Stored {
-				t.Fatalf("%d bytes: %v (%v)", size, o.Status, o.Err)
-			}
+			wantOutcome(t, o, driver.Stored, nil)
 			loaded, data := r.load(t, b.key, int64(size))
 			if loaded.Status != driver.Loaded || block.Sum(data) != o.Sum || !slices.Equal(data[:50], b.data[:50]) && size > 100 {
 				t.Errorf("%d bytes: loaded as %v (%v), checksum %v, stored with %v", size, loaded.Status, loaded.Err, block.Sum(data), o.Sum)
@@ -81,9 +78,7 @@ func TestStorePiecesShare(t *testing.T) {
 		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 500_001)}
 		tr := b.transfer(t)
 		tr.Volatile = true
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
-			t.Fatalf("got %v (%v), want stored", o.Status, o.Err)
-		}
+		wantOutcome(t, wait(t, "store", begin(r.Store, false, tr))[0], driver.Stored, nil)
 		r.mustLoad(t, b)
 	}
 }
@@ -101,9 +96,7 @@ func TestStoreFull(t *testing.T) {
 				return faultio.Fault{}
 			})
 			b := stored{keyOf("full"), 1, bytesOf(1, size)}
-			if o := r.store(t, b)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNoSpace) {
-				t.Errorf("%d bytes, %v: got %v (%v), want skipped with %v", size, errno, o.Status, o.Err, block.ErrNoSpace)
-			}
+			wantOutcome(t, r.store(t, b)[0], driver.Skipped, block.ErrNoSpace)
 			r.rule(nil)
 			r.mustStore(t, b)
 			r.mustLoad(t, b)
@@ -147,9 +140,7 @@ func TestDestinationFails(t *testing.T) {
 		b := stored{keyOf(fmt.Sprint("kept", size)), 1, bytesOf(1, size)}
 		r.mustStore(t, b)
 		tr := driver.Transfer{Key: b.key, Size: int64(size), File: mem}
-		if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, syscall.EIO) {
-			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, syscall.EIO)
-		}
+		wantOutcome(t, wait(t, "load", begin(r.Load, false, tr))[0], driver.Failed, syscall.EIO)
 		if err := host.lossOf(b.key); err != nil {
 			t.Errorf("%d bytes: the Host was told that it is lost: %v", size, err)
 		}
@@ -180,9 +171,7 @@ func TestStoreWhileAsked(t *testing.T) {
 		}
 	}
 	o := wait(t, "the store", wait(t, "a victim", again))[0]
-	if o.Status != driver.Stored {
-		t.Errorf("got %v (%v), want stored", o.Status, o.Err)
-	}
+	wantOutcome(t, o, driver.Stored, nil)
 	if p := r.presence(t, *asked.Load()); p != driver.Hit {
 		t.Errorf("the block that was stored while the Host was asked: %v, want hit", p)
 	}
@@ -214,9 +203,7 @@ func TestRemoveBeforeHeader(t *testing.T) {
 		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
 		r.Remove([]block.Key{b.key})
 		r.engine(0).Release()
-		if o := wait(t, "store", c)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
-			t.Errorf("got %v (%v), want skipped with %v", o.Status, o.Err, block.ErrNotFound)
-		}
+		wantOutcome(t, wait(t, "store", c)[0], driver.Skipped, block.ErrNotFound)
 		must(t, r.sync(t))
 		if n := headers.Load(); n != 0 {
 			t.Errorf("%d bytes: %d headers written, want none", size, n)
@@ -302,9 +289,7 @@ func TestSharedAbandoned(t *testing.T) {
 			t.Fatal("the block is in use")
 		}
 		c.store(d, f)
-		if o := wait(t, "second", second)[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-			t.Errorf("%s: got %v (%v), want failed with %v", c.name, o.Status, o.Err, block.ErrUnavailable)
-		}
+		wantOutcome(t, wait(t, "second", second)[0], driver.Failed, block.ErrUnavailable)
 		j.finish(0, j.failed(0, block.ErrUnavailable))
 		j.submit(nil)
 		wait(t, "first", first)
