@@ -249,9 +249,7 @@ func TestBadOps(t *testing.T) {
 				t.Errorf("op %d: N %d, %v", i, op.N, op.Err)
 			}
 		}
-		if err := e.Do(t.Context(), nil); err != nil {
-			t.Errorf("no ops: %v", err)
-		}
+		must(t, e.Do(t.Context(), nil))
 		if st := e.Stats(); st.Failed != 8 || st.Reads != 1 || st.Syncs != 1 {
 			t.Errorf("stats %+v", st)
 		}

@@ -81,9 +81,7 @@ func TestPoolBudget(t *testing.T) {
 			t.Errorf("%q lacks %q", err, word)
 		}
 	}
-	if err := p.Check("model/abc", 4096); err != nil {
-		t.Errorf("what fits: %v", err)
-	}
+	must(t, p.Check("model/abc", 4096))
 	if _, err := p.Acquire(t.Context(), -1); !errors.Is(err, os.ErrInvalid) {
 		t.Errorf("negative: %v", err)
 	}

@@ -212,9 +212,7 @@ func agreeExists(t *testing.T, s *Service, blocks map[string]names.Place, hashes
 func agreeHit(t *testing.T, s *Service, blocks map[string]names.Place, name string, tokens int, hashes []string, raw []byte) {
 	t.Helper()
 	c, err := hybrid.New(specsForTests[name])
-	if err != nil {
-		t.Fatal(name, err)
-	}
+	must(t, err)
 	member := ""
 	length := len(hashes) * c.Spec().HashBlockSize
 	if tokens > 0 {

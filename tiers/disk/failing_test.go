@@ -155,9 +155,7 @@ func lateLoad(t *testing.T, size int) {
 		defer d.queue.mu.Unlock()
 		return len(d.queue.mu.all) == 0
 	})
-	if err := host.lossOf(young.key); err != nil {
-		t.Errorf("the Host was told that %v is lost: %v", young.key, err)
-	}
+	must(t, host.lossOf(young.key))
 	r.mustLoad(t, young)
 }
 
@@ -272,9 +270,7 @@ func TestRefusedHeader(t *testing.T) {
 		r.mustLoad(t, b)
 	}
 	r.rule(nil)
-	if err := r.sync(t); err != nil {
-		t.Errorf("Sync once it is written: %v", err)
-	}
+	must(t, r.sync(t))
 	next := r.crash(t)
 	for i, b := range blocks {
 		if p := next.presence(t, b.key); (p == driver.Hit) != (i >= 10) {

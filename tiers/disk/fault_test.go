@@ -181,9 +181,7 @@ func TestDeviceFails(t *testing.T) {
 		r.mustLoad(t, b)
 	}
 	eventually(t, "all losses told", r.devices[0].lostDone.Load) // Sync fails until then
-	if err := r.sync(t); err != nil {
-		t.Errorf("Sync of what is left: %v", err)
-	}
+	must(t, r.sync(t))
 	s := r.Stats()
 	if s.Reason == "" || s.IOErrors < port.MaxErrors || s.Detail.(*Detail).Devices[0].State != "offline" {
 		t.Errorf("status: %q, %d errors, %+v", s.Reason, s.IOErrors, s.Detail.(*Detail).Devices[0])
@@ -326,9 +324,7 @@ func TestFileSystemFull(t *testing.T) {
 		t.Skipf("mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
+		must(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 	r := &rig{dirs: []string{dir}, fault: map[string]*faultio.Engine{}}
 	r.opts = Options{
@@ -365,9 +361,7 @@ func TestOpenFails(t *testing.T) {
 		t.Log(err)
 	}
 	tier, err := Open(context.Background(), Options{Devices: devices[:1]})
-	if err != nil {
-		t.Fatalf("the good device: %v", err)
-	}
+	must(t, err)
 	if _, err := Open(context.Background(), Options{Devices: devices[:1]}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second Open: got %v, want %v", err, ErrBusy)
 	}

@@ -112,9 +112,7 @@ func (r *rig) indexed() (n int) {
 // reopen closes the tier and opens it again.
 func (r *rig) reopen(t *testing.T) {
 	t.Helper()
-	if err := r.Close(context.Background()); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
+	must(t, r.Close(context.Background()))
 	r.open(t)
 }
 

@@ -141,9 +141,7 @@ func TestDestinationFails(t *testing.T) {
 		r.mustStore(t, b)
 		tr := driver.Transfer{Key: b.key, Size: int64(size), File: mem}
 		wantOutcome(t, wait(t, "load", begin(r.Load, false, tr))[0], driver.Failed, syscall.EIO)
-		if err := host.lossOf(b.key); err != nil {
-			t.Errorf("%d bytes: the Host was told that it is lost: %v", size, err)
-		}
+		must(t, host.lossOf(b.key))
 		r.mustLoad(t, b)
 	}
 }
