@@ -17,20 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSeccomp shows, for each io_uring system call that a filter can forbid and both
-// errnos in use, that auto falls back to pread with one line that names the errno and
-// the likely cause, and that io_uring fails with them.
-func TestSeccomp(t *testing.T) {
+// TestDenied shows, for each io_uring system call that a filter can forbid and both errnos in use, that auto falls
+// back to pread with one line that names the errno and the likely cause, and that io_uring fails with them. So it is
+// for kernel.io_uring_disabled: the filter says what the kernel would, and a file stands for the sysctl, which would
+// deny io_uring to everybody else.
+func TestDenied(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		nr    uint32
-		errno unix.Errno
-		call  string
+		name            string
+		nr              uint32
+		errno           unix.Errno
+		call            string
+		disabled, cause string
 	}{
-		{"SetupEPERM", unix.SYS_IO_URING_SETUP, unix.EPERM, "io_uring_setup"},
-		{"SetupENOSYS", unix.SYS_IO_URING_SETUP, unix.ENOSYS, "io_uring_setup"},
-		{"EnterEPERM", unix.SYS_IO_URING_ENTER, unix.EPERM, "io_uring_enter"},
-		{"RegisterENOSYS", unix.SYS_IO_URING_REGISTER, unix.ENOSYS, "io_uring_register"},
+		{"SetupEPERM", unix.SYS_IO_URING_SETUP, unix.EPERM, "io_uring_setup", "0", "seccomp"},
+		{"SetupENOSYS", unix.SYS_IO_URING_SETUP, unix.ENOSYS, "io_uring_setup", "0", "seccomp"},
+		{"EnterEPERM", unix.SYS_IO_URING_ENTER, unix.EPERM, "io_uring_enter", "0", "seccomp"},
+		{"RegisterENOSYS", unix.SYS_IO_URING_REGISTER, unix.ENOSYS, "io_uring_register", "0", "seccomp"},
+		{"Sysctl", unix.SYS_IO_URING_SETUP, unix.EPERM, "io_uring_setup", "2", "kernel.io_uring_disabled is 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inChild(t, func(t *testing.T) {
@@ -38,34 +41,14 @@ func TestSeccomp(t *testing.T) {
 					// Closed before: one whose owner had yet to enter the kernel could not end.
 					closeEngine(t, openRing(t, Options{}))
 				}
-				setDisabled(t, "0")
+				disabledSysctl = filepath.Join(t.TempDir(), "io_uring_disabled")
+				must(t, os.WriteFile(disabledSysctl, []byte(c.disabled+"\n"), 0o600))
 				if err := forbid(c.nr, c.errno); err != nil {
 					t.Skipf("no seccomp: %v", err)
 				}
-				checkDenied(t, c.errno, c.call, "seccomp")
+				checkDenied(t, c.errno, c.call, c.cause)
 			})
 		})
-	}
-}
-
-// TestSysctl shows the same for kernel.io_uring_disabled. The filter says what the kernel
-// would, and a file stands for the sysctl, which would deny io_uring to everybody else.
-func TestSysctl(t *testing.T) {
-	inChild(t, func(t *testing.T) {
-		if err := forbid(unix.SYS_IO_URING_SETUP, unix.EPERM); err != nil {
-			t.Skipf("no seccomp: %v", err)
-		}
-		setDisabled(t, "2")
-		checkDenied(t, unix.EPERM, "io_uring_setup", "kernel.io_uring_disabled is 2")
-	})
-}
-
-// setDisabled has a file with value stand for the sysctl, in a process of the test's own.
-func setDisabled(t *testing.T, value string) {
-	t.Helper()
-	disabledSysctl = filepath.Join(t.TempDir(), "io_uring_disabled")
-	if err := os.WriteFile(disabledSysctl, []byte(value+"\n"), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -76,9 +59,7 @@ func checkDenied(t *testing.T, errno unix.Errno, call, cause string) {
 	o := Options{Logger: zap.New(core)}
 	for _, o.Engine = range []string{"", EngineAuto, EnginePread} {
 		e, err := Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if e.Name() != EnginePread {
 			t.Errorf("engine %q is %s", o.Engine, e.Name())
 		}

@@ -24,9 +24,9 @@ func eachEngine(t *testing.T, o Options, test func(*testing.T, Engine)) {
 	t.Helper()
 	o.Logger = zap.NewNop()
 	opens := map[string]func() (Engine, error){
-		EnginePread: func() (Engine, error) { return openPread(must(o.withDefaults())), nil },
+		EnginePread: func() (Engine, error) { return openPread(valid(o.withDefaults())), nil },
 		EngineFake:  func() (Engine, error) { return NewFake(o, nil) },
-		EngineUring: func() (Engine, error) { return openUring(must(o.withDefaults())) },
+		EngineUring: func() (Engine, error) { return openUring(valid(o.withDefaults())) },
 	}
 	for name, open := range opens {
 		t.Run(name, func(t *testing.T) {
@@ -34,9 +34,7 @@ func eachEngine(t *testing.T, o Options, test func(*testing.T, Engine)) {
 			if name == EngineUring && err != nil {
 				t.Skipf("no io_uring here: %v", err)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { closeEngine(t, e) })
 			if e.Name() != name {
 				t.Errorf("Name is %q, want %q", e.Name(), name)
@@ -46,7 +44,7 @@ func eachEngine(t *testing.T, o Options, test func(*testing.T, Engine)) {
 	}
 }
 
-func must[T any](v T, err error) T {
+func valid[T any](v T, err error) T {
 	if err != nil {
 		panic("unexpected: " + err.Error())
 	}
@@ -95,9 +93,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 			slices.Reverse(reads)
 			for _, ops := range [][]Op{writes, {{Kind: Sync, File: f}}, reads} {
-				if err := e.Do(t.Context(), ops); err != nil {
-					t.Fatal(err)
-				}
+				must(t, e.Do(t.Context(), ops))
 				for i, op := range ops {
 					if op.N != len(op.Mem) || op.Err != nil {
 						t.Errorf("op %d: N %d, Err %v, want %d", i, op.N, op.Err, len(op.Mem))
@@ -253,9 +249,7 @@ func TestBadOps(t *testing.T) {
 				t.Errorf("op %d: N %d, %v", i, op.N, op.Err)
 			}
 		}
-		if err := e.Do(t.Context(), nil); err != nil {
-			t.Errorf("no ops: %v", err)
-		}
+		must(t, e.Do(t.Context(), nil))
 		if st := e.Stats(); st.Failed != 8 || st.Reads != 1 || st.Syncs != 1 {
 			t.Errorf("stats %+v", st)
 		}
@@ -268,14 +262,10 @@ func TestErrno(t *testing.T) {
 	eachEngine(t, Options{ChunkBytes: 8192, InFlightBytes: 16384}, func(t *testing.T, e Engine) {
 		f, m := fileWith(t, "", make([]byte, 64<<10)), mem(t, 64<<10)
 		ro, err := OpenFile(f.Name(), os.O_RDONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ro.Close()
 		fixed, err := unix.Mmap(-1, 0, 64<<10, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer unix.Munmap(fixed)
 		ops := []Op{
 			{Kind: Write, File: ro, Mem: m},

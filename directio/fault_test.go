@@ -28,9 +28,7 @@ func TestNoSpace(t *testing.T) {
 		if _, err := one(e, Op{Kind: Read, File: f, Mem: back}); err != nil || !bytes.Equal(back, m[:1<<20]) {
 			t.Errorf("read of a full device: %v, equal %v", err, bytes.Equal(back, m[:1<<20]))
 		}
-		if err := os.Remove(f.Name()); err != nil {
-			t.Error(err)
-		}
+		must(t, os.Remove(f.Name()))
 	})
 }
 
@@ -43,9 +41,7 @@ func TestReadError(t *testing.T) {
 	noise(content, 1)
 	f := fileWith(t, dir, content)
 	unix.Sync()
-	if err := os.Truncate(backing, 24<<20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(backing, 24<<20))
 	// The device still has the old size; the clean-up finds it so.
 	t.Cleanup(func() { _ = os.Truncate(backing, 64<<20) })
 	eachEngine(t, Options{}, func(t *testing.T, e Engine) {
@@ -139,9 +135,7 @@ func TestMappedSource(t *testing.T) {
 		if _, err := one(e, Op{Kind: Read, File: disk, Mem: from.Bytes()}); !errors.Is(err, unix.EFAULT) {
 			t.Errorf("read into a mapping for reading: %v", err)
 		}
-		if err := src.Truncate(8192); err != nil {
-			t.Fatal(err)
-		}
+		must(t, src.Truncate(8192))
 		if _, err := one(e, Op{Kind: Write, File: disk, Mem: from.Bytes()}); !errors.Is(err, unix.EFAULT) {
 			t.Errorf("write from a truncated file: %v", err)
 		}
@@ -152,9 +146,7 @@ func TestMappedSource(t *testing.T) {
 func tmpFile(t testing.TB, dir, name string, size int) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close(); os.Remove(f.Name()) })
 	content := make([]byte, size)
 	noise(content, uint64(len(name)))
@@ -167,14 +159,8 @@ func tmpFile(t testing.TB, dir, name string, size int) *os.File {
 func mapped(t testing.TB, f *os.File, size int64) *Mapping {
 	t.Helper()
 	m, err := Map(f, size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(m.Close(), m.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(m.Close(), m.Close())) })
 	return m
 }
 
@@ -198,9 +184,7 @@ func TestGuard(t *testing.T) {
 	}); err != nil {
 		t.Errorf("nothing wrong: %v", err)
 	}
-	if err := f.Truncate(4096); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(4096))
 	var fault *FaultError
 	for name, fn := range map[string]func(){
 		"loop":     func() { sum() },

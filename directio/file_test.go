@@ -15,22 +15,16 @@ import (
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	f, err := OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o640)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	flags, err := unix.FcntlInt(uintptr(f.Fd()), unix.F_GETFL, 0)
 	if err != nil || flags&unix.O_DIRECT == 0 {
 		t.Errorf("flags %#x, %v", flags, err)
 	}
-	if err := f.OS().Truncate(12345); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.OS().Truncate(12345))
 	if info, err := os.Stat(path); err != nil || info.Size() != 12345 || f.Name() != path {
 		t.Errorf("%q: %v, %v", f.Name(), info, err)
 	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, f.Close())
 	if _, err := f.OS().Stat(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Stat after Close: %v", err)
 	}
@@ -77,17 +71,13 @@ func TestProbe(t *testing.T) {
 	needRoot(t, "mounting")
 	check(mountTmpfs(t, "size=1m"), "tmpfs", false)
 	full := mountTmpfs(t, "size=4k")
-	if err := os.WriteFile(filepath.Join(full, "f"), make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(full, "f"), make([]byte, 4096), 0o600))
 	if _, err := Probe(full); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("full: %v", err)
 	}
 	ext4, _ := mountLoop(t, "ext4", 16<<20, 512, "")
 	check(ext4, "ext4", true)
-	if err := unix.Mount("", ext4, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("", ext4, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	if _, err := Probe(ext4); !errors.Is(err, unix.EROFS) {
 		t.Errorf("read-only: %v", err)
 	}

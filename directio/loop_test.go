@@ -28,13 +28,9 @@ func mountLoop(t *testing.T, fstype string, sizeBytes int64, sector int, backing
 	}
 	backing = filepath.Join(backingDir, "backing")
 	f, err := os.Create(backing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
-	if err := f.Truncate(sizeBytes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(sizeBytes))
 	out, err := exec.Command("losetup", "--find", "--show", "--sector-size", strconv.Itoa(sector), backing).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device: %v: %s", err, out)
@@ -98,9 +94,7 @@ func inChild(t *testing.T, child func(*testing.T)) {
 		return
 	}
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
 	// The race detector sleeps a second at exit otherwise.
 	cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0")

@@ -15,14 +15,8 @@ import (
 func newPool(t *testing.T, sizeBytes int64, ratio float64) *Pool {
 	t.Helper()
 	p, err := NewPool(PoolOptions{SizeBytes: sizeBytes, UsableRatio: ratio})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
 	return p
 }
 
@@ -57,9 +51,7 @@ func TestPoolBudget(t *testing.T) {
 		}
 		all := int(c.budget) &^ (Alignment - 1)
 		b, err := p.Acquire(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m := b.Bytes(); len(m) != all || uintptr(unsafe.Pointer(&m[0]))%Alignment != 0 || p.UsedBytes() != int64(all) {
 			t.Errorf("%d bytes at %p, %d used", len(m), &m[0], p.UsedBytes())
 		}
@@ -89,9 +81,7 @@ func TestPoolBudget(t *testing.T) {
 			t.Errorf("%q lacks %q", err, word)
 		}
 	}
-	if err := p.Check("model/abc", 4096); err != nil {
-		t.Errorf("what fits: %v", err)
-	}
+	must(t, p.Check("model/abc", 4096))
 	if _, err := p.Acquire(t.Context(), -1); !errors.Is(err, os.ErrInvalid) {
 		t.Errorf("negative: %v", err)
 	}
@@ -123,9 +113,7 @@ func acquireAsync(t *testing.T, ctx context.Context, p *Pool, n int) <-chan *Buf
 func TestPoolFIFO(t *testing.T) {
 	p := newPool(t, 4*4096, 1)
 	b, err := p.Acquire(t.Context(), 2*4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	large := acquireAsync(t, t.Context(), p, 3*4096)
 	gone := acquireAsync(t, ctx, p, 2*4096)
@@ -144,9 +132,7 @@ func TestPoolFIFO(t *testing.T) {
 	}
 	s := <-small // it fits beside the large one
 	last := acquireAsync(t, t.Context(), p, 4*4096)
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, p.Close())
 	if b := <-last; b != nil {
 		t.Error("a buffer after Close")
 	}

@@ -21,9 +21,7 @@ import (
 func newFake(t *testing.T, o Options, script func(FakeCall) FakeResult) *Fake {
 	t.Helper()
 	f, err := NewFake(o, script)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		f.Release()
 		closeEngine(t, f)
@@ -207,9 +205,7 @@ func TestTakeBack(t *testing.T) {
 	default:
 	}
 	e.Release()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Do: %v", err)
-	}
+	wantErr(t, "Do", <-done, context.Canceled)
 	for i, want := range []int{4 * 4096, 4 * 4096, 0} {
 		if ops[i].N != want || (ops[i].Err == nil) != (i == 0) {
 			t.Errorf("op %d: %d, %v, want %d", i, ops[i].N, ops[i].Err, want)
@@ -231,9 +227,7 @@ func TestTakeBackRetry(t *testing.T) {
 		return FakeResult{Errno: unix.EAGAIN}
 	})
 	ops := []Op{{Kind: Read, File: fileWith(t, "", nil), Mem: mem(t, 4096)}}
-	if err := e.Do(ctx, ops); !errors.Is(err, context.Canceled) {
-		t.Errorf("Do: %v", err)
-	}
+	wantErr(t, "Do", e.Do(ctx, ops), context.Canceled)
 }
 
 // TestTakeBackResult shows that what was with the kernel when the context ended, and
@@ -277,9 +271,7 @@ func TestCloseStuck(t *testing.T) {
 	eventually(t, "8 pieces in flight", func() bool { return len(e.Held()) == 8 })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := e.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Close with a stuck op: %v", err)
-	}
+	wantErr(t, "Close with a stuck op", e.Close(ctx), context.Canceled)
 	if lines := logs.All(); len(lines) != 1 || lines[0].ContextMap()["oldest"] != "read" ||
 		lines[0].ContextMap()["file"] != f.Name() || lines[0].ContextMap()["in_flight"] != int64(8) {
 		t.Errorf("logged %v", lines)

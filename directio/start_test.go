@@ -2,7 +2,6 @@ package directio
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"os"
 	"sync"
@@ -119,19 +118,13 @@ func TestRun(t *testing.T) {
 				t.Errorf("page %d: %v, or wrong bytes", page, err)
 			}
 		}
-		if err := run(Op{Kind: Read, File: f, Mem: m, Off: Alignment}, false); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("beyond the end: %v", err)
-		}
-		if err := run(Op{Kind: Read, File: f, Mem: m, Off: 1}, true); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("misaligned: %v", err)
-		}
+		wantErr(t, "beyond the end", run(Op{Kind: Read, File: f, Mem: m, Off: Alignment}, false), io.ErrUnexpectedEOF)
+		wantErr(t, "misaligned", run(Op{Kind: Read, File: f, Mem: m, Off: 1}, true), unix.EINVAL)
 		if st := e.Stats(); st.Reads != 2 || st.InFlight != 0 {
 			t.Errorf("%d reads, %d in flight", st.Reads, st.InFlight)
 		}
 		closeEngine(t, e)
-		if err := run(Op{Kind: Read, File: f, Mem: m}, true); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
+		wantErr(t, "after Close", run(Op{Kind: Read, File: f, Mem: m}, true), os.ErrClosed)
 	})
 }
 
@@ -181,15 +174,9 @@ func TestStartFails(t *testing.T) {
 			}
 			return ops[0].Err
 		}
-		if err := start(Op{Kind: Read, File: f, Mem: m[:4096], Off: 1}); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("misaligned: got %v, want EINVAL", err)
-		}
-		if err := start(Op{Kind: Read, File: f, Mem: nil}); err != nil {
-			t.Errorf("empty: %v", err)
-		}
+		wantErr(t, "misaligned", start(Op{Kind: Read, File: f, Mem: m[:4096], Off: 1}), unix.EINVAL)
+		must(t, start(Op{Kind: Read, File: f, Mem: nil}))
 		closeEngine(t, e)
-		if err := start(Op{Kind: Read, File: f, Mem: m[:4096]}); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("after Close: got %v, want os.ErrClosed", err)
-		}
+		wantErr(t, "after Close", start(Op{Kind: Read, File: f, Mem: m[:4096]}), os.ErrClosed)
 	})
 }

@@ -16,9 +16,7 @@ import (
 func TestWithoutTag(t *testing.T) {
 	core, logs := observer.New(zapcore.DebugLevel)
 	e, err := Open(t.Context(), Options{Logger: zap.New(core)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closeEngine(t, e)
 	if e.Name() != EnginePread || logs.Len() != 1 || logs.All()[0].Level != zapcore.InfoLevel {
 		t.Errorf("%s, %v", e.Name(), logs.All())

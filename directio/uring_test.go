@@ -22,7 +22,7 @@ import (
 // openRing opens an io_uring engine or skips.
 func openRing(t testing.TB, o Options) Engine {
 	t.Helper()
-	e, err := openUring(must(o.withDefaults()))
+	e, err := openUring(valid(o.withDefaults()))
 	if err != nil {
 		t.Skipf("no io_uring here: %v", err)
 	}
@@ -51,9 +51,7 @@ func TestUringLeavesNothing(t *testing.T) {
 	f, m := fileWith(t, "", make([]byte, 1<<20)), mem(t, 1<<20)
 	count := func() (rings, goroutines int) {
 		fds, err := filepath.Glob("/proc/self/fd/*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, fd := range fds {
 			if to, err := os.Readlink(fd); err == nil && (strings.Contains(to, "io_uring") || strings.Contains(to, "eventfd")) {
 				rings++
@@ -63,10 +61,8 @@ func TestUringLeavesNothing(t *testing.T) {
 	}
 	rings, goroutines := count()
 	for i := range 20 {
-		e, err := openUring(must(Options{}.withDefaults()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		e, err := openUring(valid(Options{}.withDefaults()))
+		must(t, err)
 		if i%2 == 0 {
 			if _, err := one(e, Op{Kind: Read, File: f, Mem: m}); err != nil {
 				t.Error(err)
@@ -88,14 +84,12 @@ func TestUringLeavesNothing(t *testing.T) {
 // stuck, and ends later: the op reads from a file system of a process that waits, which
 // is a pipe here.
 func TestUringStuck(t *testing.T) {
-	e, err := openUring(must(Options{}.withDefaults()))
+	e, err := openUring(valid(Options{}.withDefaults()))
 	if err != nil {
 		t.Skipf("no io_uring here: %v", err)
 	}
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	defer w.Close()
 	m := mem(t, 4096)
@@ -135,9 +129,7 @@ func TestAuto(t *testing.T) {
 	core, logs := observer.New(zapcore.DebugLevel)
 	for _, engine := range []string{"", EngineAuto, EngineUring} {
 		e, err := Open(t.Context(), Options{Engine: engine, Logger: zap.New(core)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		closeEngine(t, e)
 		if e.Name() != EngineUring || logs.Len() != 0 {
 			t.Errorf("engine %q is %s, %v", engine, e.Name(), logs.All())

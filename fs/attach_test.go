@@ -13,27 +13,24 @@ import (
 
 	"github.com/kvfs/kvfs/fs/device"
 	"github.com/kvfs/kvfs/tiers"
+	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // sharedEngine opens an engine for several mounts. It skips the test where that is not
 // possible.
-func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options) *tiers.Engine {
+func sharedEngine(t testing.TB, mounts *Mounts, memory mem.Options, below ...state.SecondaryOptions) *tiers.Engine {
 	t.Helper()
-	engine, err := openShared(t.Context(), mounts, memory)
+	engine, err := openShared(t.Context(), mounts, memory, below...)
 	if err != nil {
 		t.Skipf("no engine: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, engine.Close(context.Background(), false)) })
 	return engine
 }
 
-func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers.Engine, error) {
+func openShared(ctx context.Context, mounts *Mounts, memory mem.Options, below ...state.SecondaryOptions) (*tiers.Engine, error) {
 	memory.SizeBytes = 64 << 20
 	primary, err := mem.Open(ctx, memory)
 	if err != nil {
@@ -41,8 +38,26 @@ func openShared(ctx context.Context, mounts *Mounts, memory mem.Options) (*tiers
 	}
 	return tiers.Open(ctx, state.Options{
 		Primary: primary, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
+		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped, Secondaries: below,
 	})
+}
+
+// ownEngine opens an engine for one mount, over what wrap makes of a memory tier. It skips the test
+// where that is not possible.
+func ownEngine(t testing.TB, memory mem.Options, wrap func(driver.Primary) driver.Primary) (*tiers.Engine, *Hooks) {
+	t.Helper()
+	memory.SizeBytes = 64 << 20
+	primary, err := mem.Open(t.Context(), memory)
+	if err != nil {
+		t.Skipf("memory tier: %v", err)
+	}
+	hooks := &Hooks{}
+	engine, err := tiers.Open(t.Context(), state.Options{
+		Primary: wrap(primary), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
+		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
+	})
+	must(t, err)
+	return engine, hooks
 }
 
 func memoryIn(t testing.TB) mem.Options {
@@ -91,9 +106,7 @@ func attachOptions() Options {
 func attachHere(t testing.TB, engine *tiers.Engine, mounts *Mounts, x *device.Session) *Server {
 	t.Helper()
 	s, err := Attach(engine, mounts, x, attachOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Detach)
 	if s.ReadPath() != "passthrough" {
 		t.Skipf("no passthrough: %s", s.PathReason())
@@ -182,9 +195,7 @@ func TestDetach(t *testing.T) {
 		t.Fatal("open blocks are not pinned")
 	}
 	killed.kill()
-	if err := x1.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x1.Close())
 	s1.Detach()
 	s1.Detach()
 	released(t, s2)
@@ -203,52 +214,10 @@ func TestDetach(t *testing.T) {
 	s2.files.kernel.Flush(t.Context())
 	other.do("fails", filepath.Join(dir2, "a"))
 	other.do("write", filepath.Join(dir2, "d"))
-	if err := x2.Unmount(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x2.Unmount())
 	s2.Wait()
 	if got := engine.Stats().PinnedBytes; got != 0 {
 		t.Errorf("%d bytes pinned without a mount", got)
-	}
-}
-
-// TestHandOver: an owner detaches while clients are there. The next owner on the same engine
-// gets the requests that come meanwhile.
-func TestHandOver(t *testing.T) {
-	mounts := &Mounts{}
-	engine := sharedEngine(t, mounts, memoryIn(t))
-	x := openSession(t)
-	path := filepath.Join(x.Dir, "group", "block")
-	c := startClient(t)
-	reader := startClient(t)
-	for x.Epoch = 1; x.Epoch < 5; x.Epoch++ {
-		s, err := Attach(engine, mounts, x, attachOptions())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Detach)
-		if x.Epoch == 1 {
-			c.do("write", path)
-		} else {
-			c.end("ok")
-			reader.do("read-held", "")
-		}
-		c.do("read", path)
-		reader.do("open", path)
-		reader.do("read-held", "")
-		x.Init = s.SessionInit()
-		s.Detach()
-		if got := engine.Stats().PinnedBytes; got != 0 {
-			t.Fatalf("owner %d: %d bytes pinned", x.Epoch, got)
-		}
-		c.begin("read", path)
-	}
-	s := attachHere(t, engine, mounts, x)
-	c.end("ok")
-	reader.do("close-held", "")
-	c.do("unlink", path)
-	if n := s.Ops()["UNLINK"]; n != 1 {
-		t.Errorf("the last owner got %d UNLINKs", n)
 	}
 }
 
@@ -258,9 +227,7 @@ func TestAttachRefuses(t *testing.T) {
 	engine := sharedEngine(t, mounts, memoryIn(t))
 	x := openSession(t)
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer null.Close()
 	for name, bad := range map[string]*device.Session{
 		"epoch 0":   {Dir: x.Dir, Dev: x.Dev},
@@ -289,48 +256,38 @@ func TestAttachRefuses(t *testing.T) {
 	}
 }
 
-// TestResume: a process with a mount of its own hands it over, again and again; each successor has an
-// engine of its own over the same memory. Clients that wait are answered by the next one.
+// TestResume (A10): a process with a mount of its own hands it over, again and again; each successor has an
+// engine of its own over the same memory. One that reads other bytes than memory holds lets go of the mount.
+// Clients that wait are answered by the next one.
 func TestResume(t *testing.T) {
-	store := filepath.Join(t.TempDir(), "memory")
-	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
-	dir := t.TempDir()
-	open := func() (*tiers.Engine, *Hooks) {
-		memory, err := mem.Open(t.Context(), mem.Options{ID: "resume", Dir: store, SizeBytes: 64 << 20})
-		if err != nil {
-			t.Skipf("memory tier: %v", err)
-		}
-		hooks := &Hooks{}
-		engine, err := tiers.Open(t.Context(), state.Options{
-			Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return engine, hooks
-	}
 	if os.Geteuid() != 0 {
 		t.Skip("mount(2) needs root")
 	}
-	engine, hooks := open()
+	store := filepath.Join(t.TempDir(), "memory")
+	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
+	open := func(wrong int64) (*tiers.Engine, *Hooks) {
+		return ownEngine(t, mem.Options{ID: "resume", Dir: store}, func(p driver.Primary) driver.Primary {
+			m := &faultyMemory{Primary: p, flaw: flaws(t)["another byte"]}
+			m.wrong.Store(wrong)
+			return m
+		})
+	}
+	engine, hooks := open(0)
 	o := attachOptions()
-	o.Dir = dir
+	o.Dir = t.TempDir()
 	s, err := Mount(engine, hooks, o)
 	if err != nil {
-		t.Skipf("mounting is not allowed here: %v", err)
+		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.Unmount(), engine.Close(context.Background(), false)); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(s.Unmount(), engine.Close(context.Background(), false)))
 		s.Wait()
 	})
 	if err := s.Lasting(); err != nil {
 		t.Skip(err)
 	}
 	c, reader := startClient(t), startClient(t)
-	path := filepath.Join(dir, "group", "block")
+	path := filepath.Join(o.Dir, "group", "block")
 	c.do("write", path)
 	for epoch := uint32(1); epoch < 5; epoch++ {
 		if got := s.Epoch(); got != epoch {
@@ -339,15 +296,20 @@ func TestResume(t *testing.T) {
 		c.do("read", path)
 		reader.do("open", path)
 		x, err := s.HandOver()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := engine.Close(context.Background(), true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, engine.Close(context.Background(), true))
 		reader.do("read-held", "")
+		if epoch == 2 {
+			wrong, hooks := open(1 << 30)
+			if _, err := Resume(wrong, hooks, x, attachOptions()); !errors.Is(err, ErrSelfTest) {
+				t.Fatalf("got %v", err)
+			}
+			must(t, wrong.Close(context.Background(), true))
+			epoch++
+			x.Epoch++
+		}
 		c.begin("read", path)
-		engine, hooks = open()
+		engine, hooks = open(0)
 		if s, err = Resume(engine, hooks, x, attachOptions()); err != nil {
 			t.Fatal(err)
 		}

@@ -80,9 +80,7 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "blob")
 	file, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { file.Close() })
 	reg := newFakeRegistrar(t)
 	open := func(driver.BlobID) (*os.File, error) { return os.Open(name) }
@@ -93,35 +91,8 @@ func newTestBackings(t *testing.T) (*backings, *fakeRegistrar, *os.File) {
 func acquireID(t *testing.T, b *backings, blob driver.BlobID, file *os.File) int32 {
 	t.Helper()
 	id, err := b.acquire(blob, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
-}
-
-// TestBackingsShare shows that all handles of a blob share one registration, that
-// it outlives them for the next open, and that other blobs have their own.
-func TestBackingsShare(t *testing.T) {
-	b, reg, file := newTestBackings(t)
-	id := acquireID(t, b, 1, nil)
-	for i := range 3 {
-		if got := acquireID(t, b, 1, file); got != id {
-			t.Errorf("open %d: got id %d, want %d", i, got, id)
-		}
-	}
-	if other := acquireID(t, b, 2, file); other == id {
-		t.Error("two blobs share an id")
-	}
-	for range 4 {
-		b.release(1)
-	}
-	b.release(2)
-	if got := acquireID(t, b, 1, nil); got != id {
-		t.Errorf("after the last close: got id %d, want the idle one, %d", got, id)
-	}
-	if reg.mu.total != 2 || reg.live() != 2 || b.len() != 2 {
-		t.Errorf("%d registered in all, %d now, table of %d; want 2 each", reg.mu.total, reg.live(), b.len())
-	}
 }
 
 // TestBackingsDrop shows that a dropped blob goes at once if it is idle, with its

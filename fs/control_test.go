@@ -118,17 +118,24 @@ func clientEvictSlow(path string) error {
 	return err
 }
 
-// waitFor waits until cond holds.
-func waitFor(t *testing.T, what string, cond func() bool) {
+// must ends a test at an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("still not: %s", what)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitFor waits until wrong has nothing to say.
+func waitFor(t testing.TB, wrong func() string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // reason: polls for what has no event
+		what := wrong()
+		if what == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(what)
 		}
 	}
 }

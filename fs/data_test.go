@@ -27,9 +27,7 @@ func TestOpenFlags(t *testing.T) {
 	by := state.Caller{Thread: 1, Process: 1}
 	lookup := func(parent index.ID, name string) index.ID {
 		a, err := s.files.engine.Lookup(parent, name, by)
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		must(t, err)
 		t.Cleanup(func() { s.files.engine.Forget(a.ID, 1) })
 		return a.ID
 	}

@@ -58,23 +58,7 @@ func failing(t *testing.T, x *device.Session, do func()) {
 	go func() { ended <- device.FailAll(ctx, x) }() // ends with cancel
 	defer func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must(t, <-ended)
 	}()
 	do()
-}
-
-// TestFailAllUnmount: FailAll ends when the mount goes.
-func TestFailAllUnmount(t *testing.T) {
-	x := openSession(t)
-	ended := make(chan error)
-	go func() { ended <- device.FailAll(t.Context(), x) }() // ends with the mount
-	startClient(t).do("fails", filepath.Join(x.Dir, "block"))
-	if err := x.Unmount(); err != nil {
-		t.Error(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 }

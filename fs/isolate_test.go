@@ -19,14 +19,10 @@ func TestNoticesIsolated(t *testing.T) {
 	s.files.kernel.Flush(t.Context())
 	tables := map[string]int{} // what a thread has open, and how many threads have that
 	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, task := range tasks {
 		fds, err := filepath.Glob("/proc/self/task/" + task.Name() + "/fd/*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var has []string
 		for _, fd := range fds {
 			target, err := os.Readlink(fd)

@@ -1,10 +1,10 @@
 package fs
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/kvfs/kvfs/fs/device"
 )
@@ -21,10 +21,7 @@ func TestLatencies(t *testing.T) {
 			c.do("write", file)
 			c.do("reads", "20 "+file)
 			released(t, s)
-			tick := time.NewTicker(time.Millisecond)
-			defer tick.Stop()
-			deadline := time.After(time.Minute)
-			for {
+			waitFor(t, func() string { // the last request is being answered
 				want, got := s.Ops(), map[string]uint64{}
 				for op, c := range times.All() {
 					if got[op.String()] = c.Total(); c.Sum <= 0 {
@@ -34,14 +31,10 @@ func TestLatencies(t *testing.T) {
 				delete(want, device.OpOther.String()) // the protocol has more of them than reach the files
 				delete(got, device.OpOther.String())
 				if maps.Equal(got, want) && want["OPEN"] >= 20 && want["CREATE"] > 0 {
-					return
+					return ""
 				}
-				select {
-				case <-tick.C: // the last request is being answered
-				case <-deadline:
-					t.Fatalf("timed %v, counted %v", got, want)
-				}
-			}
+				return fmt.Sprintf("timed %v, counted %v", got, want)
+			})
 		})
 	}
 }

@@ -9,11 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -36,42 +34,19 @@ func (g *gatedTier) Load(job *driver.Job) {
 // memory. The next owner answers that client; what comes up for the first one is given back.
 func TestDetachPromoting(t *testing.T) {
 	mounts := &Mounts{}
-	o := memoryIn(t)
-	o.SizeBytes = 64 << 20
-	memory, err := mem.Open(t.Context(), o)
-	if err != nil {
-		t.Skipf("no engine: %v", err)
-	}
 	inner, err := disk.Open(t.Context(), disk.Options{
 		Devices: []disk.DeviceOptions{{Dir: t.TempDir(), CapacityBytes: 64 << 20}}, AllowTmpfs: true,
-		DirectIO: directio.Options{},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gated := &gatedTier{Tier: inner, asked: make(chan struct{}, 8), gate: make(chan struct{})}
-	engine, err := tiers.Open(t.Context(), state.Options{
-		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true, LookupLease: -1,
-		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
-		Secondaries: []state.SecondaryOptions{{Name: "disk", Tier: gated}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
-	})
+	engine := sharedEngine(t, mounts, memoryIn(t), state.SecondaryOptions{Name: "disk", Tier: gated})
 	x := openSession(t)
 	s := attachHere(t, engine, mounts, x)
 	c := startClient(t)
 	path := filepath.Join(x.Dir, "group", "block")
 	c.do("write", path)
 	released(t, s)
-	if err := engine.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Drain(t.Context()))
 	if r, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true}); err != nil || r.Blocks != 1 {
 		t.Fatalf("evicted %+v, %v", r, err)
 	}
@@ -101,12 +76,6 @@ func (u *unsure) Close(context.Context) error           { return nil }
 
 // TestLookupAsks: while a look-up waits for other nodes, another thread answers the next requests.
 func TestLookupAsks(t *testing.T) {
-	o := memoryIn(t)
-	o.SizeBytes = 64 << 20
-	memory, err := mem.Open(t.Context(), o)
-	if err != nil {
-		t.Skipf("no engine: %v", err)
-	}
 	asked, answered := make(chan struct{}), make(chan struct{})
 	others := &unsure{ask: func() {
 		close(asked)
@@ -117,28 +86,14 @@ func TestLookupAsks(t *testing.T) {
 		}
 	}}
 	mounts := &Mounts{}
-	engine, err := tiers.Open(t.Context(), state.Options{
-		Primary: memory, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20, Kernels: true,
-		Alive: mounts.Alive, Invalidate: mounts.Invalidate, Dropped: mounts.Dropped,
-		Secondaries: []state.SecondaryOptions{{Name: "peer", Tier: others, Cascade: state.CascadeOff}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
-	})
+	engine := sharedEngine(t, mounts, memoryIn(t), state.SecondaryOptions{Name: "peer", Tier: others, Cascade: state.CascadeOff})
 	x := openSession(t)
 	attachHere(t, engine, mounts, x)
 	c := startClient(t)
 	c.begin("fails", filepath.Join(x.Dir, "block"))
 	<-asked
 	var st unix.Statfs_t
-	if err := unix.Statfs(x.Dir, &st); err != nil {
-		t.Error(err)
-	}
+	must(t, unix.Statfs(x.Dir, &st))
 	close(answered)
 	c.end("ok")
 }

@@ -20,10 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
-	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // clientEnv makes this test program a client: see client.
@@ -133,16 +131,10 @@ func startClient(t testing.TB) *testClient {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := startFromThread(t, cmd); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, startFromThread(t, cmd))
 	limit := time.AfterFunc(clientTime, func() { cmd.Process.Kill() })
 	t.Cleanup(func() {
 		limit.Stop()
@@ -213,18 +205,8 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 		t.Skipf("/dev/fuse: %v", err)
 	}
 	dir := t.TempDir()
-	memory, err := mem.Open(t.Context(), mem.Options{ID: filepath.Base(dir), Dir: filepath.Join(t.TempDir(), "memory"), SizeBytes: 64 << 20})
-	if err != nil {
-		t.Skipf("memory tier: %v", err)
-	}
-	hooks := &Hooks{}
-	engine, err := tiers.Open(t.Context(), state.Options{
-		Primary: wrap(memory), CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-		Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := mem.Options{ID: filepath.Base(dir), Dir: filepath.Join(t.TempDir(), "memory")}
+	engine, hooks := ownEngine(t, memory, wrap)
 	o.Dir, o.EntryTimeout, o.AttrTimeout = dir, time.Hour, time.Hour
 	o.Status = func() []byte { return []byte("{}\n") }
 	s, err := Mount(engine, hooks, o)
@@ -232,13 +214,9 @@ func mountOver(t testing.TB, o Options, wrap func(driver.Primary) driver.Primary
 		return nil, errors.Join(err, engine.Close(context.Background(), false))
 	}
 	t.Cleanup(func() {
-		if err := s.Unmount(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Unmount())
 		s.Wait()
-		if err := engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
+		must(t, engine.Close(context.Background(), false))
 	})
 	return s, nil
 }
@@ -296,19 +274,12 @@ func since(s *Server, before map[string]uint64) map[string]uint64 {
 // time after the close.
 func released(t testing.TB, s *Server) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
-		if ops := s.Ops(); ops["RELEASE"] == ops["OPEN"]+ops["CREATE"] {
-			return
+	waitFor(t, func() string {
+		if ops := s.Ops(); ops["RELEASE"] != ops["OPEN"]+ops["CREATE"] {
+			return fmt.Sprintf("not released: %v", ops)
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not released: %v", s.Ops())
-		}
-	}
+		return ""
+	})
 }
 
 // TestGiveUp gives up a mount that a client keeps alive, as a stop does, and lets the
@@ -322,21 +293,15 @@ func TestGiveUp(t *testing.T) {
 	c := startClient(t)
 	c.do("write", filepath.Join(dir, "group", "block"))
 	c.do("chdir", filepath.Join(dir, "group"))
-	if err := s.Unmount(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Unmount())
 	s.Close()
 	content := bytes.Repeat([]byte("content "), 4096)
 	var files []*os.File
 	for i := range 16 {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		files = append(files, file)
 	}

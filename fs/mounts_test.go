@@ -35,9 +35,7 @@ func TestMountsInvalidate(t *testing.T) {
 	var all []*files
 	for range 3 {
 		s := &files{kernel: &namesForgotten{}, refs: newRefs()}
-		if err := m.number(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.number(s))
 		m.add(s)
 		all = append(all, s)
 	}
@@ -54,26 +52,18 @@ func TestMountsInvalidate(t *testing.T) {
 // gone is not alive.
 func TestMountsAlive(t *testing.T) {
 	proc, err := os.Open("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer proc.Close()
 	empty, err := os.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer empty.Close()
 	m := &Mounts{}
 	var at [3]uint32
 	for i, x := range []*device.Session{{Proc: proc}, {}, {Proc: empty}} {
 		s := &Server{files: &files{procs: ourProc(), refs: newRefs()}}
-		if err := s.attachProcesses(x); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.attachProcesses(x))
 		defer s.closeProc()
-		if err := m.number(s.files); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.number(s.files))
 		if by := s.files.caller(uint32(os.Getpid())); by.Kernel != s.files.mount || by.Process != uint32(os.Getpid()) != (i == 2) {
 			t.Errorf("mount %d: we are %+v", i, by)
 		}

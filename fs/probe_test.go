@@ -2,7 +2,6 @@ package fs
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -15,9 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -126,80 +123,18 @@ func testSelfTest(t *testing.T, m *faultyMemory, o Options, path string, want er
 	if path == "copy" && (!strings.Contains(s.PathReason(), "self-test") || s.WritePath() != "daemon") {
 		t.Errorf("writes: %s; reason: %q", s.WritePath(), s.PathReason())
 	}
-	waitFor(t, "the file of the test is gone", func() bool { return m.files.Load() == 0 && s.Backings() == 0 })
+	waitFor(t, func() string {
+		if m.files.Load() == 0 && s.Backings() == 0 {
+			return ""
+		}
+		return "the file of the test is still there"
+	})
 	if st := s.files.engine.Stats(); st.Names != 0 || st.Counters != (state.Counters{}) {
 		t.Errorf("%d names, %+v", st.Names, st.Counters)
 	}
 	c := startClient(t)
 	c.do("write", filepath.Join(s.opts.Dir, "group", "block"))
 	c.do("read", filepath.Join(s.opts.Dir, "group", "block"))
-}
-
-// TestSelfTestOfResume (A10): a process that takes a mount over, and reads other bytes than
-// memory holds, lets go of it. The next process answers the waiting clients.
-func TestSelfTestOfResume(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mount(2) needs root")
-	}
-	store := filepath.Join(t.TempDir(), "memory")
-	t.Cleanup(func() { unix.Unmount(store, unix.MNT_DETACH) })
-	open := func(wrong int64) (*tiers.Engine, *Hooks) {
-		memory, err := mem.Open(t.Context(), mem.Options{ID: "self-test", Dir: store, SizeBytes: 64 << 20})
-		if err != nil {
-			t.Skipf("memory tier: %v", err)
-		}
-		hooks := &Hooks{}
-		m := &faultyMemory{Primary: memory, flaw: flaws(t)["another byte"]}
-		m.wrong.Store(wrong)
-		engine, err := tiers.Open(t.Context(), state.Options{
-			Primary: m, CapacityBytes: 64 << 20, HeadroomBytes: 64 << 20,
-			Alive: hooks.Alive, Invalidate: hooks.Invalidate, Dropped: hooks.Dropped,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return engine, hooks
-	}
-	engine, hooks := open(0)
-	o := attachOptions()
-	o.Dir = t.TempDir()
-	s, err := Mount(engine, hooks, o)
-	if err != nil {
-		t.Skipf("mounting is not allowed here: %v; %v", err, engine.Close(context.Background(), false))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(s.Unmount(), engine.Close(context.Background(), false)); err != nil {
-			t.Error(err)
-		}
-		s.Wait()
-	})
-	if err := s.Lasting(); err != nil {
-		t.Skip(err)
-	}
-	c := startClient(t)
-	path := filepath.Join(o.Dir, "group", "block")
-	c.do("write", path)
-	x, err := s.HandOver()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := engine.Close(context.Background(), true); err != nil {
-		t.Fatal(err)
-	}
-	wrong, hooks := open(1 << 30)
-	if _, err := Resume(wrong, hooks, x, attachOptions()); !errors.Is(err, ErrSelfTest) {
-		t.Fatalf("got %v", err)
-	}
-	c.begin("read", path)
-	if err := wrong.Close(context.Background(), true); err != nil {
-		t.Fatal(err)
-	}
-	x.Epoch++
-	engine, hooks = open(0)
-	if s, err = Resume(engine, hooks, x, attachOptions()); err != nil {
-		t.Fatal(err)
-	}
-	c.end("ok")
 }
 
 // TestSelfTestMapped (A10): the pages of a mapping are compared, and one that cannot be had is none.
@@ -214,22 +149,16 @@ func TestSelfTestMapped(t *testing.T) {
 		same    bool
 	}{"same": {want, true}, "another byte": {other, false}, "no pages": {nil, false}} {
 		file, err := os.CreateTemp(t.TempDir(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := file.Write(c.content); err != nil {
 			t.Fatal(err)
 		}
 		m, err := unix.Mmap(int(file.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := sameMapped(m, want); got != c.same {
 			t.Errorf("%s: got %v, want %v", name, got, c.same)
 		}
-		if err := errors.Join(unix.Munmap(m), file.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(unix.Munmap(m), file.Close()))
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,13 +39,9 @@ func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := cmd.Start(); err != nil {
 		t.Skipf("no cat: %v", err)
 	}
@@ -106,7 +101,12 @@ func TestProcessOf(t *testing.T) {
 			t.Errorf("%s: a number that another process has now is of process %d, want %d", name, got, child)
 		}
 		stopB()
-		waitThreadGone(t, b)
+		waitFor(t, func() string { // the kernel reaps it after the goroutine's return
+			if unix.Tgkill(os.Getpid(), int(b), 0) != unix.ESRCH {
+				return "the thread did not end"
+			}
+			return ""
+		})
 		if got := p.of(b); got != 0 {
 			t.Errorf("%s: a thread that has ended is of process %d", name, got)
 		}
@@ -140,9 +140,7 @@ func TestProcessAlive(t *testing.T) {
 		}
 	}
 	c.do("stat", "/")
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, child.Process.Kill())
 	waitStatus(t, pid, "\nState:\tZ")
 	for name, p := range views() {
 		if p.alive(pid) {
@@ -168,36 +166,13 @@ func TestProcessAlive(t *testing.T) {
 // waitStatus waits until the status of a process has a line, which is no event for us.
 func waitStatus(t *testing.T, pid uint32, line string) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil || strings.Contains(string(status), line) {
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("no line %q in\n%s", line, status)
-		}
-	}
-}
-
-// waitThreadGone waits until the kernel has reaped a thread whose goroutine has
-// returned, which is no event for us.
-func waitThreadGone(t *testing.T, tid uint32) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for unix.Tgkill(os.Getpid(), int(tid), 0) != unix.ESRCH {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the thread did not end")
-		}
-	}
+		return fmt.Sprintf("no line %q in\n%s", line, status)
+	})
 }
 
 // TestKilledBySignal shows that a live process is not taken for a killed one,
@@ -232,9 +207,7 @@ func TestKilledBySignal(t *testing.T) {
 			for errors.Is(err, unix.EINTR) {
 				err = unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := ourProc().killed(uint32(pid)); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -248,13 +221,9 @@ func TestKilledBySignal(t *testing.T) {
 func TestCloser(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fstat(int(f.Fd()), &st))
 	id := index.ID(st.Ino)
 	if uint64(id) != st.Ino {
 		t.Skipf("inode %d has more than 32 bits", st.Ino)
@@ -272,17 +241,11 @@ func TestCloser(t *testing.T) {
 	}
 	c := closer{of, tid}
 	dup, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reader, err := os.Open(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer reader.Close()
 	f.Close()
 	if !c.StillOpen(id) {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,21 +84,15 @@ func startOwner(t *testing.T, x *device.Session, store string) *testOwner {
 	cmd.Env = append(os.Environ(), ownerEnv+"="+store, fmt.Sprint(epochEnv, "=", x.Epoch), initEnv+"="+hex.EncodeToString(x.Init))
 	cmd.Stderr = os.Stderr
 	gone, life, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { gone.Close() })
 	cmd.ExtraFiles = []*os.File{x.Dev, x.Spin, x.Proc, life}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = startFromThread(t, cmd)
 	life.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := &testOwner{t: t, cmd: cmd, out: bufio.NewReader(out), gone: gone}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
@@ -165,23 +158,14 @@ func waiting(t *testing.T, dir string, want int) {
 	if m == nil {
 		t.Fatalf("nothing is mounted at %s, %v", dir, err)
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		n, err := os.ReadFile(filepath.Join(connections, strconv.Itoa(m.Minor), "waiting"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := strconv.Atoi(strings.TrimSpace(string(n))); err != nil || got >= want {
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s requests wait, want %d", n, want)
-		}
-	}
+		return fmt.Sprintf("%s requests wait, want %d", n, want)
+	})
 }
 
 // TestTakeover: an owner is killed while clients wait for answers to requests that it
@@ -230,9 +214,7 @@ func TestTakeover(t *testing.T) {
 	o.Control = []control.File{{Name: "stuck", Text: o.Status}}
 	x.Epoch, x.Init = 2, first.init
 	s, err := Attach(engine, mounts, x, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Detach)
 	asker.end("ok")
 	late.end("ok")
@@ -278,26 +260,17 @@ func TestTakeover(t *testing.T) {
 // freed evicts all there is, and waits until nothing of it is in the memory of a store.
 func freed(t *testing.T, engine *tiers.Engine, store string, s *Server) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for {
+	waitFor(t, func() string {
 		if _, err := engine.EvictFrom(t.Context(), tiers.EvictRequest{Tier: "memory", All: true, Force: true}); err != nil {
 			t.Fatal(err)
 		}
 		var fs unix.Statfs_t
-		if err := unix.Statfs(store, &fs); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Statfs(store, &fs))
 		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 		if used < int64(len(clientBytes)) && engine.Stats().PinnedBytes == 0 {
-			s.files.kernel.Flush(t.Context())
-			return
+			return ""
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%d bytes in memory, %+v", used, engine.Stats())
-		}
-	}
+		return fmt.Sprintf("%d bytes in memory, %+v", used, engine.Stats())
+	})
+	s.files.kernel.Flush(t.Context())
 }

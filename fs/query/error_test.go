@@ -72,6 +72,9 @@ func TestQueryErrors(t *testing.T) {
 		{`{"op": "exists", "hashes": ["a"], "group": ".."}`, "/group", `group: "..": a path may not have "." or ".." in it`},
 		{`{"op": "exists", "hashes": ["a"], "template": "x_{group}/{hash}"}`, "/group", "group: is missing, and the template has {group}"},
 		{`{"op": "exists", "hashes": ["a"], "template": "{group}/{hash"}`, "/template", "template: the { at byte 8 is not closed"},
+		{`{"op": "exists", "hashes": ["a"], "template": "a{hsh}"}`, "/template", `template: "{hsh}" at byte 1 is none of {group}, {rank}, {hash}, {hash:from:to}`},
+		{`{"op": "exists", "hashes": ["a"], "template": "a//{hash}"}`, "/template", "template: a path may not have an empty component, nor end in a slash"},
+		{`{"op": "exists", "hashes": ["a"], "template": "{hash}/.."}`, "/template", `template: a path may not have "." or ".." in it`},
 		// Specs.
 		{`{"op": "longest_hit", "hashes": ["a"]}`, "/spec", "spec: is missing"},
 		{`{"op": "longest_hit", "spec": "gemma"}`, "/hashes", "hashes: is missing"},
@@ -100,24 +103,8 @@ func TestQueryErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsOfOthers shows where errors point whose text is that of another package.
-func TestErrorsOfOthers(t *testing.T) {
-	s, _ := newService(t, nil)
-	for _, c := range []struct{ request, field, want string }{
-		{`{"op": "load_mask", "spec": "gemma", "hit_tokens": 17}`, "/hit_tokens", "must be a multiple of 16"},
-		{`{"op": "store_mask", "spec": "gemma", "num_tokens": 17}`, "/num_tokens", "must be a multiple of 16"},
-		{`{"op": "longest_hit", "spec": {}, "hashes": []}`, "/spec", "hash_block_size"},
-		{`{"op": "longest_hit", "spec": {"hash_block_size": 16, "groups": [{"kind": "cross", "block_size": 16}, {"kind": "full", "block_size": 17}]}, "hashes": []}`,
-			"/spec", "CrossAttentionSpec; "},
-	} {
-		if got := decode[failure](t, ask(t, s, c.request)); got.Field != c.field || !strings.Contains(got.Error, c.want) {
-			t.Errorf("%s: got %q %q", c.request, got.Field, got.Error)
-		}
-	}
-}
-
-// TestLongErrors shows that no error repeats more than a little of a long request, and that what
-// is cut remains valid (A5).
+// TestLongErrors shows where errors point whose text is that of another package, that no error repeats more
+// than a little of a long request, and that what is cut remains valid (A5).
 func TestLongErrors(t *testing.T) {
 	s, _ := newService(t, nil)
 	long, umlauts := strings.Repeat("x", 8<<20), strings.Repeat("\u00e4", 4<<20)
@@ -151,9 +138,12 @@ func TestLongErrors(t *testing.T) {
 		"group names": {query(`{"op": "longest_hit", "hashes": ["a"], "spec": {"hash_block_size": 16, "groups": [{"kind": "full", "block_size": 16, "name": "` + long[:1<<20] +
 			`"}, {"kind": "full", "block_size": 16, "name": "` + long[:1<<20] + `"}]}}`), "/spec",
 			`spec: kvfs does not support: group 0: name "` + long[:64] + `" cannot stand in a path: want 1 to 255 bytes without empty components, ".", ".." and NUL; group 1: has the name "` + long[:64] + `" of group 0; group 1: name "x`},
-		"get":  {change(`{"get": ["` + long + `"]}`), "/get/0", `get[0]: there is no spec named "` + long[:64] + `"...`},
-		"set":  {change(`{"set": {"` + long + `": {}}}`), "/set/" + long[:1019], "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
-		"many": {change(`{"set": {` + strings.Join(many, ", ") + `}}`), "/set/" + long[:1000] + "0", "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
+		"load":  {query(`{"op": "load_mask", "spec": "gemma", "hit_tokens": 17}`), "/hit_tokens", "hit_tokens: hybrid: aligned_token_len (17) must be"},
+		"store": {query(`{"op": "store_mask", "spec": "gemma", "num_tokens": 17}`), "/num_tokens", "num_tokens: hybrid: aligned_token_len (17) must be"},
+		"empty": {query(`{"op": "longest_hit", "spec": {}, "hashes": []}`), "/spec", "spec: "},
+		"get":   {change(`{"get": ["` + long + `"]}`), "/get/0", `get[0]: there is no spec named "` + long[:64] + `"...`},
+		"set":   {change(`{"set": {"` + long + `": {}}}`), "/set/" + long[:1019], "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
+		"many":  {change(`{"set": {` + strings.Join(many, ", ") + `}}`), "/set/" + long[:1000] + "0", "set." + long[:64] + `...: "` + long[:64] + `" cannot name a spec`},
 	} {
 		got := decode[failure](t, c.answer)
 		if !strings.HasPrefix(got.Error, c.want) || !strings.HasPrefix(got.Field, c.field) {

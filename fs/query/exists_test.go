@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/names"
 )
@@ -51,33 +48,6 @@ func TestExists(t *testing.T) {
 				t.Errorf("got %q %s, want %q %s", a.States, rest, c.states, c.rest)
 			}
 		})
-	}
-}
-
-// TestExistsOptions shows that the options of a request reach the engine.
-func TestExistsOptions(t *testing.T) {
-	s, e := newService(t, map[string]names.Place{"g/a": inMemory, "g/b": onDisk, "g/c": atPeer, "g/d": late, "g/e": pending})
-	const head = `{"op": "exists", "keys": ["g/c", "g/a", "g/b", "g/d", "g/e", "g/f"]`
-	for _, c := range []struct {
-		more   string
-		want   names.PresenceOptions
-		hinted []string
-	}{
-		{``, names.PresenceOptions{Lease: true}, nil},
-		{`, "lease": false`, names.PresenceOptions{}, nil},
-		{`, "deadline_ms": 20`, names.PresenceOptions{Lease: true, Deadline: 20 * time.Millisecond}, nil},
-		{`, "deadline_ms": 0`, names.PresenceOptions{Lease: true, Deadline: -1}, nil},
-		{`, "promote": true, "request": "r7"`, names.PresenceOptions{Lease: true, Request: "r7"}, []string{"g/c", "g/b"}},
-		{`, "promote": false`, names.PresenceOptions{Lease: true}, nil},
-	} {
-		e.mu.hinted = nil
-		ask(t, s, head+c.more+"}")
-		if e.mu.options != c.want || !slices.Equal(e.mu.hinted, c.hinted) {
-			t.Errorf("%s: got %+v, hinted %q, want %+v, %q", c.more, e.mu.options, e.mu.hinted, c.want, c.hinted)
-		}
-	}
-	if e.mu.request != "r7" {
-		t.Errorf("request %q", e.mu.request)
 	}
 }
 
@@ -152,37 +122,6 @@ func TestCancel(t *testing.T) {
 	}
 	if e.mu.calls > 1 {
 		t.Errorf("asked %d times", e.mu.calls)
-	}
-}
-
-// TestPartsOfRequestsAreForgotten shows that answers do not depend on requests before, though their
-// scratch is used again.
-func TestPartsOfRequestsAreForgotten(t *testing.T) {
-	s, _ := newService(t, map[string]names.Place{"g/a": inMemory})
-	first := ask(t, s, `{"op": "exists", "hashes": ["a", "b"], "group": "g"}`)
-	for range 3 {
-		ask(t, s, `{"op": "exists", "keys": ["x", "y", "z"], "lease": false, "promote": true, "request": "r", "deadline_ms": 3}`)
-		ask(t, s, `{"op": "exists", "hashes": [1]}`)
-		ask(t, s, `{"op": "longest_hit", "spec": {"hash_block_size": 1, "groups": []}, "hashes": ["\u0041"]}`)
-		if again := ask(t, s, `{"op": "exists", "hashes": ["a", "b"], "group": "g"}`); again != first {
-			t.Errorf("got %s, first %s", again, first)
-		}
-	}
-}
-
-// TestTiers shows which character stands for which tier.
-func TestTiers(t *testing.T) {
-	blocks := map[string]names.Place{}
-	for i, tier := range []uint8{0, 1, 2, 3, 31, 200} {
-		blocks[fmt.Sprint("k", i)] = names.Place{Presence: driver.Hit, Tier: tier}
-	}
-	s, err := New(Options{Engine: &fakeEngine{blocks: blocks}, Tiers: []string{"memory", "peer0", "nvme", "peer"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := ask(t, s, `{"op": "exists", "keys": ["k0", "k1", "k2", "k3", "k4", "k5"]}`)
-	if !strings.Contains(got, `"mpdpdd"`) {
-		t.Errorf("got %s", got)
 	}
 }
 

@@ -17,6 +17,14 @@ import (
 	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fakeEngine is an Engine with a map for blocks. It keeps the rules of the contract: it answers at
 // once, and keeps no path.
 type fakeEngine struct {
@@ -122,9 +130,7 @@ func newService(t testing.TB, blocks map[string]names.Place) (*Service, *fakeEng
 	t.Helper()
 	e := &fakeEngine{blocks: blocks}
 	s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: map[string]hybrid.Spec{"gemma": gemma}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s, e
 }
 

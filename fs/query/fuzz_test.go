@@ -15,9 +15,7 @@ func fuzzService(t testing.TB) *Service {
 	s, err := New(Options{Engine: &fakeEngine{blocks: map[string]names.Place{
 		"g/a": inMemory, "0/a": onDisk, "1/a": atPeer, "0/61": inMemory, "a": pending, "b": late,
 	}}, Tiers: []string{"memory", "disk", "peer"}, Specs: specsForTests})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -128,9 +127,8 @@ var specsForTests = map[string]hybrid.Spec{
 	"none":  {HashBlockSize: 16, Groups: []hybrid.Group{}},
 }
 
-// TestAgree shows, for random blocks and requests, that the binary form answers as JSON does, that
-// longest_hit answers what the Coordinator says when it is asked about the blocks themselves, and
-// that exists tells of each block what the engine does.
+// TestAgree shows, for random blocks and requests, that longest_hit answers in both forms what the Coordinator
+// says when it is asked about the blocks themselves.
 func TestAgree(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -145,10 +143,7 @@ func TestAgree(t *testing.T) {
 		blocks := randomBlocks(r, hashes)
 		e := &fakeEngine{blocks: blocks}
 		s, err := New(Options{Engine: e, Tiers: []string{"memory", "disk", "peer"}, Specs: specsForTests})
-		if err != nil {
-			t.Fatal(err)
-		}
-		agreeExists(t, s, blocks, hashes, raw)
+		must(t, err)
 		for name := range specsForTests {
 			tokens := 0
 			if r.IntN(2) == 0 && n > 0 {
@@ -179,44 +174,10 @@ func randomBlocks(r *rand.Rand, hashes []string) map[string]names.Place {
 	return blocks
 }
 
-func agreeExists(t *testing.T, s *Service, blocks map[string]names.Place, hashes []string, raw []byte) {
-	t.Helper()
-	want := ""
-	for _, h := range hashes {
-		switch p := blocks["1/"+h]; {
-		case p.Presence == driver.Hit:
-			want += string("mdp"[p.Tier])
-		case p.Presence == driver.Pending:
-			want += "w"
-		case p.Late:
-			want += "l"
-		default:
-			want += "."
-		}
-	}
-	j := decode[struct {
-		Op, States                          string
-		Hits, Pending, Late, Misses, Prefix int
-	}](t, ask(t, s, `{"op": "exists", "group": "1", "hashes": `+list(hashes)+`}`))
-	form := binaryForm{op: binaryExists, size: 3, count: len(hashes), subject: "1", hashes: raw}
-	text := form
-	text.flags, text.size, text.hashes = binaryText, 6, []byte(strings.Join(hashes, ""))
-	for _, b := range []binaryReply{askBinary(t, s, form), askBinary(t, s, text)} {
-		if b.states != want || j.States != want || fmt.Sprint(b.hits, b.pending, b.late, b.prefix) != fmt.Sprint(j.Hits, j.Pending, j.Late, j.Prefix) {
-			t.Errorf("JSON %+v, binary %+v, want %s", j, b, want)
-		}
-	}
-	if j.Hits+j.Pending+j.Late+j.Misses != len(hashes) {
-		t.Errorf("counts of %+v", j)
-	}
-}
-
 func agreeHit(t *testing.T, s *Service, blocks map[string]names.Place, name string, tokens int, hashes []string, raw []byte) {
 	t.Helper()
 	c, err := hybrid.New(specsForTests[name])
-	if err != nil {
-		t.Fatal(name, err)
-	}
+	must(t, err)
 	member := ""
 	length := len(hashes) * c.Spec().HashBlockSize
 	if tokens > 0 {

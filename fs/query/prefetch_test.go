@@ -165,9 +165,7 @@ func TestPrefetchCancel(t *testing.T) {
 	r.Close()
 	stuck := &stuckEngine{fakeEngine: e, stopped: make(chan struct{})}
 	s, err := New(Options{Engine: stuck})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.Prefetch(t.Context(), nil, []byte(`{"keys": ["a", "b", "c"], "progress": true}`), w)
 	select {
 	case <-stuck.stopped:

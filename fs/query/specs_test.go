@@ -86,9 +86,7 @@ func TestSpecLimit(t *testing.T) {
 		set[fmt.Sprint("s", i)] = json.RawMessage(gemmaText)
 	}
 	text, err := json.Marshal(map[string]any{"set": set})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
 		if got := specs(t, s, string(text)); strings.Contains(got, "error") {
 			t.Fatalf("got %s", got)

@@ -45,28 +45,6 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// TestTemplateErrors shows that the place of what is wrong is named.
-func TestTemplateErrors(t *testing.T) {
-	for template, want := range map[string]string{
-		"a{hsh}":                           `template: "{hsh}" at byte 1 is none of {group}, {rank}, {hash}, {hash:from:to}`,
-		"/{hash}":                          "template: a path below the mount does not begin with a slash",
-		"{hash}/":                          "template: a path may not have an empty component, nor end in a slash",
-		"a//{hash}":                        "template: a path may not have an empty component, nor end in a slash",
-		"../{hash}":                        `template: a path may not have "." or ".." in it`,
-		"{hash}/..":                        `template: a path may not have "." or ".." in it`,
-		"{hash}\x00":                       "template: a path may not have a NUL byte",
-		"{group}" + "{hash}/{hash:0:1}/./": `template: a path may not have "." or ".." in it`,
-	} {
-		parts, err := (&nameList{template: []byte(template)}).parts()
-		if err == nil {
-			_, err = newLayout(parts, []byte("g"), "/group")
-		}
-		if err == nil || err.Error() != want || err.Part != "/template" {
-			t.Errorf("%q: got %v, want %s", template, err, want)
-		}
-	}
-}
-
 // TestHex compares with package hex.
 func TestHex(t *testing.T) {
 	seed := rand.Uint64()

@@ -25,9 +25,7 @@ func TestTraced(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %d %v", r.Operation, r.Blocks, r.Err != nil))
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	now := time.Unix(0, 0)
 	s.now = func() time.Time { now = now.Add(time.Second); return now }
 	for _, name := range []string{parent, "req-1", "01" + parent[2:]} {

@@ -58,14 +58,3 @@ func TestVerdictText(t *testing.T) {
 		}
 	}
 }
-
-// TestAges shows in which unit an age is told.
-func TestAges(t *testing.T) {
-	for age, want := range map[time.Duration]string{
-		0: "0.0 s", 99 * time.Second: "99.0 s", 5 * time.Minute: "5 min", 3 * time.Hour: "3.0 h", 72 * time.Hour: "3 days",
-	} {
-		if got := ageText(age); got != want {
-			t.Errorf("%v: got %s, want %s", age, got, want)
-		}
-	}
-}

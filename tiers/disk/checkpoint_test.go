@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
@@ -15,18 +14,10 @@ func TestCheckpoint(t *testing.T) {
 	for _, how := range []string{"clean stop", "checkpoint"} {
 		t.Run(how, func(t *testing.T) {
 			r := newRig(t, 1, 16<<20, func(o *Options) { o.SlabBytes = 1 << 20 })
-			var blocks []stored
-			for i := range 400 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 20_000)})
-			}
-			r.mustStore(t, blocks...)
-			if err := r.sync(t); err != nil {
-				t.Fatal(err)
-			}
+			blocks := r.fill(t, 400, 20_000)
+			must(t, r.sync(t))
 			if how == "checkpoint" {
-				if err := r.checkpoint(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.checkpoint())
 			} else {
 				r.reopen(t)
 			}
@@ -35,14 +26,10 @@ func TestCheckpoint(t *testing.T) {
 				t.Fatalf("%d slabs in the index", all)
 			}
 			r.Remove([]block.Key{blocks[0].key})
-			if err := r.sync(t); err != nil { // its slot is free
-				t.Fatal(err)
-			}
+			must(t, r.sync(t)) // its slot is free
 			newer := stored{keyOf("newer"), 1000, bytesOf(1000, 20_000)}
 			r.mustStore(t, newer)
-			if err := r.sync(t); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.sync(t))
 			next := r.crash(t)
 			if n := next.indexed(); n >= all || n < all-3 {
 				t.Errorf("%d slabs are taken from the index, it has %d, of which one or two have changed", n, all)

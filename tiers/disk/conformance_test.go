@@ -76,9 +76,7 @@ func conform(t *testing.T, devices int, engine string) {
 		},
 		Reopen: func(t *testing.T, tier driver.Tier) driver.Tier {
 			r := find(tier)
-			if err := r.Close(context.Background()); err != nil {
-				t.Errorf("Close: %v", err)
-			}
+			must(t, r.Close(context.Background()))
 			next := &rig{opts: r.opts, dirs: r.dirs, fault: r.fault}
 			next.open(t)
 			return keep(next)

@@ -18,9 +18,7 @@ import (
 func slabFiles(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "slab-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err == nil {
@@ -117,8 +115,7 @@ func TestStorm(t *testing.T) {
 		o.ScrubBytesPerSecond = 100 << 20
 		plainEngines(o)
 	})
-	host := newHost()
-	r.SetHost(host)
+	r.watch()
 	var wg sync.WaitGroup
 	for n := range 8 {
 		rng := rand.New(rand.NewPCG(uint64(n), 0))
@@ -172,9 +169,7 @@ func TestChain(t *testing.T) {
 			for i := range blocks {
 				tr := (&stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 10*format.PageBytes-100)}).transfer(t)
 				tr.Burst = burst
-				if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
-					t.Fatalf("%s: store: %v (%v)", name, o.Status, o.Err)
-				}
+				wantOutcome(t, wait(t, "store", begin(r.Store, false, tr))[0], driver.Stored, nil)
 				tr.File.Close()
 			}
 			var here []int

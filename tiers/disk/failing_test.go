@@ -25,26 +25,16 @@ import (
 // the next start.
 func TestCloseAbandoned(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
-	var blocks []stored
-	for i := range 30 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 6000)})
-	}
-	r.mustStore(t, blocks...)
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	blocks := r.fill(t, 30, 6000)
+	must(t, r.sync(t))
 	d := r.devices[0]
 	d.port.Fail("given up")
 	<-d.keeper.gone
-	if err := d.writeIndex(); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("index of a device that is down: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "index of a device that is down", d.writeIndex(), block.ErrUnavailable)
 	r.Tier.mu.Lock()
 	r.Tier.mu.ledger.MarkDirty(1) // as that of a block which was given up
 	r.Tier.mu.Unlock()
-	if err := d.headers.flush(); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("headers of a device that is down: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "headers of a device that is down", d.headers.flush(), block.ErrUnavailable)
 	r.rule(nil)
 	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
 	copyDir(t, r.dirs[0], next.dirs[0])
@@ -138,13 +128,10 @@ func TestLateLoad(t *testing.T) {
 
 func lateLoad(t *testing.T, size int) {
 	r := newRig(t, 2, 64<<20, nil)
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	old := r.storeOn(t, 0, 0, "old", size)
 	_, id := r.deviceOf(t, old.key)
-	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault {
-		return faultio.Fault{Stuck: c.Kind == directio.Read, Err: syscall.EIO}
-	})
+	r.engine(0).SetRule(faultio.From(directio.Read, 1, faultio.Fault{Stuck: true, Err: syscall.EIO}))
 	t.Cleanup(r.engine(0).Release)
 	c := begin(r.Load, false, driver.Transfer{Key: old.key, Size: int64(size), File: memFile(t, make([]byte, size))})
 	eventually(t, "the read", func() bool { return r.engine(0).StuckOps() > 0 })
@@ -168,9 +155,7 @@ func lateLoad(t *testing.T, size int) {
 		defer d.queue.mu.Unlock()
 		return len(d.queue.mu.all) == 0
 	})
-	if err := host.lossOf(young.key); err != nil {
-		t.Errorf("the Host was told that %v is lost: %v", young.key, err)
-	}
+	must(t, host.lossOf(young.key))
 	r.mustLoad(t, young)
 }
 
@@ -192,9 +177,7 @@ func TestPieceFails(t *testing.T) {
 		return faultio.Fault{}
 	})
 	o, _ := r.load(t, b.key, int64(len(b.data)))
-	if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-		t.Errorf("got %v (%v), want failed with %v", o.Status, o.Err, block.ErrUnavailable)
-	}
+	wantOutcome(t, o, driver.Failed, block.ErrUnavailable)
 	if s := r.Stats(); s.State != "online" || s.IOErrors != 1 {
 		t.Errorf("%s with %d errors, want online with 1", s.State, s.IOErrors)
 	}
@@ -202,11 +185,7 @@ func TestPieceFails(t *testing.T) {
 
 // TestSmallBesideLarge shows that a small block is loaded while all workers wait for large ones.
 func TestSmallBesideLarge(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 20, UsableRatio: 0.9}) // as by default
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 64<<20, 0.9) // as by default
 	r := newRig(t, 1, 64<<20, func(o *Options) { o.Pool = pool })
 	large, small := stored{keyOf("large"), 1, bytesOf(1, 5<<20)}, stored{keyOf("small"), 1, bytesOf(2, 64<<10)}
 	r.mustStore(t, large, small)
@@ -224,9 +203,7 @@ func TestSmallBesideLarge(t *testing.T) {
 	r.rule(nil)
 	r.engine(0).Release()
 	for _, c := range loads {
-		if o := wait(t, "load", c)[0]; o.Status != driver.Loaded {
-			t.Errorf("large: %v (%v)", o.Status, o.Err)
-		}
+		wantOutcome(t, wait(t, "load", c)[0], driver.Loaded, nil)
 	}
 }
 
@@ -237,9 +214,7 @@ func TestLateHeader(t *testing.T) {
 	r := newRig(t, 2, 64<<20, nil)
 	old := r.storeOn(t, 0, 0, "old", 6000)
 	_, id := r.deviceOf(t, old.key)
-	r.engine(0).SetRule(func(c faultio.Call) faultio.Fault {
-		return faultio.Fault{Stuck: c.Kind == directio.Write, Err: syscall.EIO}
-	})
+	r.engine(0).SetRule(faultio.From(directio.Write, 1, faultio.Fault{Stuck: true, Err: syscall.EIO}))
 	t.Cleanup(r.engine(0).Release)
 	r.Update(old.key, old.key, &driver.Attrs{Seq: 2, Mode: 0o600})
 	eventually(t, "the header", func() bool { return r.engine(0).StuckOps() > 0 })
@@ -251,9 +226,7 @@ func TestLateHeader(t *testing.T) {
 	if !r.Update(young.key, young.key, &driver.Attrs{Seq: 7, Mode: 0o612}) {
 		t.Fatal("Update: not held")
 	}
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.sync(t))
 	next := &rig{opts: r.opts, fault: r.fault, dirs: []string{t.TempDir()}}
 	copyDir(t, r.dirs[1], next.dirs[0])
 	next.opts.Devices = []DeviceOptions{{Dir: next.dirs[0], CapacityBytes: 64 << 20}}
@@ -272,11 +245,7 @@ func TestLateHeader(t *testing.T) {
 // written, and its neighbours are written meanwhile.
 func TestRefusedHeader(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
-	var blocks []stored
-	for i := range 20 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 5000)})
-	}
-	r.mustStore(t, blocks...)
+	blocks := r.fill(t, 20, 5000)
 	_, _, bad := r.slotOf(t, blocks[5].key)
 	r.rule(func(c faultio.Call) faultio.Fault {
 		if c.Kind == directio.Write && c.Off <= bad && bad < c.Off+int64(c.Bytes) {
@@ -301,9 +270,7 @@ func TestRefusedHeader(t *testing.T) {
 		r.mustLoad(t, b)
 	}
 	r.rule(nil)
-	if err := r.sync(t); err != nil {
-		t.Errorf("Sync once it is written: %v", err)
-	}
+	must(t, r.sync(t))
 	next := r.crash(t)
 	for i, b := range blocks {
 		if p := next.presence(t, b.key); (p == driver.Hit) != (i >= 10) {
@@ -312,83 +279,38 @@ func TestRefusedHeader(t *testing.T) {
 	}
 }
 
-// TestSyncFails shows that a sync which failed once is not followed by one that succeeds:
-// what the kernel could not write it has forgotten by then. The device goes offline.
+// TestSyncFails shows that a sync which failed once is not followed by one that succeeds: what the kernel could not write it has
+// forgotten by then, and what a sync would make durable in a directory that somebody has deleted nobody finds. The device goes
+// offline.
 func TestSyncFails(t *testing.T) {
-	r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
-	host := newHost()
-	r.SetHost(host)
-	b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
-	r.mustStore(t, b)
-	var syncs atomic.Int64
-	r.rule(func(c faultio.Call) faultio.Fault {
-		if c.Kind == directio.Sync && syncs.Add(1) == 1 {
-			return faultio.Fault{Err: syscall.EIO}
-		}
-		return faultio.Fault{}
-	})
-	for range 2 {
-		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
-			t.Errorf("Sync: got %v, want %v", err, block.ErrUnavailable)
-		}
-	}
-	eventually(t, "device offline", func() bool { return r.Stats().State == "offline" })
-	eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
-	if err := r.Close(context.Background()); err != nil && !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Close: %v", err)
-	}
-}
-
-// TestDeleted shows that a directory which somebody deletes is noticed at the next sync: that fails, for what it
-// would make durable nobody finds, and the device goes offline.
-func TestDeleted(t *testing.T) {
-	r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
-	host := newHost()
-	r.SetHost(host)
-	b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
-	r.mustStore(t, b)
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(r.dirs[0]); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
-			t.Errorf("Sync: got %v, want %v", err, block.ErrUnavailable)
-		}
-	}
-	eventually(t, "device offline", func() bool { return r.Stats().State == "offline" })
-	eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
-	if err := r.Close(context.Background()); err != nil && !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Close: %v", err)
-	}
-}
-
-// TestErrorsCounted shows that a small block that cannot be read, alone and again, counts as
-// one error: a scrubbed one, too.
-func TestErrorsCounted(t *testing.T) {
-	for _, scrub := range []int64{0, 1 << 20} {
-		r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = scrub })
-		host := newHost()
-		r.SetHost(host)
-		r.rule(func(c faultio.Call) faultio.Fault {
-			if c.Kind == directio.Read {
-				return faultio.Fault{Err: syscall.EIO}
-			}
-			return faultio.Fault{}
-		})
-		b := stored{keyOf("bad"), 1, bytesOf(1, 5000)}
+	for how, fail := range map[string]func(r *rig) error{
+		"once": func(r *rig) error {
+			var syncs atomic.Int64
+			r.rule(func(c faultio.Call) faultio.Fault {
+				if c.Kind == directio.Sync && syncs.Add(1) == 1 {
+					return faultio.Fault{Err: syscall.EIO}
+				}
+				return faultio.Fault{}
+			})
+			return nil
+		},
+		"deleted": func(r *rig) error { return os.RemoveAll(r.dirs[0]) },
+	} {
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour })
+		host := r.watch()
+		b := stored{keyOf("a"), 1, bytesOf(1, 5000)}
 		r.mustStore(t, b)
-		if scrub == 0 {
-			o, _ := r.load(t, b.key, 5000)
-			if o.Status != driver.Failed {
-				t.Errorf("got %v, want failed", o.Status)
+		must(t, errors.Join(r.sync(t), fail(r)))
+		r.mustStore(t, stored{keyOf("b"), 1, bytesOf(1, 5000)})
+		for range 2 {
+			if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
+				t.Errorf("%s: Sync: got %v, want %v", how, err, block.ErrUnavailable)
 			}
 		}
+		eventually(t, "device offline", func() bool { return r.Stats().State == "offline" })
 		eventually(t, "block lost", func() bool { return host.lossOf(b.key) != nil })
-		if n := r.Stats().IOErrors; n != 1 {
-			t.Errorf("scrubbing at %d: %d errors, want 1", scrub, n)
+		if err := r.Close(context.Background()); err != nil && !errors.Is(err, block.ErrUnavailable) {
+			t.Errorf("%s: Close: %v", how, err)
 		}
 	}
 }

@@ -6,19 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/format"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -65,11 +64,7 @@ func TestBlockSizes(t *testing.T) {
 // TestLittleStaging shows that blocks move where the staging budget is smaller than the batch, and smaller than one
 // block, into files that are open for writing only.
 func TestLittleStaging(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 64<<10, 0.75)
 	r := newRig(t, 1, 32<<20, func(o *Options) { o.Pool = pool })
 	var blocks []stored
 	for i, size := range []int{300_001, 20_000, 20_000, 20_000, 1 << 20} {
@@ -79,25 +74,16 @@ func TestLittleStaging(t *testing.T) {
 	var transfers []driver.Transfer
 	var files []*os.File
 	for _, b := range blocks {
-		f, err := os.CreateTemp(t.TempDir(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		w, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := memFile(t, make([]byte, len(b.data)))
+		w, err := os.OpenFile(fmt.Sprint("/proc/self/fd/", f.Fd()), os.O_WRONLY, 0)
+		must(t, err)
 		defer w.Close()
-		if err := f.Truncate(int64(len(b.data))); err != nil {
-			t.Fatal(err)
-		}
 		files = append(files, f)
 		transfers = append(transfers, driver.Transfer{Key: b.key, Size: int64(len(b.data)), File: w})
 	}
 	for i, o := range wait(t, "load", begin(r.Load, false, transfers...)) {
-		got, err := os.ReadFile(files[i].Name())
-		if err != nil || o.Status != driver.Loaded || !bytes.Equal(got, blocks[i].data) {
+		got := make([]byte, len(blocks[i].data))
+		if _, err := files[i].ReadAt(got, 0); err != nil || o.Status != driver.Loaded || !bytes.Equal(got, blocks[i].data) {
 			t.Errorf("block %d: %v (%v), right bytes: %v (%v)", i, o.Status, o.Err, bytes.Equal(got, blocks[i].data), err)
 		}
 	}
@@ -113,20 +99,15 @@ func TestFlippedData(t *testing.T) {
 			edit = nil
 		}
 		r := newRig(t, 1, 32<<20, edit)
-		host := newHost()
-		r.SetHost(host)
+		host := r.watch()
 		b := stored{keyOf("flipped"), 1, bytesOf(1, size)}
 		beside := stored{keyOf("beside"), 1, bytesOf(2, size)}
 		r.mustStore(t, b, beside)
 		path, data, _ := r.slotOf(t, b.key)
 		flip(t, path, data+int64(size)-1)
 		o, _ := r.load(t, b.key, int64(size))
-		if o.Status != driver.Failed || !errors.Is(o.Err, block.ErrCorrupt) {
-			t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrCorrupt)
-		}
-		if err := host.lossOf(b.key); !errors.Is(err, block.ErrCorrupt) {
-			t.Errorf("Host was told %v, want %v", err, block.ErrCorrupt)
-		}
+		wantOutcome(t, o, driver.Failed, block.ErrCorrupt)
+		wantErr(t, "Host was told", host.lossOf(b.key), block.ErrCorrupt)
 		if p := r.presence(t, b.key); p != driver.Miss {
 			t.Errorf("got %v, want miss", p)
 		}
@@ -158,71 +139,12 @@ func TestFlippedOnce(t *testing.T) {
 	}
 }
 
-// TestFlippedHeaders flips a bit of the index, of a slot header and of a slab header
-// while the tier is closed. A bad index costs nothing, a bad slot header its block, a
-// bad slab header the slab; what still loads is byte-exact.
-func TestFlippedHeaders(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		hit  func(t *testing.T, dir, slab string, header int64)
-		gone int
-	}{
-		{"index", func(t *testing.T, dir, _ string, _ int64) { flip(t, filepath.Join(dir, format.IndexName), 5000) }, 0},
-		{"slot header", func(t *testing.T, dir, slab string, header int64) {
-			flip(t, slab, header+100)
-			if err := os.Remove(filepath.Join(dir, format.IndexName)); err != nil {
-				t.Fatal(err)
-			}
-		}, 1},
-		{"slab header", func(t *testing.T, _, slab string, _ int64) { flip(t, slab, 40) }, 15}, // as many as the slab has slots
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, 1, 8<<20, nil)
-			var blocks []stored
-			for i := range 20 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 3000+i)})
-			}
-			r.mustStore(t, blocks...)
-			slab, _, header := r.slotOf(t, blocks[3].key)
-			if err := r.Close(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-			c.hit(t, r.dirs[0], slab, header)
-			r.open(t)
-			gone := 0
-			for _, b := range blocks {
-				if r.presence(t, b.key) == driver.Miss {
-					gone++
-					continue
-				}
-				r.mustLoad(t, b)
-			}
-			if gone != c.gone {
-				t.Errorf("%d blocks are gone, want %d", gone, c.gone)
-			}
-			for i := range blocks {
-				blocks[i].seq = 2
-			}
-			r.mustStore(t, blocks...)
-			r.reopen(t)
-			for _, b := range blocks {
-				r.mustLoad(t, b)
-			}
-		})
-	}
-}
-
 // TestDeviceFails shows that a device with too many errors goes offline alone: its
 // blocks are reported lost, new ones go to the other device.
 func TestDeviceFails(t *testing.T) {
 	r := newRig(t, 2, 16<<20, nil)
-	host := newHost()
-	r.SetHost(host)
-	var blocks []stored
-	for i := range 100 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 9000)})
-	}
-	r.mustStore(t, blocks...)
+	host := r.watch()
+	blocks := r.fill(t, 100, 9000)
 	on := func(b stored) int {
 		path, _, _ := r.slotOf(t, b.key)
 		return slices.Index(r.dirs, filepath.Dir(path))
@@ -259,9 +181,7 @@ func TestDeviceFails(t *testing.T) {
 		r.mustLoad(t, b)
 	}
 	eventually(t, "all losses told", r.devices[0].lostDone.Load) // Sync fails until then
-	if err := r.sync(t); err != nil {
-		t.Errorf("Sync of what is left: %v", err)
-	}
+	must(t, r.sync(t))
 	s := r.Stats()
 	if s.Reason == "" || s.IOErrors < port.MaxErrors || s.Detail.(*Detail).Devices[0].State != "offline" {
 		t.Errorf("status: %q, %d errors, %+v", s.Reason, s.IOErrors, s.Detail.(*Detail).Devices[0])
@@ -271,44 +191,46 @@ func TestDeviceFails(t *testing.T) {
 		r.load(t, b.key, 9000)
 	}
 	eventually(t, "tier offline", func() bool { return r.Stats().State == "offline" })
-	if err := r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]driver.Presence, 1)); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Lookup: got %v, want %v", err, block.ErrUnavailable)
-	}
+	wantErr(t, "Lookup", r.Lookup(context.Background(), []block.Key{keyOf("x")}, make([]driver.Presence, 1)), block.ErrUnavailable)
 	if o := r.store(t, stored{keyOf("new"), 1, bytesOf(1, 10)})[0]; !errors.Is(o.Err, block.ErrUnavailable) {
 		t.Errorf("store: got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
 	}
 }
 
-// TestReadError shows that one block that cannot be read is lost alone, and its slot is
-// not used again.
+// TestReadError shows that one block that cannot be read, by a load or by the scrubber, is lost alone and counts as one
+// error, though it is read again; and that its slot is not used again.
 func TestReadError(t *testing.T) {
-	r := newRig(t, 1, 16<<20, nil)
-	host := newHost()
-	r.SetHost(host)
-	a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
-	r.mustStore(t, a, b)
-	_, bad, _ := r.slotOf(t, a.key)
-	r.rule(func(c faultio.Call) faultio.Fault {
-		if c.Kind == directio.Read && c.Off <= bad && bad < c.Off+int64(c.Bytes) {
-			return faultio.Fault{Err: syscall.EIO}
+	for _, scrub := range []int64{0, 1 << 20} {
+		r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = scrub })
+		host := r.watch()
+		var bad atomic.Int64
+		r.rule(func(c faultio.Call) faultio.Fault {
+			if at := bad.Load(); c.Kind == directio.Read && c.Off <= at && at < c.Off+int64(c.Bytes) {
+				return faultio.Fault{Err: syscall.EIO}
+			}
+			return faultio.Fault{}
+		})
+		a, b := stored{keyOf("a"), 1, bytesOf(1, 5000)}, stored{keyOf("b"), 1, bytesOf(2, 5000)}
+		r.mustStore(t, a, b)
+		_, at, _ := r.slotOf(t, a.key)
+		bad.Store(at)
+		if scrub == 0 {
+			if o, _ := r.load(t, a.key, 5000); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
+				t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
+			}
 		}
-		return faultio.Fault{}
-	})
-	if o, _ := r.load(t, a.key, 5000); o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-		t.Errorf("got %v (%v), want %v", o.Status, o.Err, block.ErrUnavailable)
-	}
-	if err := host.lossOf(a.key); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Host was told %v, want %v", err, block.ErrUnavailable)
-	}
-	r.mustLoad(t, b)
-	a.seq = 2
-	r.mustStore(t, a)
-	if _, at, _ := r.slotOf(t, a.key); at == bad {
-		t.Error("the bad slot was used again")
-	}
-	r.mustLoad(t, a)
-	if s := r.Stats(); s.State != "online" || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 1 {
-		t.Errorf("status: %+v", s)
+		eventually(t, "block lost", func() bool { return host.lossOf(a.key) != nil })
+		wantErr(t, "Host was told", host.lossOf(a.key), block.ErrUnavailable)
+		r.mustLoad(t, b)
+		a.seq = 2
+		r.mustStore(t, a)
+		if _, again, _ := r.slotOf(t, a.key); again == at {
+			t.Error("the bad slot was used again")
+		}
+		r.mustLoad(t, a)
+		if s := r.Stats(); s.State != "online" || s.IOErrors != 1 || s.Detail.(*Detail).Devices[0].QuarantinedSlots != 1 {
+			t.Errorf("scrubbing at %d: %+v", scrub, s)
+		}
 	}
 }
 
@@ -330,36 +252,13 @@ func TestStuck(t *testing.T) {
 	for _, kind := range []directio.Kind{directio.Read, directio.Write} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			// Less staging than the stuck operations could take.
-			pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 128 << 10, UsableRatio: 0.9})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { pool.Close() })
-			faults := make(map[string]*faultio.Engine)
-			var mu sync.Mutex // guards faults: the devices open at once
-			r := newRig(t, 2, 16<<20, func(o *Options) {
+			pool := poolOf(t, 128<<10, 0.9)
+			r := newRigOf(t, 2, 16<<20, func(o *Options) {
 				o.StuckTimeout = time.Hour
 				o.Pool = pool
-				o.Engine = func(ctx context.Context, dir string) (directio.Engine, error) {
-					inner, err := directio.Open(ctx, o.DirectIO)
-					if err != nil {
-						return nil, err
-					}
-					e := faultio.New(inner, nil)
-					mu.Lock()
-					defer mu.Unlock()
-					faults[dir] = e
-					return overdue{e}, nil
-				}
-			})
-			r.fault = faults
-			host := newHost()
-			r.SetHost(host)
-			var blocks []stored
-			for i := range 30 {
-				blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 6000)})
-			}
-			r.mustStore(t, blocks...)
+			}, func(e *faultio.Engine) directio.Engine { return overdue{e} })
+			r.watch()
+			blocks := r.fill(t, 30, 6000)
 			r.engine(0).SetRule(func(c faultio.Call) faultio.Fault { return faultio.Fault{Stuck: c.Kind == kind} })
 			t.Cleanup(r.engine(0).Release)
 			var pending []<-chan []driver.Outcome
@@ -388,9 +287,7 @@ func TestStuck(t *testing.T) {
 			r.mustLoad(t, late)
 			done := make(chan error, 1)
 			go func() { done <- r.Close(context.Background()) }()
-			if err := wait(t, "Close", done); !errors.Is(err, block.ErrUnavailable) {
-				t.Errorf("Close: got %v, want %v", err, block.ErrUnavailable)
-			}
+			wantErr(t, "Close", wait(t, "Close", done), block.ErrUnavailable)
 		})
 	}
 }
@@ -423,13 +320,11 @@ func TestFileSystemFull(t *testing.T) {
 		t.Skip("mounting a small file system needs root")
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("mount: %v: %s", err, out)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=3m"); err != nil {
+		t.Skipf("mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
+		must(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 	r := &rig{dirs: []string{dir}, fault: map[string]*faultio.Engine{}}
 	r.opts = Options{
@@ -466,13 +361,9 @@ func TestOpenFails(t *testing.T) {
 		t.Log(err)
 	}
 	tier, err := Open(context.Background(), Options{Devices: devices[:1]})
-	if err != nil {
-		t.Fatalf("the good device: %v", err)
-	}
+	must(t, err)
 	if _, err := Open(context.Background(), Options{Devices: devices[:1]}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second Open: got %v, want %v", err, ErrBusy)
 	}
-	if err := tier.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tier.Close(context.Background()))
 }

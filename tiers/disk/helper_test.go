@@ -29,9 +29,24 @@ func plainEngines(o *Options) {
 	o.Engine = func(ctx context.Context, _ string) (directio.Engine, error) { return directio.Open(ctx, o.DirectIO) }
 }
 
+// poolOf returns staging memory that is usable up to ratio.
+func poolOf(t *testing.T, size int64, ratio float64) *directio.Pool {
+	t.Helper()
+	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: size, UsableRatio: ratio})
+	must(t, err)
+	t.Cleanup(func() { pool.Close() })
+	return pool
+}
+
 // newRig opens a tier over n new directories of capacity bytes each. edit changes the
 // options; nil changes nothing.
 func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
+	t.Helper()
+	return newRigOf(t, n, capacity, edit, func(e *faultio.Engine) directio.Engine { return e })
+}
+
+// newRigOf is newRig with what wrap makes of the engines.
+func newRigOf(t *testing.T, n int, capacity int64, edit func(*Options), wrap func(*faultio.Engine) directio.Engine) *rig {
 	t.Helper()
 	r := &rig{fault: make(map[string]*faultio.Engine)}
 	r.opts = Options{Policy: "lru"}
@@ -57,7 +72,7 @@ func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.fault[dir] = e
-		return e, nil
+		return wrap(e), nil
 	}
 	r.open(t)
 	return r
@@ -67,9 +82,7 @@ func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
 func (r *rig) open(t *testing.T) {
 	t.Helper()
 	tier, err := Open(context.Background(), r.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Tier = tier
 	t.Cleanup(func() { _ = tier.Close(context.Background()) })
 }
@@ -99,9 +112,7 @@ func (r *rig) indexed() (n int) {
 // reopen closes the tier and opens it again.
 func (r *rig) reopen(t *testing.T) {
 	t.Helper()
-	if err := r.Close(context.Background()); err != nil {
-		t.Fatalf("Close: %v", err)
-	}
+	must(t, r.Close(context.Background()))
 	r.open(t)
 }
 
@@ -156,9 +167,7 @@ func (r *rig) crashWith(t *testing.T, edit func(dir string)) *rig {
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	names, err := os.ReadDir(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range names {
 		data, err := os.ReadFile(filepath.Join(from, e.Name()))
 		if os.IsNotExist(err) {
@@ -167,9 +176,7 @@ func copyDir(t *testing.T, from, to string) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(to, e.Name()), data, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -190,9 +197,7 @@ func (r *rig) slotOf(t *testing.T, key block.Key) (path string, data, header int
 func flip(t *testing.T, path string, off int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	var b [1]byte
 	if _, err := f.ReadAt(b[:], off); err != nil {
@@ -202,7 +207,5 @@ func flip(t *testing.T, path string, off int64) {
 	if _, err := f.WriteAt(b[:], off); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Sync())
 }

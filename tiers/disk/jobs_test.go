@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -16,6 +18,30 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// wantErr fails a test if an error is not of a kind.
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
+
+// wantOutcome ends a test if a block had another outcome, or another error if there has to be one.
+func wantOutcome(t testing.TB, o driver.Outcome, status driver.Status, err error) {
+	t.Helper()
+	if o.Status != status || err != nil && !errors.Is(o.Err, err) {
+		t.Fatalf("%v: got %v (%v), want %v (%v)", o.Key, o.Status, o.Err, status, err)
+	}
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // patience is how long a test waits for what must happen.
 const patience = 2 * time.Minute
 
@@ -23,9 +49,7 @@ const patience = 2 * time.Minute
 func memFile(t testing.TB, content []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("block", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "block")
 	t.Cleanup(func() { f.Close() })
 	if _, err := f.Write(content); err != nil {
@@ -89,6 +113,22 @@ func wait[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
+// numbered returns n blocks of size bytes each.
+func numbered(n, size int) (blocks []stored) {
+	for i := range n {
+		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})
+	}
+	return blocks
+}
+
+// fill stores n blocks of size bytes each.
+func (r *rig) fill(t testing.TB, n, size int) []stored {
+	t.Helper()
+	blocks := numbered(n, size)
+	r.mustStore(t, blocks...)
+	return blocks
+}
+
 // store stores blocks in one job.
 func (r *rig) store(t testing.TB, blocks ...stored) []driver.Outcome {
 	t.Helper()
@@ -107,9 +147,7 @@ func (r *rig) store(t testing.TB, blocks ...stored) []driver.Outcome {
 func (r *rig) mustStore(t testing.TB, blocks ...stored) {
 	t.Helper()
 	for _, o := range r.store(t, blocks...) {
-		if o.Status != driver.Stored {
-			t.Fatalf("store %v: got %v (%v), want stored", o.Key, o.Status, o.Err)
-		}
+		wantOutcome(t, o, driver.Stored, nil)
 	}
 }
 
@@ -168,9 +206,7 @@ func (r *rig) sync(t testing.TB) error {
 func (r *rig) presence(t testing.TB, key block.Key) driver.Presence {
 	t.Helper()
 	var out [1]driver.Presence
-	if err := r.Lookup(context.Background(), []block.Key{key}, out[:]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Lookup(context.Background(), []block.Key{key}, out[:]))
 	return out[0]
 }
 
@@ -195,6 +231,13 @@ type accountHost struct {
 
 func newHost() *accountHost {
 	return &accountHost{evicted: make(map[block.Key]int), lost: make(map[block.Key]error)}
+}
+
+// watch has a new Host keep account of a tier.
+func (r *rig) watch() *accountHost {
+	host := newHost()
+	r.SetHost(host)
+	return host
 }
 
 // MayEvict gives leave unless veto refuses.

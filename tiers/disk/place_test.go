@@ -9,22 +9,27 @@ import (
 	"github.com/kvfs/kvfs/tiers/disk/port"
 )
 
+// tierOf is devices that can be chosen, and nothing else.
+func tierOf(capacities ...int64) *Tier {
+	tier := &Tier{}
+	for i, capacity := range capacities {
+		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port.Port{Down: make(chan struct{})}}
+		tier.devices = append(tier.devices, d)
+	}
+	return tier
+}
+
 // TestNoConvoy shows that ranks which load their parts of the same blocks in the same order do not queue up at one
 // device after the other: at each step their parts are on most of them (C19).
 func TestNoConvoy(t *testing.T) {
-	tier := &Tier{}
-	for i := range 4 {
-		tier.devices = append(tier.devices, &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: 1 << 30, port: &port.Port{Down: make(chan struct{})}})
-	}
+	tier := tierOf(1<<30, 1<<30, 1<<30, 1<<30)
 	const steps, ranks = 500, 8
 	sum := 0
 	for step := range steps {
 		asked := map[*device]bool{}
 		for rank := range ranks {
 			d, err := tier.chooseDevice(block.Key{Group: "g", Hash: block.Hash(fmt.Sprintf("m_r%d/%x", rank, step))}, 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			asked[d] = true
 		}
 		sum += len(asked)
@@ -37,20 +42,14 @@ func TestNoConvoy(t *testing.T) {
 // TestChooseDevice shows that blocks spread by capacity, and that the failing of a
 // device moves none but its own.
 func TestChooseDevice(t *testing.T) {
-	tier := &Tier{}
-	for i, capacity := range []int64{1 << 30, 3 << 30} {
-		d := &device{tier: tier, uuid: format.UUID{byte(i)}, capacity: capacity, port: &port.Port{Down: make(chan struct{})}}
-		tier.devices = append(tier.devices, d)
-	}
+	tier := tierOf(1<<30, 3<<30)
 	const keys = 4000
 	place := map[block.Key]*device{}
 	count := map[*device]int{}
 	for i := range keys {
 		key := block.Key{Group: "g", Hash: block.Hash(fmt.Sprint(i))}
 		d, err := tier.chooseDevice(key, 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		place[key] = d
 		count[d]++
 	}

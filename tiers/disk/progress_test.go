@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,11 +19,7 @@ func TestOpenProgress(t *testing.T) {
 	r := newRig(t, 1, 64<<20, func(o *Options) {
 		o.Progress = func(_ string, done, total int64) { steps = append(steps, step{done, total}) }
 	})
-	for i := range 3 * progressSlots / 100 {
-		var some []stored
-		for j := range 100 {
-			some = append(some, stored{keyOf(fmt.Sprint(i, " ", j)), 1, bytesOf(1, 100)})
-		}
+	for some := range slices.Chunk(numbered(3*progressSlots, 100), 100) {
 		r.mustStore(t, some...)
 	}
 	check := func(how string) {
@@ -49,11 +46,7 @@ func TestOpenProgress(t *testing.T) {
 func TestDevicesOpenAtOnce(t *testing.T) {
 	const devices = 3
 	r := newRig(t, devices, 64<<20, nil)
-	var all []stored
-	for i := range 100 * devices {
-		all = append(all, stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), 100+i)})
-	}
-	r.mustStore(t, all...)
+	all := r.fill(t, 100*devices, 100)
 	var opening sync.WaitGroup
 	opening.Add(devices)
 	together := make(chan struct{})

@@ -75,13 +75,9 @@ func TestSlabNumbers(t *testing.T) {
 	first := stored{keyOf("first"), 1, bytesOf(1, format.PageBytes)}
 	r.mustStore(t, first)
 	stray := filepath.Join(r.dirs[0], format.SlabName(format.MaxSlabNumber))
-	if err := os.WriteFile(stray, []byte("stray"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(stray, []byte("stray"), 0o600))
 	r.reopen(t)
-	for i := range 40 {
-		r.mustStore(t, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
+	r.fill(t, 40, format.PageBytes)
 	if n := r.Stats().Detail.(*Detail).Devices[0].Slabs; n < 10 {
 		t.Errorf("%d slabs for 41 blocks, 4 in each", n)
 	}
@@ -94,11 +90,7 @@ func TestSlabNumbers(t *testing.T) {
 // pinned blocks first.
 func TestShrunkPinned(t *testing.T) {
 	r := newRig(t, 1, 64*9*format.PageBytes, nil)
-	var small []stored
-	for i := range 256 {
-		small = append(small, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), format.PageBytes)})
-	}
-	r.mustStore(t, small...)
+	small := r.fill(t, 256, format.PageBytes)
 	pinned := small[21]
 	path, _, _ := r.slotOf(t, pinned.key)
 	for _, b := range small {
@@ -144,8 +136,6 @@ func TestRoomForAll(t *testing.T) {
 	d.storeStaged(flights)
 	j.submit(nil)
 	for _, o := range wait(t, "store", c) {
-		if o.Status != driver.Stored {
-			t.Errorf("got %v (%v), want stored", o.Status, o.Err)
-		}
+		wantOutcome(t, o, driver.Stored, nil)
 	}
 }

@@ -56,12 +56,8 @@ func TestWriteBudget(t *testing.T) {
 		t.Errorf("%d skipped, %d of %d bytes written", s.SkippedBudget, d.WrittenTodayBytes, d.BudgetBytes)
 	}
 	forced := block1()
-	if o := wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0]; o.Status != driver.Stored {
-		t.Errorf("forced store: %v (%v)", o.Status, o.Err)
-	}
-	if err := r.sync(t); err != nil {
-		t.Fatal(err)
-	}
+	wantOutcome(t, wait(t, "store", begin(r.Store, true, forced.transfer(t)))[0], driver.Stored, nil)
+	must(t, r.sync(t))
 	written := r.Stats().Detail.(*Detail).WrittenTodayBytes
 	r.reopen(t)
 	if got := r.Stats().Detail.(*Detail).WrittenTodayBytes; got < written {
@@ -80,8 +76,7 @@ func TestWriteBudget(t *testing.T) {
 // reports it, and says when it was through.
 func TestScrubber(t *testing.T) {
 	r := newRig(t, 1, 16<<20, func(o *Options) { o.ScrubBytesPerSecond = 1 << 30 })
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	var blocks []stored
 	for i, size := range []int{100, 5000, 200_000, 2 << 20} {
 		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), size)})
@@ -91,9 +86,7 @@ func TestScrubber(t *testing.T) {
 		path, data, _ := r.slotOf(t, blocks[i].key)
 		flip(t, path, data+int64(len(blocks[i].data))-2)
 		eventually(t, "bad block found", func() bool { return host.lossOf(blocks[i].key) != nil })
-		if err := host.lossOf(blocks[i].key); !errors.Is(err, block.ErrCorrupt) {
-			t.Errorf("Host was told %v", err)
-		}
+		wantErr(t, "Host was told", host.lossOf(blocks[i].key), block.ErrCorrupt)
 	}
 	eventually(t, "a pass", func() bool {
 		d := r.Stats().Detail.(*Detail)
@@ -189,13 +182,6 @@ func TestSyncGroups(t *testing.T) {
 	r = newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = 10 * time.Millisecond })
 	r.mustStore(t, stored{keyOf("a"), 1, bytesOf(1, 5000)})
 	eventually(t, "a sync after SyncInterval", func() bool { return r.Stats().Detail.(*Detail).Syncs > 0 })
-
-	r = newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval = time.Hour }) // only the call below syncs
-	r.rule(faultio.From(directio.Sync, 1, faultio.Fault{Err: errors.New("no sync")}))
-	r.mustStore(t, stored{keyOf("b"), 1, bytesOf(1, 5000)})
-	if err := r.sync(t); !errors.Is(err, block.ErrUnavailable) {
-		t.Errorf("Sync on a device that cannot: got %v, want %v", err, block.ErrUnavailable)
-	}
 }
 
 // TestLookupMany shows that a look-up of more keys than are dealt with at a time gives
@@ -212,9 +198,7 @@ func TestLookupMany(t *testing.T) {
 	}
 	r.mustStore(t, blocks...)
 	out := make([]driver.Presence, len(keys))
-	if err := r.Lookup(context.Background(), keys, out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Lookup(context.Background(), keys, out))
 	for i, p := range out {
 		if (p == driver.Hit) != (i%100 == 0) {
 			t.Errorf("key %d: %v", i, p)
@@ -230,9 +214,7 @@ func TestStatsDetail(t *testing.T) {
 	r := newRig(t, 1, 16<<20, nil)
 	r.mustStore(t, stored{keyOf("a"), 1, bytesOf(1, 100_000)})
 	text, err := json.Marshal(r.Stats().Detail)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{
 		`"written_today_bytes":`, `"dir":"` + r.dirs[0], `"state":"online"`, `"capacity_bytes":16777216`,
 		`"used_bytes":102400`, `"blocks":1`, `"engine":"`, `"filesystem":"`, `"direct_io":`, `"slabs":1`,

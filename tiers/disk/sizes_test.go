@@ -58,9 +58,7 @@ func freshBlocks(t *testing.T, capacity int64, size int) int {
 	blocks := sized("fresh", int(capacity)/size+2, size)
 	r.storeEach(t, blocks)
 	n := r.present(t, blocks)
-	if err := r.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Close(context.Background()))
 	return n
 }
 
@@ -196,9 +194,7 @@ func TestSizesOrder(t *testing.T) {
 		size := sizes[rng.IntN(3)]
 		b := stored{keyOf(fmt.Sprint(i)), uint64(i + 1), bytesOf(uint64(i), size)}
 		r.mustStore(t, b)
-		if err := r.sync(t); err != nil { // also ends what is evicted ahead of need
-			t.Fatal(err)
-		}
+		must(t, r.sync(t)) // also ends what is evicted ahead of need
 		order = append(order, b)
 		for range 2 {
 			if j := rng.IntN(len(order)); rng.IntN(3) == 0 {

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -22,11 +21,7 @@ import (
 // kept, with its checksum: it loads. The file changes at each write of the device, and all
 // the time by another writer.
 func TestStoreVolatile(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 64 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 64<<10, 0.75)
 	for _, small := range []bool{false, true} { // staging smaller than a block of the other path
 		r := newRig(t, 1, 64<<20, func(o *Options) {
 			if small {
@@ -65,9 +60,7 @@ func TestStoreVolatile(t *testing.T) {
 			close(stop)
 			wg.Wait()
 			r.rule(nil)
-			if o.Status != driver.Stored {
-				t.Fatalf("%d bytes: %v (%v)", size, o.Status, o.Err)
-			}
+			wantOutcome(t, o, driver.Stored, nil)
 			loaded, data := r.load(t, b.key, int64(size))
 			if loaded.Status != driver.Loaded || block.Sum(data) != o.Sum || !slices.Equal(data[:50], b.data[:50]) && size > 100 {
 				t.Errorf("%d bytes: loaded as %v (%v), checksum %v, stored with %v", size, loaded.Status, loaded.Err, block.Sum(data), o.Sum)
@@ -79,19 +72,13 @@ func TestStoreVolatile(t *testing.T) {
 // TestStorePiecesShare shows that a block which goes through staging in pieces keeps to what
 // one of several devices has of it.
 func TestStorePiecesShare(t *testing.T) {
-	pool, err := directio.NewPool(directio.PoolOptions{SizeBytes: 256 << 10, UsableRatio: 0.75})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := poolOf(t, 256<<10, 0.75)
 	r := newRig(t, 2, 64<<20, func(o *Options) { o.Pool = pool })
 	for i := range 4 {
 		b := stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 500_001)}
 		tr := b.transfer(t)
 		tr.Volatile = true
-		if o := wait(t, "store", begin(r.Store, false, tr))[0]; o.Status != driver.Stored {
-			t.Fatalf("got %v (%v), want stored", o.Status, o.Err)
-		}
+		wantOutcome(t, wait(t, "store", begin(r.Store, false, tr))[0], driver.Stored, nil)
 		r.mustLoad(t, b)
 	}
 }
@@ -109,9 +96,7 @@ func TestStoreFull(t *testing.T) {
 				return faultio.Fault{}
 			})
 			b := stored{keyOf("full"), 1, bytesOf(1, size)}
-			if o := r.store(t, b)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNoSpace) {
-				t.Errorf("%d bytes, %v: got %v (%v), want skipped with %v", size, errno, o.Status, o.Err, block.ErrNoSpace)
-			}
+			wantOutcome(t, r.store(t, b)[0], driver.Skipped, block.ErrNoSpace)
 			r.rule(nil)
 			r.mustStore(t, b)
 			r.mustLoad(t, b)
@@ -127,9 +112,7 @@ func TestStoreFull(t *testing.T) {
 func TestSourceUnreadable(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
 	dir, err := os.Open(t.TempDir()) // to read it fails with EISDIR
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dir.Close()
 	for _, size := range []int64{5000, 1 << 20} {
 		tr := driver.Transfer{Key: keyOf("unreadable"), Size: size, File: dir, Attrs: driver.Attrs{Seq: 1}}
@@ -146,8 +129,7 @@ func TestSourceUnreadable(t *testing.T) {
 // this load fails.
 func TestDestinationFails(t *testing.T) {
 	r := newRig(t, 1, 32<<20, nil)
-	host := newHost()
-	r.SetHost(host)
+	host := r.watch()
 	// Nothing is mapped at its start, and so a write fails with EIO.
 	mem, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
 	if err != nil {
@@ -158,12 +140,8 @@ func TestDestinationFails(t *testing.T) {
 		b := stored{keyOf(fmt.Sprint("kept", size)), 1, bytesOf(1, size)}
 		r.mustStore(t, b)
 		tr := driver.Transfer{Key: b.key, Size: int64(size), File: mem}
-		if o := wait(t, "load", begin(r.Load, false, tr))[0]; o.Status != driver.Failed || !errors.Is(o.Err, syscall.EIO) {
-			t.Errorf("%d bytes: got %v (%v), want failed with %v", size, o.Status, o.Err, syscall.EIO)
-		}
-		if err := host.lossOf(b.key); err != nil {
-			t.Errorf("%d bytes: the Host was told that it is lost: %v", size, err)
-		}
+		wantOutcome(t, wait(t, "load", begin(r.Load, false, tr))[0], driver.Failed, syscall.EIO)
+		must(t, host.lossOf(b.key))
 		r.mustLoad(t, b)
 	}
 }
@@ -175,10 +153,7 @@ func TestStoreWhileAsked(t *testing.T) {
 	host := newHost()
 	var asked atomic.Pointer[block.Key]
 	again := make(chan (<-chan []driver.Outcome), 1)
-	var blocks []stored
-	for i := range 40 {
-		blocks = append(blocks, stored{keyOf(fmt.Sprint(i)), 1, bytesOf(uint64(i), 4096)})
-	}
+	blocks := numbered(40, 4096)
 	host.veto = func(key block.Key) bool {
 		if asked.CompareAndSwap(nil, &key) {
 			i := slices.IndexFunc(blocks, func(b stored) bool { return b.key == key })
@@ -194,9 +169,7 @@ func TestStoreWhileAsked(t *testing.T) {
 		}
 	}
 	o := wait(t, "the store", wait(t, "a victim", again))[0]
-	if o.Status != driver.Stored {
-		t.Errorf("got %v (%v), want stored", o.Status, o.Err)
-	}
+	wantOutcome(t, o, driver.Stored, nil)
 	if p := r.presence(t, *asked.Load()); p != driver.Hit {
 		t.Errorf("the block that was stored while the Host was asked: %v, want hit", p)
 	}
@@ -228,12 +201,8 @@ func TestRemoveBeforeHeader(t *testing.T) {
 		eventually(t, "the write", func() bool { return r.engine(0).StuckOps() > 0 })
 		r.Remove([]block.Key{b.key})
 		r.engine(0).Release()
-		if o := wait(t, "store", c)[0]; o.Status != driver.Skipped || !errors.Is(o.Err, block.ErrNotFound) {
-			t.Errorf("got %v (%v), want skipped with %v", o.Status, o.Err, block.ErrNotFound)
-		}
-		if err := r.sync(t); err != nil {
-			t.Fatal(err)
-		}
+		wantOutcome(t, wait(t, "store", c)[0], driver.Skipped, block.ErrNotFound)
+		must(t, r.sync(t))
 		if n := headers.Load(); n != 0 {
 			t.Errorf("%d bytes: %d headers written, want none", size, n)
 		}
@@ -248,9 +217,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		r := newRig(t, 1, 16<<20, func(o *Options) { o.SyncInterval, o.SyncBytes = time.Hour, 1<<30 }) // only what is below syncs
 		b, to := stored{keyOf("removed"), 5, bytesOf(1, 50_000)}, keyOf("to")
 		r.mustStore(t, stored{keyOf("first"), 1, bytesOf(2, 50_000)})
-		if err := r.sync(t); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.sync(t))
 		before := r.Stats().Detail.(*Detail).Syncs
 		var headers atomic.Int64
 		r.rule(headersOnly(&headers, 1, faultio.Fault{Stuck: true}))
@@ -283,9 +250,7 @@ func TestSyncAwaitsHeader(t *testing.T) {
 		}
 		r.engine(0).Release()
 		for range 2 {
-			if err := wait(t, "Sync", synced); err != nil {
-				t.Fatal(err)
-			}
+			must(t, wait(t, "Sync", synced))
 		}
 		next := r.crash(t)
 		wait(t, "store", c)
@@ -322,9 +287,7 @@ func TestSharedAbandoned(t *testing.T) {
 			t.Fatal("the block is in use")
 		}
 		c.store(d, f)
-		if o := wait(t, "second", second)[0]; o.Status != driver.Failed || !errors.Is(o.Err, block.ErrUnavailable) {
-			t.Errorf("%s: got %v (%v), want failed with %v", c.name, o.Status, o.Err, block.ErrUnavailable)
-		}
+		wantOutcome(t, wait(t, "second", second)[0], driver.Failed, block.ErrUnavailable)
 		j.finish(0, j.failed(0, block.ErrUnavailable))
 		j.submit(nil)
 		wait(t, "first", first)

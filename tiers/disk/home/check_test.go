@@ -28,9 +28,7 @@ func plantClosed(t *testing.T) (dir string, want map[string]string) {
 	d := openTest(t, dir)
 	want = plantAll(t, d)
 	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	return dir, want
 }
 
@@ -44,9 +42,7 @@ func checkTest(t *testing.T, dir string, o CheckOptions, exit int) *Report {
 		done, total = d, tot
 	}
 	r, err := Check(context.Background(), dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.ExitCode() != exit {
 		t.Errorf("exit code %d, want %d:\n%s", r.ExitCode(), exit, r)
 	}
@@ -61,9 +57,7 @@ func reopened(t *testing.T, dir string) (map[string]string, *Recovered) {
 	t.Helper()
 	d := openTest(t, dir)
 	got, r := recoverTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	return got, r
 }
 
@@ -72,9 +66,7 @@ func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil && !e.IsDir() {
@@ -109,60 +101,80 @@ func TestCheckClean(t *testing.T) {
 	}
 }
 
-// damages are what Check must find, each with the blocks that it costs.
+// spoiler damages something in a closed directory.
+type spoiler func(t *testing.T, dir string)
+
+// flipped changes a byte of a file.
+func flipped(name string, off int64) spoiler {
+	return func(t *testing.T, dir string) { patch(t, filepath.Join(dir, name), off, func(b []byte) { b[0]++ }, 1) }
+}
+
+// sealed changes a byte of a page of a file, and mends the checksum.
+func sealed(name string, page, off int64) spoiler {
+	return func(t *testing.T, dir string) {
+		patchPage(t, filepath.Join(dir, name), page, func(b []byte) { b[off]++ })
+	}
+}
+
+// cleared empties a page from some byte on.
+func cleared(name string, off int64) spoiler {
+	return func(t *testing.T, dir string) {
+		patch(t, filepath.Join(dir, name), off, func(b []byte) { clear(b) }, format.PageBytes)
+	}
+}
+
+// sizedTo gives a file another size.
+func sizedTo(name string, size int64) spoiler {
+	return func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, name), size) }
+}
+
+// removed takes a file away.
+func removed(name string) spoiler {
+	return func(t *testing.T, dir string) { remove(t, filepath.Join(dir, name)) }
+}
+
+var slab1, slab30 = format.SlabName(1), format.SlabName(30)
+
+// damages are what Check must find, each with the blocks that it costs. An index that is damaged is not believed, and
+// a slab that cannot be used is set aside: it costs its own blocks only.
 var damages = map[string]struct {
-	spoil  func(t *testing.T, dir string)
+	spoil  spoiler
 	lost   string // prefix of the keys
 	data   bool   // found by CheckOptions.Data only
+	index  bool   // is damaged
+	aside  bool   // so is slab 1
 	errors int64  // least number
 }{
-	"superblock copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { b[0]++ }, 1)
-	}},
-	"other copy": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), format.PageBytes+30, func(b []byte) { b[0]++ }, 1)
-	}},
-	"superblock": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SuperName), 30, func(b []byte) { clear(b) }, format.PageBytes)
-	}},
-	"superblock lost":  {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SuperName)) }},
-	"superblock empty": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SuperName), 0) }},
-	"slab header": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(1)), 4090, func(b []byte) { b[0]++ }, 1)
-	}},
-	"slab of another": {lost: "model/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(1)), 0, func(b []byte) { b[20]++ })
-	}},
-	"slab lost": {lost: "model/", spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.SlabName(1))) }},
-	"slab cut":  {lost: "model/05", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 28672+5*8192+1) }, errors: 2},
-	"table cut": {lost: "model/", spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.SlabName(1)), 3*4096+5) }},
-	"slot header": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096+10, func(b []byte) { b[0] ^= 0x10 }, 1)
-	}},
-	"slot of another": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[76]++ })
-	}},
-	"slot too large": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[34]++ })
-	}},
-	"data": {data: true, lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 10*4096+4*4096+4000, func(b []byte) { b[0]++ }, 1)
-	}},
-	"index lost": {spoil: func(t *testing.T, dir string) { remove(t, filepath.Join(dir, format.IndexName)) }},
-	"index torn": {spoil: func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, format.IndexName), 6000) }},
-	"index": {spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.IndexName), 4096+200, func(b []byte) { b[0]++ }, 1)
-	}},
-	"index of another time": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.IndexName), 0, func(b []byte) { b[32]++ })
-	}},
-	"index says less": {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
-	"index says more": {lost: "g3/", spoil: func(t *testing.T, dir string) {
-		patch(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { clear(b) }, 4096)
-	}},
-	"index says other": {spoil: func(t *testing.T, dir string) {
-		patchPage(t, filepath.Join(dir, format.SlabName(30)), 5*4096, func(b []byte) { b[64]++ })
-	}},
+	"superblock copy":  {spoil: flipped(format.SuperName, 30)},
+	"other copy":       {spoil: flipped(format.SuperName, format.PageBytes+30)},
+	"superblock":       {spoil: cleared(format.SuperName, 30)},
+	"superblock lost":  {spoil: removed(format.SuperName)},
+	"superblock empty": {spoil: sizedTo(format.SuperName, 0)},
+	"slab header":      {spoil: flipped(slab1, 4090), lost: "model/", aside: true},
+	"slab of another":  {spoil: sealed(slab1, 0, 20), lost: "model/", aside: true},
+	"slab lost":        {spoil: removed(slab1), lost: "model/"},
+	"slab cut":         {spoil: sizedTo(slab1, 28672+5*8192+1), lost: "model/05", errors: 2},
+	"table cut":        {spoil: sizedTo(slab1, 3*4096+5), lost: "model/", aside: true},
+	"slab of a number": {spoil: sealed(slab1, 0, 12), lost: "model/", aside: true},
+	"slab empty":       {spoil: sizedTo(slab1, 0), lost: "model/", aside: true},
+	"slab of no page":  {spoil: sizedTo(slab1, 4095), lost: "model/", aside: true},
+	"slot header":      {spoil: flipped(slab30, 5*4096+10), lost: "g3/"},
+	"slot of another":  {spoil: sealed(slab30, 5*4096, 76), lost: "g3/"},
+	"slot too large":   {spoil: sealed(slab30, 5*4096, 34), lost: "g3/"},
+	"data":             {spoil: flipped(slab30, 10*4096+4*4096+4000), lost: "g3/", data: true},
+	"index lost":       {spoil: removed(format.IndexName), index: true},
+	"index empty":      {spoil: sizedTo(format.IndexName, 0), index: true},
+	"index of a page":  {spoil: sizedTo(format.IndexName, format.PageBytes), index: true},
+	"index torn":       {spoil: sizedTo(format.IndexName, 6000), index: true},
+	"index too long":   {spoil: sizedTo(format.IndexName, 3*format.PageBytes), index: true},
+	"index":            {spoil: flipped(format.IndexName, 4096+200), index: true},
+	"index chunk":      {spoil: flipped(format.IndexName, 4096+50), index: true},
+	"index of another": {spoil: sealed(format.IndexName, 0, 16), index: true},
+	"index of later":   {spoil: sealed(format.IndexName, 0, 32), index: true},
+	"index counts":     {spoil: sealed(format.IndexName, 0, 40), index: true},
+	"index says less":  {spoil: func(t *testing.T, dir string) { plantLate(t, dir, "late", 0) }},
+	"index says more":  {spoil: cleared(slab30, 5*4096), lost: "g3/"},
+	"index says other": {spoil: sealed(slab30, 5*4096, 64)},
 }
 
 // plantLate writes a block to slab 2, after the index.
@@ -170,9 +182,7 @@ func plantLate(t *testing.T, dir, key string, seq uint64) {
 	d := openTest(t, dir)
 	defer d.Close()
 	f, err := os.OpenFile(d.SlabPath(2), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	s := format.SlabHeader{Number: 2, UUID: d.Superblock().UUID, Epoch: 1002, SlotBytes: 4096, Slots: 3}
 	plantBlock(t, f, &s, 1, key, seq+1, 100)
@@ -186,6 +196,19 @@ func TestCheckFinds(t *testing.T) {
 			dir, want := plantClosed(t)
 			tc.spoil(t, dir)
 			before := files(t, dir)
+			if tc.lost != "" {
+				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, tc.lost) })
+			}
+			if tc.index || tc.aside {
+				got, rec := reopened(t, dir)
+				wantSame(t, got, want)
+				if tc.index != (rec.IndexErr != nil) || tc.aside != (len(rec.SetAside) == 1) {
+					t.Errorf("before Repair: %+v", rec)
+				}
+				if tc.aside && (rec.SetAside[0].Number != 1 || !errors.Is(rec.SetAside[0].Err, block.ErrCorrupt) || rec.Slabs != 2) {
+					t.Errorf("before Repair: %+v", rec)
+				}
+			}
 			if tc.data {
 				checkTest(t, dir, CheckOptions{}, 0)
 			}
@@ -203,9 +226,6 @@ func TestCheckFinds(t *testing.T) {
 			r = checkTest(t, dir, CheckOptions{Data: true}, 0)
 			if len(r.Findings) != 0 || !r.Clean {
 				t.Errorf("after Repair: %s", r)
-			}
-			if tc.lost != "" {
-				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, tc.lost) })
 			}
 			got, rec := reopened(t, dir)
 			switch name {
@@ -232,14 +252,10 @@ func TestCheckUnclean(t *testing.T) {
 	for _, seq := range []uint64{1, 1000} { // earlier, later than in slab 1
 		dir, want := plantClosed(t)
 		d := openTest(t, dir)
-		if err := errors.Join(d.MarkDirty(), d.Close(), os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(d.MarkDirty(), d.Close(), os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600)))
 		plantLate(t, dir, "model/02/block", seq)
 		err := errors.Join(os.WriteFile(d.Join(format.IndexTmpName), nil, 0o600), os.WriteFile(d.Join(format.SlabTmpName), make([]byte, 8192), 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := checkTest(t, dir, CheckOptions{Data: true}, 0)
 		if r.Notes != 4 || r.Blocks != 11 || r.Clean {
 			t.Errorf("got %s", r)
@@ -268,9 +284,7 @@ func TestCheckLargeBlocks(t *testing.T) {
 		plantBlock(t, f2, s2, slot, fmt.Sprintf("m/%d", slot), 9, 1<<20-int(slot)*5000)
 	}
 	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	if r := checkTest(t, dir, CheckOptions{Data: true}, 0); r.Blocks != 13 || r.DataBytes != r.BlockBytes {
 		t.Errorf("got %+v", r)
 	}
@@ -299,9 +313,7 @@ func TestCheckFlips(t *testing.T) {
 		dir, want := plantClosed(t)
 		name := []string{format.SuperName, format.IndexName, format.SlabName(1), format.SlabName(2), format.SlabName(30)}[rng.IntN(5)]
 		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		off, bit := rng.Int64N(info.Size()), byte(1)<<rng.IntN(8)
 		patch(t, filepath.Join(dir, name), off, func(b []byte) { b[0] ^= bit }, 1)
 		r, err := Check(context.Background(), dir, CheckOptions{Data: true, Repair: true})
@@ -359,9 +371,7 @@ func TestCheckStale(t *testing.T) {
 	patch(t, path, 4096+100, noise, 8)
 	patch(t, path, 2*4096, func(b []byte) {
 		h := format.SlotHeader{Slot: 3, Size: 65000, Key: []byte("group/ab\xff"), Attrs: driver.Attrs{Seq: 5}}
-		if err := h.Encode(b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.Encode(b))
 		binary.LittleEndian.PutUint32(b[8:], 7)
 		format.SealPage(b)
 	}, 4096)
@@ -375,9 +385,7 @@ func TestCheckHoles(t *testing.T) {
 	dir, _ := plantClosed(t)
 	path := filepath.Join(dir, format.SlabName(2))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4*4096, 2*4096); err != nil {
 		t.Skipf("no holes here: %v", err)
@@ -409,9 +417,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil || back.Errors != r.Errors || back.Findings[1] != r.Findings[1] {
 		t.Errorf("got %v", err)
@@ -431,9 +437,7 @@ func TestCheckUnreadable(t *testing.T) {
 	dir, want := plantClosed(t)
 	path := filepath.Join(dir, format.SlabName(1))
 	remove(t, path)
-	if err := os.Mkdir(path, 0o700); err != nil { // fails to be opened, not with ENOENT
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(path, 0o700)) // fails to be opened, not with ENOENT
 	r := checkTest(t, dir, CheckOptions{Repair: true}, 4)
 	if _, err := os.Stat(path); err != nil || r.Repaired == r.Errors {
 		t.Errorf("got %v, %s", err, r)

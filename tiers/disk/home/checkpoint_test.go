@@ -17,13 +17,9 @@ func TestMark(t *testing.T) {
 			d := openTest(t, dir)
 			want := plantAll(t, d)
 			saveTest(t, d)
-			if err := d.KeepIndex(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.KeepIndex())
 			mark := func() {
-				if err := d.Mark(30); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Mark(30))
 			}
 			mark()
 			if during {
@@ -37,14 +33,10 @@ func TestMark(t *testing.T) {
 					mark()
 					return err
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 			at := d.mu.at
-			if err := d.Close(); err != nil { // as a kill does
-				t.Fatal(err)
-			}
+			must(t, d.Close())  // as a kill does
 			byIndex := int64(4) // those of slab 1
 			if damaged {
 				patch(t, filepath.Join(dir, format.SuperName), int64(at)*format.PageBytes+100, noise, 8)

@@ -37,9 +37,7 @@ func FuzzChunk(f *testing.F) {
 		}
 		chunk := format.SealChunk(append(bytes.Clone(b), make([]byte, format.PageBytes)...), len(b), 0, 9)
 		runs, err := format.CheckChunk(chunk, 0, 9)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s := &Slab{SlabHeader: slab, Usable: slab.Slots}
 		last := int64(-1)
 		c := indexCursor{slabs: map[uint32]*Slab{slab.Number: s}, give: func(s *Slab, h *format.SlotHeader) {
@@ -72,9 +70,7 @@ func FuzzIndexFile(f *testing.F) {
 	f.Add([]byte("KVFSINDX"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(d.Join(format.IndexName), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(d.Join(format.IndexName), b, 0o600))
 		got := map[string]string{}
 		_, err := d.Recover(context.Background(), Funcs{
 			Slab: func(*Slab) {},
@@ -84,9 +80,7 @@ func FuzzIndexFile(f *testing.F) {
 		if errors.As(err, &later) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wantSame(t, got, want)
 	})
 }

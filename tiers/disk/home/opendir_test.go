@@ -25,36 +25,27 @@ import (
 // that says why, and stays as it was.
 func TestOpenDirRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
-		make func(t *testing.T, path string)
+		make func(path string) error
 		want error
 		says string
 	}{
-		"missing parent": {func(t *testing.T, path string) { remove(t, filepath.Dir(path)) }, unix.ENOENT, "its parent"},
-		"a file": {func(t *testing.T, path string) {
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, unix.ENOTDIR, "is not a directory"},
-		"foreign files": {func(t *testing.T, path string) {
-			if err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "photo.jpg"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+		"missing parent": {func(path string) error { return os.Remove(filepath.Dir(path)) }, unix.ENOENT, "its parent"},
+		"a file":         {func(path string) error { return os.WriteFile(path, nil, 0o600) }, unix.ENOTDIR, "is not a directory"},
+		"foreign files": {func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "photo.jpg"), nil, 0o600))
 		}, block.ErrInvalid, `holds other files, such as "photo.jpg"`},
-		"another's": {func(t *testing.T, path string) {
-			if os.Geteuid() != 0 {
-				t.Skip("chown needs root")
-			}
-			if err := errors.Join(os.Mkdir(path, 0o777), os.Chown(path, 12345, 12345)); err != nil {
-				t.Fatal(err)
-			}
+		"another's": {func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o777), os.Chown(path, 12345, 12345))
 		}, unix.EPERM, "belongs to uid 12345"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mnt", "d")
-			if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			must(t, os.Mkdir(filepath.Dir(path), 0o700))
+			if err := tc.make(path); name == "another's" && os.Geteuid() != 0 {
+				t.Skip("chown needs root")
+			} else if err != nil {
 				t.Fatal(err)
 			}
-			tc.make(t, path)
 			d, err := Open(path, Options{Create: true, AllowTmpfs: true})
 			if err == nil {
 				d.Close()
@@ -101,14 +92,8 @@ func TestOpenDirReadOnly(t *testing.T) {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("bind mount needs root: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Mkdir(filepath.Join(dir, "there"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	must(t, os.Mkdir(filepath.Join(dir, "there"), 0o700))
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Skipf("remount needs root: %v", err)
 	}
@@ -124,16 +109,12 @@ func TestOpenDirReadOnly(t *testing.T) {
 // TestOpenDirNotWritable: permissions count for a user who is not root.
 func TestOpenDirNotWritable(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	if err := os.Mkdir(dir, 0o500); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o500))
 	uid := os.Geteuid()
 	if uid == 0 { // the owner without root's rights, who must reach it
 		uid = 12345
 		above := filepath.Dir(dir)
-		if err := errors.Join(os.Chown(dir, uid, uid), os.Chmod(above, 0o755), os.Chmod(filepath.Dir(above), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Chown(dir, uid, uid), os.Chmod(above, 0o755), os.Chmod(filepath.Dir(above), 0o755)))
 	}
 	out, err := helper(t, "open", dir, uid).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), dir+": is not writable (mode 0500): permission denied") {
@@ -145,27 +126,19 @@ func TestOpenDirNotWritable(t *testing.T) {
 // all and files of others next to a superblock get a warning.
 func TestOpenDirExtras(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700), os.Chmod(dir, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700), os.Chmod(dir, 0o777)))
 	core, logs := observer.New(zap.WarnLevel)
 	opts := Options{Create: true, AllowTmpfs: true, Logger: zap.New(core)}
 	for i := range 2 {
 		d, err := Open(dir, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d.Fresh != (i == 0) {
 			t.Errorf("open %d: fresh %v", i, d.Fresh)
 		}
 		for _, name := range []string{"photo.jpg", format.IndexTmpName} {
-			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Close())
 	}
 	if n := logs.FilterMessageSnippet("every user can write").Len(); n != 2 {
 		t.Errorf("%d warnings about the mode", n)
@@ -188,16 +161,10 @@ func TestOpenDirBusy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	cmd := helper(t, "hold", dir, os.Geteuid())
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		cmd.Wait()
@@ -221,17 +188,13 @@ func TestOpenDirBusy(t *testing.T) {
 		_, err = Check(context.Background(), dir, CheckOptions{Repair: repair})
 		wantBusy(err)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	cmd.Wait()
 	d := openTest(t, dir) // the lock went with the process
 	if _, err := Open(dir, Options{AllowTmpfs: true}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second open in one process: got %v", err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	openTest(t, dir)
 }
 
@@ -255,9 +218,7 @@ func TestOpenDirHelper(t *testing.T) {
 	if uid := os.Getenv("KVFS_TEST_UID"); uid != "" {
 		var n int
 		fmt.Sscan(uid, &n)
-		if err := syscall.Setreuid(-1, n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Setreuid(-1, n))
 	}
 	d, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 	if err != nil {
@@ -300,16 +261,10 @@ func TestSuperblockCopies(t *testing.T) {
 	d := openTest(t, dir)
 	for day := range int64(6) {
 		before, err := os.ReadFile(d.Join(format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.SetWritten(day, 100*day); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, d.SetWritten(day, 100*day))
 		after, err := os.ReadFile(d.Join(format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at := d.mu.at
 		other := (1 - at) * format.PageBytes
 		if string(before[other:other+format.PageBytes]) != string(after[other:other+format.PageBytes]) {
@@ -318,29 +273,21 @@ func TestSuperblockCopies(t *testing.T) {
 		for _, torn := range []int{0, 1, 512, 4095} { // so much of the write arrived
 			b := append([]byte(nil), after...)
 			copy(b[at*format.PageBytes+torn:(at+1)*format.PageBytes], before[at*format.PageBytes+torn:])
-			if err := os.WriteFile(d.Join(format.SuperName), b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(d.Join(format.SuperName), b, 0o600))
 			st, err := readSuper(d.file)
 			if err != nil || st.super.Day < day-1 || st.super.UUID != d.Superblock().UUID {
 				t.Errorf("day %d, torn at %d: got %+v, %v", day, torn, st, err)
 			}
 		}
-		if err := os.WriteFile(d.Join(format.SuperName), after, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(d.Join(format.SuperName), after, 0o600))
 	}
 	want := d.Superblock()
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	d = openTest(t, dir)
 	if got := d.Superblock(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	for at := range int64(2) {
 		patch(t, filepath.Join(dir, format.SuperName), at*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
 	}
@@ -361,14 +308,10 @@ func TestSuperblockLost(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		d := openTest(t, dir)
-		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(lose(d.Join(format.SuperName)), d.Close()))
 		d = openTest(t, dir)
 		plantAll(t, d)
-		if err := errors.Join(lose(d.Join(format.SuperName)), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(lose(d.Join(format.SuperName)), d.Close()))
 		_, err := Open(dir, Options{Create: true, AllowTmpfs: true})
 		var bad *SuperblockError
 		if !errors.As(err, &bad) {
@@ -399,18 +342,12 @@ func TestPlace(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	o := Options{Create: true, SlabBytes: 1 << 20, StateDir: state}
 	for _, file := range o.placeFiles(dir) {
-		if err := writePlace(file, placeRecord{dir, Place{"/mnt/a", "xfs", "1"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writePlace(file, placeRecord{dir, Place{"/mnt/a", "xfs", "1"}}))
 		_, err := Open(dir, o)
 		if want := "Mount it: mount /mnt/a"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", file, err, want)
 		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(file))
 	}
-	if err := CheckPlace(filepath.Join(dir, "absent", "too"), o); err != nil {
-		t.Error(err)
-	}
+	must(t, CheckPlace(filepath.Join(dir, "absent", "too"), o))
 }

@@ -18,13 +18,19 @@ import (
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // openTest opens a directory below the test's own, and closes it.
 func openTest(t testing.TB, dir string) *Dir {
 	t.Helper()
 	d, err := Open(dir, Options{Create: true, SlabBytes: 1 << 20, AllowTmpfs: true, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { d.Close() }) // may have been closed before
 	return d
 }
@@ -50,9 +56,7 @@ func plantBlock(t testing.TB, f *os.File, s *format.SlabHeader, slot uint32, key
 	if err == nil {
 		_, err = f.WriteAt(data, s.DataOff(slot))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // plantSlab makes a slab.
@@ -60,9 +64,7 @@ func plantSlab(t testing.TB, d *Dir, number uint32, slotBytes int64, slots uint3
 	t.Helper()
 	s := &format.SlabHeader{Number: number, UUID: d.Superblock().UUID, Epoch: 1000 + uint64(number), SlotBytes: slotBytes, Slots: slots}
 	f, err := os.Create(d.SlabPath(number))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	page := make([]byte, format.PageBytes)
 	s.Encode(page)
@@ -120,9 +122,7 @@ func recoverTest(t testing.TB, d *Dir) (map[string]string, *Recovered) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got, r
 }
 
@@ -141,9 +141,7 @@ func saveTest(t testing.TB, d *Dir) {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func wantSame(t testing.TB, got, want map[string]string) {
@@ -167,9 +165,7 @@ func wantSame(t testing.TB, got, want map[string]string) {
 func patch(t testing.TB, path string, off int64, change func(b []byte), n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	b := make([]byte, n)
 	if _, err := f.ReadAt(b, off); err != nil {
@@ -185,36 +181,6 @@ func patch(t testing.TB, path string, off int64, change func(b []byte), n int) {
 func patchPage(t testing.TB, path string, off int64, change func(page []byte)) {
 	t.Helper()
 	patch(t, path, off, func(b []byte) { change(b); format.SealPage(b) }, format.PageBytes)
-}
-
-// TestRecover: by its tables a directory holds what it holds by its index, and the
-// flag on disk says which of them counts.
-func TestRecover(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "d")
-	d := openTest(t, dir)
-	want := plantAll(t, d)
-	saveTest(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
-	d = openTest(t, dir)
-	got, r := recoverTest(t, d)
-	wantSame(t, got, want)
-	if r.IndexErr != nil || r.ByIndex != 11 || r.Blocks != 11 || r.Slabs != 3 {
-		t.Errorf("by index: got %+v", r)
-	}
-	if err := d.MarkDirty(); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil { // as a crash does
-		t.Fatal(err)
-	}
-	d = openTest(t, dir)
-	got, r = recoverTest(t, d)
-	wantSame(t, got, want)
-	if !errors.Is(r.IndexErr, errUnclean) || r.ByIndex != 0 || r.Blocks != 11 {
-		t.Errorf("after a crash: got %+v", r)
-	}
 }
 
 // TestRecoverTables: what a table may hold besides used slots and zeros.
@@ -248,44 +214,9 @@ func TestRecoverTables(t *testing.T) {
 
 func noise(b []byte) { copy(b, "noise!!!") }
 
-// TestSlabSetAside: a slab with a bad header, of another directory, under a wrong name or
-// cut before its first slot costs its own blocks only, and stays as it is.
-func TestSlabSetAside(t *testing.T) {
-	for name, spoil := range map[string]func(path string){
-		"flipped": func(path string) { patch(t, path, 100, func(b []byte) { b[0] ^= 4 }, 1) },
-		"uuid":    func(path string) { patchPage(t, path, 0, func(b []byte) { b[20] ^= 1 }) },
-		"number":  func(path string) { patchPage(t, path, 0, func(b []byte) { b[12] ^= 1 }) },
-		"empty":   func(path string) { truncate(t, path, 0) },
-		"part":    func(path string) { truncate(t, path, 4095) },
-		"table":   func(path string) { truncate(t, path, 8192) },
-	} {
-		for _, clean := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/%v", name, clean), func(t *testing.T) {
-				d := openTest(t, filepath.Join(t.TempDir(), "d"))
-				want := plantAll(t, d)
-				if clean {
-					saveTest(t, d)
-				}
-				maps.DeleteFunc(want, func(key, _ string) bool { return strings.HasPrefix(key, "model/") })
-				spoil(d.SlabPath(1))
-				got, r := recoverTest(t, d)
-				wantSame(t, got, want)
-				if len(r.SetAside) != 1 || r.SetAside[0].Number != 1 || !errors.Is(r.SetAside[0].Err, block.ErrCorrupt) || r.Slabs != 2 {
-					t.Errorf("got %+v", r)
-				}
-				if _, err := os.Stat(d.SlabPath(1)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	}
-}
-
 func truncate(t testing.TB, path string, size int64) {
 	t.Helper()
-	if err := os.Truncate(path, size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(path, size))
 }
 
 // TestSlabTruncated: a slab cut at any page keeps exactly the blocks that lie before
@@ -315,8 +246,8 @@ func TestSlabTruncated(t *testing.T) {
 	}
 }
 
-// TestRecoverLaterVersion: a page of a later version anywhere refuses the directory, and the
-// error names the file and both versions.
+// TestRecoverLaterVersion: a page of a later version anywhere refuses the directory, and the error
+// names the file and both versions. Check with Repair changes nothing there.
 func TestRecoverLaterVersion(t *testing.T) {
 	for _, tc := range []struct {
 		what, name string
@@ -343,9 +274,8 @@ func TestRecoverLaterVersion(t *testing.T) {
 				}
 				b[8] = 9
 			})
-			if err := d.Close(); err != nil {
-				t.Fatal(err)
-			}
+			older := int64(1 - d.mu.at)
+			must(t, d.Close())
 			d, err := Open(dir, Options{AllowTmpfs: true})
 			if err == nil {
 				_, err = d.Recover(context.Background(), Funcs{Slab: func(*Slab) {}, Slot: func(*Slab, *format.SlotHeader) {}})
@@ -355,10 +285,20 @@ func TestRecoverLaterVersion(t *testing.T) {
 			if !errors.As(err, &later) || *later != (format.VersionError{What: tc.what, Path: filepath.Join(dir, tc.name), Got: 9, Want: 1}) {
 				t.Errorf("got %v", err)
 			}
+			// Whatever else is wrong, here what comes before it, stays as it is.
+			if tc.name != format.SuperName {
+				flipped(format.SuperName, older*format.PageBytes+20)(t, dir)
+			}
+			flipped(format.SlabName(1), format.PageBytes+100)(t, dir)
+			must(t, os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600))
+			before := files(t, dir)
 			for _, repair := range []bool{false, true} {
-				if _, err := Check(context.Background(), dir, CheckOptions{Repair: repair}); !errors.As(err, &later) {
+				if _, err := Check(context.Background(), dir, CheckOptions{Repair: repair, Data: true}); !errors.As(err, &later) {
 					t.Errorf("Check with repair %v: got %v", repair, err)
 				}
+			}
+			if !maps.Equal(files(t, dir), before) {
+				t.Error("Check changed the directory")
 			}
 		})
 	}

@@ -28,35 +28,23 @@ func TestRepairUnreadable(t *testing.T) {
 			plantBlock(t, f, s, slot, fmt.Sprintf("m/%d", slot), 9, 4000)
 		}
 		saveTest(t, d)
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Close())
 		patch(t, f.Name(), s.DataOff(3)+9, func(b []byte) { b[0]++ }, 1)
 
 		d, err := lockDir(dir, Options{AllowTmpfs: true, Logger: zap.NewNop()}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := newChecker(context.Background(), d, dir, CheckOptions{Repair: true, Data: true})
-		if err := c.run(c.super, c.files, c.tables); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.run(c.super, c.files, c.tables))
 		flags := os.O_RDONLY
 		if !alone {
 			flags = os.O_WRONLY // which fails to be read with EBADF
 		}
 		file, err := os.OpenFile(f.Name(), flags, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mem, err := mapMemory(pieceBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.judgeBlocks(&piece{f: file, mem: mem, blocks: c.entries, err: unix.EIO})
-		if err := errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(c.finish(), unix.Munmap(mem), file.Close(), d.Close()))
 		errs, repaired, blocks, left := int64(1), int64(1), int64(9), 9
 		if !alone {
 			errs, repaired, blocks, left = 10, 0, 0, 10
@@ -71,60 +59,17 @@ func TestRepairUnreadable(t *testing.T) {
 	}
 }
 
-// TestCheckLaterUntouched shows that Repair changes nothing in a directory that has anything
-// of a later version, wherever that is and whatever else is wrong.
-func TestCheckLaterUntouched(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		off  int64
-	}{{format.SlabName(30), 0}, {format.SlabName(30), 5 * format.PageBytes}, {format.IndexName, 0}} {
-		dir, _ := plantClosed(t)
-		// What comes before it is damaged: the older copy of the superblock, and a slot header.
-		f, err := os.Open(filepath.Join(dir, format.SuperName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		st, err := readSuper(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
-		patch(t, f.Name(), int64(1-st.at)*format.PageBytes+20, func(b []byte) { b[0]++ }, 1)
-		patch(t, filepath.Join(dir, format.SlabName(1)), format.PageBytes+100, func(b []byte) { b[0]++ }, 1)
-		if err := os.WriteFile(filepath.Join(dir, format.IndexTmpName), []byte("unfinished"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		patchPage(t, filepath.Join(dir, tc.name), tc.off, func(b []byte) { b[8] = 9 })
-		before := files(t, dir)
-		_, err = Check(context.Background(), dir, CheckOptions{Repair: true, Data: true})
-		var later *format.VersionError
-		if !errors.As(err, &later) {
-			t.Errorf("%s at %d: got %v, want a VersionError", tc.name, tc.off, err)
-		}
-		if !maps.Equal(files(t, dir), before) {
-			t.Errorf("%s at %d: the directory was changed", tc.name, tc.off)
-		}
-	}
-}
-
 // TestSuperblockStale shows that a crash between the two writes which declare the index
 // invalid leaves no copy that says that it is valid, once the tier was opened again: not even
 // the older one, which would count if the newer were damaged.
 func TestSuperblockStale(t *testing.T) {
 	dir, _ := plantClosed(t)
 	d := openTest(t, dir)
-	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = true }); err != nil { // now both say so
-		t.Fatal(err)
-	}
-	if err := d.updateSuper(func(s *format.Superblock) { s.Clean = false }); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil { // as a crash
-		t.Fatal(err)
-	}
+	must(t, d.updateSuper(func(s *format.Superblock) { s.Clean = true })) // now both say so
+	must(t, d.updateSuper(func(s *format.Superblock) { s.Clean = false }))
+	must(t, d.Close()) // as a crash
 	d = openTest(t, dir)
-	if err := d.MarkDirty(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.MarkDirty())
 	for at := range 2 {
 		var page [format.PageBytes]byte
 		if _, err := d.file.ReadAt(page[:], int64(at)*format.PageBytes); err != nil {
@@ -138,9 +83,7 @@ func TestSuperblockStale(t *testing.T) {
 	if err := d.MarkDirty(); err != nil || d.Superblock() != before {
 		t.Errorf("again: %v, it is written anew: %v", err, d.Superblock() != before)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Close())
 	_, rec := reopened(t, dir)
 	if !errors.Is(rec.IndexErr, errUnclean) {
 		t.Errorf("got %v", rec.IndexErr)
