@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
@@ -31,9 +30,7 @@ func TestLeaseLate(t *testing.T) {
 					}
 					o.tuning.lease = time.Second // of one whose answer came too late
 				})
-				data := pattern(3, 10_000)
-				a.put("g/x", 5, data)
-				p := b.located(t, "g/x", 1)[0].Peer
+				p, data := holding(t, a, b)
 				gate := make(chan struct{})
 				a.locked(func() { a.gate = gate })
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -79,39 +76,13 @@ func (b *fakeBackend) locked(fn func()) {
 	fn()
 }
 
-// TestNoCalls shows that a peer that answers no calls is asked for no leases: its blocks come
-// by TCP at once, where that is allowed, while the link stays.
-func TestNoCalls(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, func(o *Options) {
-			o.tuning.breakerMin, o.tuning.breakerMax = time.Hour, time.Hour
-		})
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		for range breaker.Threshold {
-			p.control.Failed()
-		}
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-		if path == PathRDMA && !errors.Is(err, rdma.ErrUnavailable) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
-			t.Errorf("path %d: %v", path, err)
-		}
-		if m := p.Member(); m.Path != pathRDMA || a.Stats().LeaseGrants != 0 || p.Usable() != (path == PathAuto) {
-			t.Errorf("path %d: %+v, %d leases, usable %v", path, m, a.Stats().LeaseGrants, p.Usable())
-		}
-	}
-}
-
 // TestHurriedRead shows that a read that was cut off because its caller had little time does
 // not end the link, if the peer can be read; and ends it if it cannot.
 func TestHurriedRead(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		n, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
 		caller := &hurried{Context: t.Context()}
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
+		p, data := holding(t, a, b)
 		link := p.live().link.Load()
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, _ rdma.RemoteRegion, _ func(rdma.RemoteRegion) error) error {
