@@ -1,14 +1,12 @@
 package feed
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
 )
@@ -99,37 +97,52 @@ func TestFollowerParts(t *testing.T) {
 	}
 }
 
-// TestFollowerPartsBroken shows that a stream that breaks among parts can go on at the old position,
-// with another comparison, or with a snapshot.
-func TestFollowerPartsBroken(t *testing.T) {
+// TestFollowerBroken shows that a snapshot, or parts of one, that breaks off does no harm if the old position is resumed, or if
+// a comparison or a snapshot follows.
+func TestFollowerBroken(t *testing.T) {
 	held := spread(2, 1, 4)
-	for _, c := range []struct {
-		name string
-		on   func(x *fixture)
-		next uint64
-		seqs map[uint64]uint64
-	}{
-		{"old position", func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 2, 2: 3, 3: 1}},
-		{"comparison", func(x *fixture) {
-			if parts := compared(t, x.Follower, Position{8, 5}, held...); parts.Count() != 3 {
-				t.Errorf("%d parts differ, not three: one has come", parts.Count())
-			}
-			x.must(partial(batch(8, 5, true, true, held[1:]...)))
-		}, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
-		{"snapshot", func(x *fixture) { x.must(batch(8, 5, true, true, held...)) }, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
-		{"drop", func(x *fixture) { x.Drop() }, 0, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			x := newFixture(t, 2)
-			x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
-			compared(t, x.Follower, Position{8, 3}, held...)
-			x.must(partial(batch(8, 0, true, false, held[0])))
-			c.on(x)
-			x.found(c.next, c.seqs)
-			if err := x.Apply(partial(batch(8, 3, false, true))); !errors.Is(err, ErrOutOfStep) {
-				t.Errorf("the end of the broken parts: %v", err)
-			}
-		})
+	all := map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}
+	for _, parts := range []uint64{0, 1} { // that have come, and are seen
+		for name, c := range map[string]struct {
+			on   func(x *fixture)
+			next uint64
+			seqs map[uint64]uint64
+		}{
+			"old position": {func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 1 + parts, 2: 3, 3: 1}},
+			"comparison": {func(x *fixture) {
+				if n := compared(t, x.Follower, Position{8, 5}, held...).Count(); n != 4-int(parts) {
+					t.Errorf("%d parts differ, %d have come", n, parts)
+				}
+				x.must(partial(batch(8, 5, true, true, held[parts:]...)))
+			}, 5, all},
+			"half, and a snapshot": {func(x *fixture) {
+				x.must(batch(8, 0, true, false, held[0]), batch(8, 5, true, true, held...))
+			}, 5, all},
+			"drop": {func(x *fixture) { x.Drop() }, 0, nil},
+		} {
+			t.Run(fmt.Sprint(name, parts), func(t *testing.T) {
+				x := newFixture(t, 2)
+				x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
+				half := batch(8, 0, true, false, held[0])
+				if parts > 0 {
+					compared(t, x.Follower, Position{8, 3}, held...)
+					half = partial(half)
+				}
+				x.must(half)
+				c.on(x)
+				x.found(c.next, c.seqs)
+				if n := x.slots.taken(); n > 1 || n != len(x.Slots()) {
+					t.Errorf("%d slots are taken, %d named", n, x.Slots())
+				}
+				if err := x.Apply(partial(batch(8, 3, false, true))); !errors.Is(err, ErrOutOfStep) {
+					t.Errorf("the end of the broken parts: %v", err)
+				}
+				x.must(batch(8, 0, true, false, held[0]))
+				if x.Drop(); x.slots.taken() != 0 {
+					t.Errorf("%d slots are left", x.slots.taken())
+				}
+			})
+		}
 	}
 }
 
@@ -211,98 +224,6 @@ func TestCompareRefuses(t *testing.T) {
 	if x.Position() != (Position{7, 10}) || x.Stats().Refused != 7 {
 		t.Errorf("%+v, %+v", x.Position(), x.Stats())
 	}
-}
-
-// TestServeParts shows that the parts come first and alone, then the log from the position that was
-// asked for; and when the subscriber must compare digests.
-func TestServeParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLog(LogOptions{Epoch: 7, Records: 8})
-		l.Append(numbered(1, 3)...)
-		parts := NewParts(shards)
-		parts.Add(3)
-		parts.Add(4)
-		grave := Record{Op: Bury, Seq: 4, Path: "g/a"}
-		var got []arrival
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		serve := func(from Position, parts Parts) {
-			got = nil
-			go func() { // ends with ctx, or at a gap
-				done <- l.ServeParts(ctx, from, parts, nil, holding(append(spread(1, 1, 9), grave)...), receive(t, &got))
-			}()
-			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
-			synctest.Wait()
-		}
-		serve(Position{7, 2}, parts)
-		if len(got) != 2 {
-			t.Fatalf("%+v", got)
-		}
-		b := got[0].batch
-		if !b.Begin || !b.End || !b.Partial || b.Position != (Position{7, 2}) || !slices.Equal(got[0].records, spread(1, 3, 4)) {
-			t.Errorf("%+v", got[0])
-		}
-		if got[1].batch.Partial || got[1].batch.Position != (Position{7, 4}) || !slices.Equal(got[1].records, numbered(2, 3)) {
-			t.Errorf("%+v", got[1])
-		}
-		l.Resync()
-		if err := <-done; !errors.Is(err, ErrGap) || len(got) != 2 {
-			t.Errorf("after a resync: %v, %d batches", err, len(got))
-		}
-		for _, from := range []Position{{7, 2}, {8, 9}, {7, 0}} {
-			if serve(from, nil); !errors.Is(<-done, ErrGap) || len(got) != 0 {
-				t.Errorf("from %+v: %d batches and no gap", from, len(got))
-			}
-		}
-		if serve(Position{}, parts); !errors.Is(<-done, ErrGap) || len(got) != 0 {
-			t.Errorf("parts from nowhere: %d batches and no gap", len(got))
-		}
-		if serve(Position{}, nil); len(got) != 1 || !got[0].batch.Begin || got[0].batch.Partial || len(got[0].records) != 10 {
-			t.Errorf("%+v", got)
-		}
-		cancel()
-		<-done
-	})
-}
-
-// TestServeScope shows that a subscriber with a scope gets what is in it and all graves, and positions that go on over the
-// rest of the log, also when nothing of it is in the scope.
-func TestServeScope(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLog(LogOptions{Epoch: 7, Records: 8})
-		scope := NewParts(MaxParts)
-		scope.Add(2 << 8)
-		grave := Record{Op: Bury, Hash: location.HashPath("g/a"), Seq: 4, Path: "g/a", Mode: typeFile}
-		var got []arrival
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { // ends with ctx
-			done <- l.ServeParts(ctx, Position{}, nil, scope, holding(append(spread(1, 1, 3), grave)...), receive(t, &got))
-		}()
-		step := func(want []Record, next, skipped uint64) {
-			t.Helper()
-			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
-			synctest.Wait()
-			if len(got) != 1 || !slices.Equal(got[0].records, want) || got[0].batch.Position.Next != next || got[0].batch.Skipped != skipped {
-				t.Fatalf("%+v, want %+v, %d, %d", got, want, next, skipped)
-			}
-			got = nil
-		}
-		step(append(spread(1, 2, 2), grave), 1, 0)
-		l.Append(spread(2, 1, 1)...) // one of eight is not worth a batch
-		time.Sleep(time.Second)      // reason: as above
-		if synctest.Wait(); len(got) != 0 || l.Lag() != 0 {
-			t.Fatalf("%+v, lag %d", got, l.Lag())
-		}
-		l.Append(spread(3, 2, 2)...)
-		step(spread(3, 2, 2), 3, 1)
-		l.Append(append(spread(4, 3, 4), release(5), grave)...)
-		step([]Record{grave}, 7, 3)
-		l.Append(spread(5, 3, 5)...)
-		step(nil, 10, 3)
-		cancel()
-		<-done
-	})
 }
 
 // TestDigestBytes makes the table of the package comment, with KVFS_SIM for a million blocks.
