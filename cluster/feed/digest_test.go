@@ -1,12 +1,15 @@
 package feed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kvfs/kvfs/cluster/location"
 )
@@ -224,6 +227,31 @@ func TestCompareRefuses(t *testing.T) {
 	if x.Position() != (Position{7, 10}) || x.Stats().Refused != 7 {
 		t.Errorf("%+v, %+v", x.Position(), x.Stats())
 	}
+}
+
+// TestServeSkips shows that a subscriber hears how far the log is although nothing of it is in its scope, once that is much.
+func TestServeSkips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7, Records: 8})
+		var got []arrival
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { // ends with ctx
+			done <- l.ServeParts(ctx, Position{7, 1}, nil, NewParts(MaxParts), noSnapshot(t), receive(t, &got))
+		}()
+		for _, batches := range []int{0, 1} {
+			l.Append(spread(1, 1, 1+2*uint64(batches))...) // one of eight is not worth a batch
+			time.Sleep(time.Second)                        // reason: the clock of a bubble advances only so
+			if synctest.Wait(); len(got) != batches || l.Lag() != 0 {
+				t.Errorf("%+v, lag %d", got, l.Lag())
+			}
+		}
+		cancel()
+		<-done
+		if len(got) != 1 || got[0].batch.Position.Next != 5 || got[0].batch.Skipped != 4 || len(got[0].records) != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
 }
 
 // TestDigestBytes makes the table of the package comment, with KVFS_SIM for a million blocks.
