@@ -12,15 +12,16 @@ import (
 
 // model is an index of plain maps.
 type model struct {
-	entries map[uint64]map[Slot]Entry
-	live    map[Slot]bool
-	graves  []modelGrave // in order of learning
-	watched map[uint64]bool
-	lost    []uint64
-	refused uint64
-	horizon time.Duration
-	max     int
-	now     int64
+	entries  map[uint64]map[Slot]Entry
+	live     map[Slot]bool
+	graves   []modelGrave // in order of learning
+	watched  map[uint64]bool
+	lost     []uint64
+	refused  uint64
+	horizon  time.Duration
+	max      int
+	maxBytes int // of paths
+	now      int64
 }
 
 type modelGrave struct {
@@ -90,7 +91,7 @@ func (m *model) bury(g Grave) bool {
 		n.since = max(n.since, old.since)
 		m.graves = slices.DeleteFunc(m.graves, func(o modelGrave) bool { return o.Hash == g.Hash })
 	}
-	if len(m.graves) == m.max {
+	for len(m.graves) > 0 && (len(m.graves) == m.max || m.paths()+len(g.Path) > m.maxBytes) {
 		oldest := slices.MinFunc(m.graves, func(a, b modelGrave) int { return cmp.Compare(a.since, b.since) })
 		if oldest.since > n.since {
 			return false
@@ -104,6 +105,13 @@ func (m *model) bury(g Grave) bool {
 		}
 	}
 	return true
+}
+
+func (m *model) paths() (bytes int) {
+	for i := range m.graves {
+		bytes += len(m.graves[i].Path)
+	}
+	return bytes
 }
 
 func (m *model) drop(slot Slot) {
@@ -185,10 +193,10 @@ type world struct {
 func testModel(t *testing.T, r *rand.Rand) {
 	w := &world{t: t, r: r, seen: map[uint64]bool{}, model: &model{
 		entries: map[uint64]map[Slot]Entry{}, live: map[Slot]bool{}, watched: map[uint64]bool{},
-		horizon: time.Duration(100+r.IntN(3000)) * time.Second, max: 1 + r.IntN(60), now: 1e18,
+		horizon: time.Duration(100+r.IntN(3000)) * time.Second, max: 1 + r.IntN(60), maxBytes: 50 + r.IntN(2000), now: 1e18,
 	}}
 	w.x = New(Options{
-		Horizon: w.horizon, MaxGraves: w.max,
+		Horizon: w.horizon, MaxGraves: w.max, MaxGraveBytes: int64(w.maxBytes),
 		Now: func() time.Time { return time.Unix(0, w.now) },
 		Lost: func(hash uint64) {
 			w.mu.Lock()
@@ -270,7 +278,7 @@ func (w *world) step() {
 		}
 	case k < 90:
 		g := Grave{Hash: hash, Seq: uint64(w.now) - uint64(r.IntN(10))*uint64(time.Second), Dir: r.IntN(2) == 0,
-			Path: "group/block", At: w.now + int64(r.IntN(4000)-3500)*int64(time.Second)}
+			Path: string(make([]byte, r.IntN(100))), At: w.now + int64(r.IntN(4000)-3500)*int64(time.Second)}
 		switch r.IntN(10) {
 		case 0:
 			g.At = 0
