@@ -217,3 +217,15 @@ func TestRoom(t *testing.T) {
 		t.Error("no room after a holder has gone")
 	}
 }
+
+// TestClasses shows that equal attributes have one number, and that those beyond all numbers are of otherClass.
+func TestClasses(t *testing.T) {
+	x := New(Options{})
+	for range 2 {
+		for i := range uint32(2 * otherClass) {
+			if got := x.classes.number(attrs{0o100644, i, 0}); got != uint16(min(i+1, otherClass)) {
+				t.Fatalf("attributes %d have class %d", i, got)
+			}
+		}
+	}
+}
