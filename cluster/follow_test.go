@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/location"
 )
 
 // TestControlDead shows a node that gossip finds alive and whose control channel does not
@@ -65,9 +64,3 @@ func (c *cable) set(cut bool) {
 	}
 	c.conns, c.cut = nil, cut
 }
-
-// oneByOne gives slots without end.
-type oneByOne struct{ next location.Slot }
-
-func (s *oneByOne) TakeSlot() (location.Slot, bool) { s.next++; return s.next, true }
-func (s *oneByOne) GiveSlot(location.Slot)          {}

@@ -9,10 +9,8 @@ import (
 
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
-	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -40,45 +38,9 @@ func TestFarVersions(t *testing.T) {
 	}
 }
 
-// TestTwins shows that two nodes by one name both have their feeds, and that a feed which
-// the peer ends does not count as a failure of it.
-func TestTwins(t *testing.T) {
-	a := start(t, "a", nil)
-	var streams []wire.Control_SubscribeClient
-	for range 2 {
-		twin := &Node{o: a.o}
-		twin.o.Gossip.Name = "twin"
-		conn, err := twin.dial("a", a.self.Control)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		stream, err := wire.NewControlClient(conn).Subscribe(t.Context(), &wire.SubscribeRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Header(); err != nil {
-			t.Fatal(err)
-		}
-		streams = append(streams, stream)
-	}
-	a.put("g/x", 1, nil)
-	for i, stream := range streams {
-		index := location.New(location.Options{})
-		f := feed.NewFollower(index, &oneByOne{}, nil, nil)
-		for len(index.Lookup(location.HashPath("g/x"), nil)) == 0 {
-			b, err := stream.Recv()
-			if err != nil {
-				t.Fatalf("twin %d: %v", i, err)
-			}
-			if err := f.Apply(&feed.Batch{
-				Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
-				Records: b.GetRecords(), Count: int(b.GetCount()),
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+// TestEndedCall shows that a call which the peer ends, as a feed that it has too many of, does not count as a failure of it.
+func TestEndedCall(t *testing.T) {
+	a := prepare(t, "a", nil)
 	p := a.newPeer("b")
 	for range 2 * breaker.Threshold {
 		err := control.Error(t.Context(), status.Error(codes.Canceled, "overtaken"))

@@ -22,8 +22,7 @@ import (
 // testFabric is a fabric within the process that does what a test says.
 type testFabric struct {
 	*inproc.Transport
-	proto string       // not empty: instead of its own
-	moved func() int64 // not nil: what links say of the bytes that came
+	proto string // not empty: instead of its own
 
 	mu       sync.Mutex
 	register func(size int64) error                                                                   // not nil: may refuse

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,29 +163,6 @@ func TestLeaseExpires(t *testing.T) {
 		eventually(t, "the link is made anew", func() bool { p.fabric.Kick(); return p.Member().Path == pathRDMA })
 	}
 	returned(t, a)
-}
-
-// TestHolderLetsGo shows that a block that the holder drops while it is being read stays in
-// its memory until the reader is done, and then goes.
-func TestHolderLetsGo(t *testing.T) {
-	_, a, b := fabricPair(t, PathRDMA, nil)
-	p, data := holding(t, a, b)
-	fabricOf(b).set(func(f *testFabric) {
-		f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
-			a.drop("g/x", false)
-			if a.loans() != 1 {
-				t.Error("it is not held")
-			}
-			return next(r)
-		}
-	})
-	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("read while it was dropped: %v", err)
-	}
-	returned(t, a)
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrGone) {
-		t.Errorf("after that: %v", err)
-	}
 }
 
 // TestReaderDies shows that the leases of a reader that goes away in the middle of a read
@@ -462,48 +438,4 @@ func TestLinkStorm(t *testing.T) {
 		t.Errorf("stats %+v, member %+v", s, p.Member())
 	}
 	returned(t, a)
-}
-
-// Moved tells what the test says.
-func (p *testLink) Moved() int64 {
-	p.f.mu.Lock()
-	moved := p.f.moved
-	p.f.mu.Unlock()
-	if moved == nil {
-		return 0
-	}
-	return moved()
-}
-
-// TestSlowLink shows that a block that takes long is waited for as long as bytes come by the
-// link, of whatever is read by it: a link that is shared by many does not stand still.
-func TestSlowLink(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		const stall = 10 * time.Millisecond
-		_, a, b := fabricPair(t, path, func(o *Options) { o.tuning.stall = stall })
-		p, data := holding(t, a, b)
-		var bytesCame atomic.Int64
-		fabricOf(b).set(func(f *testFabric) {
-			f.moved = func() int64 { return bytesCame.Add(1) }
-			f.read = func(ctx context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
-				select {
-				case <-time.After(20 * stall): // reason: this is the slow link
-					return next(r)
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-		})
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-		if err != nil || !bytes.Equal(got, data) {
-			t.Errorf("%v: %v", path, err)
-		}
-		if s := b.Stats(); s.FabricFetches != 1 || s.FabricFallbacks != 0 || a.Stats().Lent != 0 {
-			t.Errorf("%v: stats %+v", path, s)
-		}
-		if m := p.Member(); m.Path != pathRDMA || m.PathReason != "" {
-			t.Errorf("%v: member %+v", path, m)
-		}
-		returned(t, a)
-	}
 }
