@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -127,55 +126,6 @@ func (c *hurried) Deadline() (time.Time, bool) {
 		return time.Now().Add(200 * time.Millisecond), true
 	}
 	return time.Now().Add(time.Hour), true
-}
-
-// TestLeaseBytes shows that no more is registered for peers at a time than is allowed: what
-// exceeds it comes by TCP, where that is allowed, while the link stays. What is given back can
-// be leased again.
-func TestLeaseBytes(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, func(o *Options) { o.FabricBytes = 3 * lease.PageBytes })
-		small, large := pattern(3, 2*lease.PageBytes+1), pattern(4, 3*lease.PageBytes+1)
-		a.put("g/small", 5, small)
-		a.put("g/large", 5, large)
-		p := b.located(t, "g/large", 1)[0].Peer
-		check := func(name string, want []byte, leased bool) {
-			t.Helper()
-			before := b.Stats().FabricFetches
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: name, Seq: 5})
-			if !leased && path == PathRDMA {
-				if !errors.Is(err, rdma.ErrBusy) {
-					t.Errorf("path %d: %s: %v", path, name, err)
-				}
-			} else if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("path %d: %s: %v", path, name, err)
-			}
-			if (b.Stats().FabricFetches > before) != leased || p.Member().Path != pathRDMA {
-				t.Errorf("path %d: %s: %+v", path, name, p.Member())
-			}
-		}
-		check("g/large", large, false) // alone too large
-		fabricOf(b).set(func(f *testFabric) {
-			f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
-				fabricOf(b).set(func(f *testFabric) { f.read = nil })
-				check("g/small", small, false) // while it is leased already
-				return next(r)
-			}
-		})
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/small", Seq: 5})
-		if err != nil || !bytes.Equal(got, small) {
-			t.Errorf("path %d: %v", path, err)
-		}
-		returned(t, a)
-		check("g/small", small, true)
-		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
-		for range 4 { // which would not fit together
-			returned(t, a)
-			check("g/small", small, false)
-		}
-		fabricOf(a).set(func(f *testFabric) { f.register = nil })
-		check("g/small", small, true)
-	}
 }
 
 // TestUnregisteredProbe shows that a node that cannot register any memory closes its fabric,

@@ -219,6 +219,11 @@ func TestNoLease(t *testing.T) {
 				}
 			}
 		}, rdma.ErrBusy, false},
+		{"too many bytes", func(a *testNode, _ *Peer) func() {
+			place := a.leases.Reserve("another")
+			place.Bytes(fabricBytes, fabricBytes)
+			return place.Cancel
+		}, rdma.ErrBusy, false},
 		{"no calls", func(_ *testNode, p *Peer) func() {
 			p.control.Min, p.control.Max = time.Hour, time.Hour
 			for range breaker.Threshold {
