@@ -26,7 +26,10 @@ func TestInput(t *testing.T) {
 	if x.Bury(5, 0, false, "g/a", 1) || x.Bury(5, 9, false, string(make([]byte, MaxPath+1)), 1) {
 		t.Error("took a grave that cannot be")
 	}
-	if st := x.Stats(); st.Entries != 0 || st.Graves != 0 {
+	if !x.Bury(5, 9, false, "g/a", 0) || !x.Bury(6, 9, false, "g/b", 0) {
+		t.Error("took no graves")
+	}
+	if st := x.Stats(); st.Entries != 0 || st.Graves != 2 {
 		t.Errorf("%+v", st)
 	}
 }
