@@ -229,27 +229,33 @@ func TestCompareRefuses(t *testing.T) {
 	}
 }
 
-// TestServeSkips shows that a subscriber hears how far the log is although nothing of it is in its scope, once that is much.
+// TestServeSkips shows that a subscriber with a scope gets what is in it, and hears how far the log is although nothing of it is
+// in the scope, once that is much.
 func TestServeSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7, Records: 8})
+		scope := NewParts(MaxParts)
+		scope.Add(2 << 8)
 		var got []arrival
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { // ends with ctx
-			done <- l.ServeParts(ctx, Position{7, 1}, nil, NewParts(MaxParts), noSnapshot(t), receive(t, &got))
+			done <- l.ServeParts(ctx, Position{}, nil, scope, holding(spread(1, 1, 3)...), receive(t, &got))
 		}()
-		for _, batches := range []int{0, 1} {
-			l.Append(spread(1, 1, 1+2*uint64(batches))...) // one of eight is not worth a batch
-			time.Sleep(time.Second)                        // reason: the clock of a bubble advances only so
-			if synctest.Wait(); len(got) != batches || l.Lag() != 0 {
+		for i, appended := range []uint64{0, 1, 3} { // one of eight is not worth a batch
+			l.Append(spread(1, 3, 2+appended)...)
+			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
+			if synctest.Wait(); len(got) != max(i, 1) || l.Lag() != 0 {
 				t.Errorf("%+v, lag %d", got, l.Lag())
 			}
 		}
 		cancel()
 		<-done
-		if len(got) != 1 || got[0].batch.Position.Next != 5 || got[0].batch.Skipped != 4 || len(got[0].records) != 0 {
-			t.Errorf("%+v", got)
+		if len(got) != 2 || !slices.Equal(got[0].records, spread(1, 2, 2)) {
+			t.Fatalf("%+v", got)
+		}
+		if b := got[1].batch; b.Position.Next != 5 || b.Skipped != 4 || b.Count != 0 {
+			t.Errorf("%+v", b)
 		}
 	})
 }
