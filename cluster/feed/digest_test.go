@@ -229,6 +229,58 @@ func TestCompareRefuses(t *testing.T) {
 	}
 }
 
+// TestServeParts shows that the parts come first and alone, then the log from the position that was
+// asked for; and when the subscriber must compare digests.
+func TestServeParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(LogOptions{Epoch: 7, Records: 8})
+		l.Append(numbered(1, 3)...)
+		parts := NewParts(shards)
+		parts.Add(3)
+		parts.Add(4)
+		grave := Record{Op: Bury, Seq: 4, Path: "g/a"}
+		var got []arrival
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		serve := func(from Position, parts Parts) {
+			got = nil
+			go func() { // ends with ctx, or at a gap
+				done <- l.ServeParts(ctx, from, parts, nil, holding(append(spread(1, 1, 9), grave)...), receive(t, &got))
+			}()
+			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
+			synctest.Wait()
+		}
+		serve(Position{7, 2}, parts)
+		if len(got) != 2 {
+			t.Fatalf("%+v", got)
+		}
+		b := got[0].batch
+		if !b.Begin || !b.End || !b.Partial || b.Position != (Position{7, 2}) || !slices.Equal(got[0].records, spread(1, 3, 4)) {
+			t.Errorf("%+v", got[0])
+		}
+		if got[1].batch.Partial || got[1].batch.Position != (Position{7, 4}) || !slices.Equal(got[1].records, numbered(2, 3)) {
+			t.Errorf("%+v", got[1])
+		}
+		l.Resync()
+		if err := <-done; !errors.Is(err, ErrGap) || len(got) != 2 {
+			t.Errorf("after a resync: %v, %d batches", err, len(got))
+		}
+		for _, from := range []Position{{7, 2}, {8, 9}, {7, 0}} {
+			if serve(from, nil); !errors.Is(<-done, ErrGap) || len(got) != 0 {
+				t.Errorf("from %+v: %d batches and no gap", from, len(got))
+			}
+		}
+		if serve(Position{}, parts); !errors.Is(<-done, ErrGap) || len(got) != 0 {
+			t.Errorf("parts from nowhere: %d batches and no gap", len(got))
+		}
+		if serve(Position{}, nil); len(got) != 1 || !got[0].batch.Begin || got[0].batch.Partial || len(got[0].records) != 10 {
+			t.Errorf("%+v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // TestServeSkips shows that a subscriber with a scope gets what is in it, and hears how far the log is although nothing of it is
 // in the scope, once that is much.
 func TestServeSkips(t *testing.T) {

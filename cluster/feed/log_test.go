@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,68 @@ func serving(t *testing.T, l *Log, from Position, s Snapshotter, send func(*Batc
 		synctest.Wait()
 		cancel()
 		return <-done
+	}
+}
+
+// until waits for a time after begun.
+func until(begun time.Time, d time.Duration) {
+	time.Sleep(time.Until(begun.Add(d))) // reason: the clock of a bubble advances only so
+	synctest.Wait()
+}
+
+// TestServeFrom shows which positions need a snapshot.
+func TestServeFrom(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		appended uint64 // into a ring of 4
+		from     Position
+		first    uint64 // number of the first record that comes; 0: a snapshot
+	}{
+		{"new", 3, Position{}, 0},
+		{"empty log", 0, Position{7, 1}, 1},
+		{"from the first", 3, Position{7, 1}, 1},
+		{"in the midst", 3, Position{7, 2}, 2},
+		{"all seen", 3, Position{7, 4}, 4},
+		{"oldest of a ring gone round", 6, Position{7, 3}, 3},
+		{"just gone", 6, Position{7, 2}, 0},
+		{"long gone", 60, Position{7, 2}, 0},
+		{"never was", 3, Position{7, 5}, 0},
+		{"beyond all", 3, Position{7, 1<<64 - 1}, 0},
+		{"no number", 3, Position{7, 0}, 0},
+		{"another epoch", 3, Position{8, 2}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := NewLog(LogOptions{Epoch: 7, Records: 4})
+				l.Append(numbered(1, c.appended)...)
+				var got []arrival
+				stop := serving(t, l, c.from, holding(numbered(1000, 1000)...), receive(t, &got))
+				synctest.Wait()
+				l.Append(numbered(c.appended+1, c.appended+1)...)
+				until(time.Now(), time.Second)
+				stop()
+				var hashes []uint64
+				for _, a := range got {
+					for _, r := range a.records {
+						hashes = append(hashes, r.Hash)
+					}
+				}
+				var want []uint64
+				first := c.first
+				if first == 0 {
+					want, first = append(want, 1000), c.appended+1
+				}
+				for n := first; n <= c.appended+1; n++ {
+					want = append(want, n)
+				}
+				if !reflect.DeepEqual(hashes, want) || got[0].batch.Begin != (c.first == 0) {
+					t.Errorf("got %d, want %d; begin %v", hashes, want, got[0].batch.Begin)
+				}
+				if s := l.Stats(); s.Snapshots+s.Resumes != 1 || (s.Snapshots == 1) != (c.first == 0) || s.Overtaken != 0 {
+					t.Errorf("stats %+v", s)
+				}
+			})
+		})
 	}
 }
 
