@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/cluster/breaker"
-	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/inproc"
 )
@@ -31,9 +29,7 @@ func TestLeaseLate(t *testing.T) {
 					}
 					o.tuning.lease = time.Second // of one whose answer came too late
 				})
-				data := pattern(3, 10_000)
-				a.put("g/x", 5, data)
-				p := b.located(t, "g/x", 1)[0].Peer
+				p, data := holding(t, a, b)
 				gate := make(chan struct{})
 				a.locked(func() { a.gate = gate })
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -79,39 +75,13 @@ func (b *fakeBackend) locked(fn func()) {
 	fn()
 }
 
-// TestNoCalls shows that a peer that answers no calls is asked for no leases: its blocks come
-// by TCP at once, where that is allowed, while the link stays.
-func TestNoCalls(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, func(o *Options) {
-			o.tuning.breakerMin, o.tuning.breakerMax = time.Hour, time.Hour
-		})
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		for range breaker.Threshold {
-			p.control.Failed()
-		}
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-		if path == PathRDMA && !errors.Is(err, rdma.ErrUnavailable) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
-			t.Errorf("path %d: %v", path, err)
-		}
-		if m := p.Member(); m.Path != pathRDMA || a.Stats().LeaseGrants != 0 || p.Usable() != (path == PathAuto) {
-			t.Errorf("path %d: %+v, %d leases, usable %v", path, m, a.Stats().LeaseGrants, p.Usable())
-		}
-	}
-}
-
 // TestHurriedRead shows that a read that was cut off because its caller had little time does
 // not end the link, if the peer can be read; and ends it if it cannot.
 func TestHurriedRead(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		n, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
 		caller := &hurried{Context: t.Context()}
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
+		p, data := holding(t, a, b)
 		link := p.live().link.Load()
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, _ rdma.RemoteRegion, _ func(rdma.RemoteRegion) error) error {
@@ -156,55 +126,6 @@ func (c *hurried) Deadline() (time.Time, bool) {
 		return time.Now().Add(200 * time.Millisecond), true
 	}
 	return time.Now().Add(time.Hour), true
-}
-
-// TestLeaseBytes shows that no more is registered for peers at a time than is allowed: what
-// exceeds it comes by TCP, where that is allowed, while the link stays. What is given back can
-// be leased again.
-func TestLeaseBytes(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, func(o *Options) { o.FabricBytes = 3 * lease.PageBytes })
-		small, large := pattern(3, 2*lease.PageBytes+1), pattern(4, 3*lease.PageBytes+1)
-		a.put("g/small", 5, small)
-		a.put("g/large", 5, large)
-		p := b.located(t, "g/large", 1)[0].Peer
-		check := func(name string, want []byte, leased bool) {
-			t.Helper()
-			before := b.Stats().FabricFetches
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: name, Seq: 5})
-			if !leased && path == PathRDMA {
-				if !errors.Is(err, rdma.ErrBusy) {
-					t.Errorf("path %d: %s: %v", path, name, err)
-				}
-			} else if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("path %d: %s: %v", path, name, err)
-			}
-			if (b.Stats().FabricFetches > before) != leased || p.Member().Path != pathRDMA {
-				t.Errorf("path %d: %s: %+v", path, name, p.Member())
-			}
-		}
-		check("g/large", large, false) // alone too large
-		fabricOf(b).set(func(f *testFabric) {
-			f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
-				fabricOf(b).set(func(f *testFabric) { f.read = nil })
-				check("g/small", small, false) // while it is leased already
-				return next(r)
-			}
-		})
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/small", Seq: 5})
-		if err != nil || !bytes.Equal(got, small) {
-			t.Errorf("path %d: %v", path, err)
-		}
-		returned(t, a)
-		check("g/small", small, true)
-		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
-		for range 4 { // which would not fit together
-			returned(t, a)
-			check("g/small", small, false)
-		}
-		fabricOf(a).set(func(f *testFabric) { f.register = nil })
-		check("g/small", small, true)
-	}
 }
 
 // TestUnregisteredProbe shows that a node that cannot register any memory closes its fabric,

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/kvfs/kvfs/cluster/control"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/block"
@@ -72,9 +75,7 @@ func TestStore(t *testing.T) {
 }
 
 func (b *fakeBackend) setStore(fn func(context.Context, *Peer, []BlockInfo) []StoreOutcome) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.store = fn
+	b.locked(func() { b.store = fn })
 }
 
 // TestStoreBusy shows that a peer serves so many offers at a time and no more.
@@ -139,9 +140,7 @@ func TestListStat(t *testing.T) {
 	for i := range n {
 		info := BlockInfo{Path: fmt.Sprintf("g/d/%d", i), Seq: uint64(i), Size: 5, Mode: 0o100644, Sum: block.Sum(nil), Mtime: 3}
 		want[info.Path] = info
-		a.fakeBackend.mu.Lock()
-		a.blocks[info.Path] = &fakeBlock{info: info}
-		a.fakeBackend.mu.Unlock()
+		a.locked(func() { a.blocks[info.Path] = &fakeBlock{info: info} })
 	}
 	p := b.PeerBy("a")
 	got := map[string]BlockInfo{}
@@ -176,5 +175,23 @@ func TestListStat(t *testing.T) {
 	}
 	if !p.Usable() || p.Member().Failures != 0 {
 		t.Error("failures", p.Member().LastError)
+	}
+}
+
+// TestPlainError shows that what an operator reads of a failed call is its cause.
+func TestPlainError(t *testing.T) {
+	refused := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 10.97.1.1:7946: connect: connection refused"`)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{refused, "dial tcp 10.97.1.1:7946: connect: connection refused"},
+		{fmt.Errorf("ask: %w", refused), "dial tcp 10.97.1.1:7946: connect: connection refused"},
+		{status.Error(codes.ResourceExhausted, "too many calls"), "too many calls"},
+		{errors.New("short read"), "short read"},
+	} {
+		if got := plainError(c.err); got != c.want {
+			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
+		}
 	}
 }

@@ -14,9 +14,7 @@ import (
 func (b *fakeBackend) hold(seq uint64, paths ...string) {
 	for _, path := range paths {
 		info := BlockInfo{Path: path, Seq: seq, Size: 4096, Mode: 0o100644}
-		b.mu.Lock()
-		b.blocks[path] = &fakeBlock{info: info}
-		b.mu.Unlock()
+		b.locked(func() { b.blocks[path] = &fakeBlock{info: info} })
 		b.n.Append(record(&info))
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,9 +90,7 @@ func TestFetch(t *testing.T) {
 				{"absurd size", BlockRef{Path: "g/x", Seq: 5}, func(_ *BlockRef, i *BlockInfo) { i.Size = -1 }, rdma.ErrProtocol},
 			} {
 				t.Run(tc.name, func(t *testing.T) {
-					a.fakeBackend.mu.Lock()
-					a.mangle = tc.mangle
-					a.fakeBackend.mu.Unlock()
+					a.locked(func() { a.mangle = tc.mangle })
 					p.bulk.Reset()
 					got, _, err := fetchOne(t, t.Context(), p, tc.ref)
 					if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
@@ -124,50 +120,16 @@ func TestFetchMany(t *testing.T) {
 			}
 			b.located(t, fmt.Sprintf("g/%d", n-1), 1)
 			errRefused := errors.New("refused")
-			var mu sync.Mutex
-			got := map[int]error{}
-			var list []*Fetch
-			for i := range n {
-				file, err := os.Create(fmt.Sprintf("%s/%d", b.dir, i))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer file.Close()
-				list = append(list, &Fetch{
-					BlockRef: BlockRef{Path: fmt.Sprintf("g/%d", i), Seq: 1}, Size: int64(i),
-					Dest: func(*BlockInfo) (rdma.Dest, error) {
-						if i%7 == 0 {
-							return rdma.Dest{}, errRefused
-						}
-						return rdma.Dest{File: file}, nil
-					},
-					Done: func(_ *BlockInfo, err error) {
-						mu.Lock()
-						defer mu.Unlock()
-						if _, twice := got[i]; twice {
-							t.Errorf("block %d is done twice", i)
-						}
-						got[i] = err
-					},
-				})
-			}
 			p := b.PeerBy("a")
-			p.Fetch(t.Context(), list)
-			for i := range n {
-				var want error
-				if i%5 == 0 {
-					want = rdma.ErrGone
-				} else if i%7 == 0 {
-					want = errRefused
+			fetchVerified(t, p, n, func(i int) error {
+				switch {
+				case i%5 == 0:
+					return rdma.ErrGone
+				case i%7 == 0:
+					return errRefused
 				}
-				if err, ok := got[i]; !ok || !errors.Is(err, want) {
-					t.Errorf("block %d: %v %v, want %v", i, ok, err, want)
-				} else if want == nil {
-					if data, _ := os.ReadFile(fmt.Sprintf("%s/%d", b.dir, i)); !bytes.Equal(data, pattern(i, 1000+i)) {
-						t.Errorf("block %d: other bytes", i)
-					}
-				}
-			}
+				return nil
+			})
 			if m := p.Member(); m.Failures != 0 || m.Breaker != "closed" || m.FetchedKeys == 0 {
 				t.Errorf("what the caller refuses is not the peer's failure: %+v", m)
 			}
@@ -212,9 +174,7 @@ func TestFetchDeadline(t *testing.T) {
 			a, b := pair(t, way.change(t))
 			a.put("g/x", 5, pattern(3, 1000))
 			gate := make(chan struct{})
-			a.fakeBackend.mu.Lock()
-			a.gate = gate
-			a.fakeBackend.mu.Unlock()
+			a.locked(func() { a.gate = gate })
 			p := b.located(t, "g/x", 1)[0].Peer
 			// Hold probes back, but for the one that is made at once, so that the breaker is seen open.
 			p.bulk.Min, p.bulk.Max = time.Hour, time.Hour
@@ -260,7 +220,8 @@ func TestFetchDeadline(t *testing.T) {
 }
 
 // TestFaults shows what becomes of bytes that are wrong, too few, or do not come: they
-// are found out, and a peer that cannot be reached is not asked for a while.
+// are found out, and a peer whose bulk channel is dead is not asked for blocks, however well its control channel works,
+// until it is back.
 func TestFaults(t *testing.T) {
 	for _, lease := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lease %v", lease), func(t *testing.T) {
@@ -290,6 +251,17 @@ func TestFaults(t *testing.T) {
 				}
 				return !p.Usable()
 			})
+			if m := p.Member(); m.Breaker == "closed" || !p.Callable() {
+				t.Errorf("calls are not answered: %+v", m)
+			}
+			for range 5 { // however well calls go
+				if err := p.probeBulk(t.Context(), p.live()); !errors.Is(err, rdma.ErrUnavailable) || p.Usable() {
+					t.Errorf("probe %v, usable %v", err, p.Usable())
+				}
+				if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
+					t.Error(err)
+				}
+			}
 			network.Heal("a", "b")
 			eventually(t, "the peer answers again", func() bool {
 				_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})

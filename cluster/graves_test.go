@@ -2,6 +2,10 @@ package cluster
 
 import (
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,7 +53,7 @@ func TestExchange(t *testing.T) {
 func TestExchangeOnReturn(t *testing.T) {
 	seldom := func(o *Options) { o.tuning.exchange = time.Hour }
 	a := start(t, "a", seldom)
-	b := start(t, "b", seldom, a)
+	b := start(t, "b", func(o *Options) { seldom(o); o.ControlBind, o.Insecure = "0.0.0.0:0", true }, a)
 	together(t, a, b)
 	for _, n := range []*testNode{a, b} {
 		eventually(t, "they have met", func() bool { return n.Stats().Exchanges == 1 })
@@ -57,9 +61,9 @@ func TestExchangeOnReturn(t *testing.T) {
 		path := "g/" + n.o.Gossip.Name
 		n.index.Bury(location.HashPath(path), 9, false, path, time.Now().UnixNano())
 	}
-	p := newProxy(t, b.self.Control)
+	_, port, _ := net.SplitHostPort(b.self.Control)
 	m := b.self
-	m.Control = p.l.Addr().String()
+	m.Control = net.JoinHostPort("127.0.0.1", port)
 	encoded, err := m.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -87,5 +91,70 @@ func TestObserve(t *testing.T) {
 	a.graves.Bad(false)
 	if s := a.Stats(); s.FarVersion != 2 || s.Malformed != 1 || s.GravesTaken != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestGravesKept shows that what a node knows of removals is known to its next process, also if
+// it ends without Close: that is told of them, and so are peers that were away.
+func TestGravesKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "graves")
+	keep := func(o *Options) { o.GraveFile = file }
+	a := start(t, "a", keep)
+	const removed = 50
+	seq := uint64(time.Now().UnixNano())
+	for i := range removed {
+		a.put(fmt.Sprintf("g/%d", i), seq, pattern(i, 10))
+		a.remove(fmt.Sprintf("g/%d", i), seq+1)
+	}
+	var killed []byte // the file as somebody finds it who comes after a kill
+	eventually(t, "all are in the file", func() bool {
+		killed, _ = os.ReadFile(file)
+		return strings.Contains(string(killed), fmt.Sprintf("g/%d", removed-1))
+	})
+	a.Node.Close()
+	closed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, content := range map[string][]byte{
+		"killed": killed, "closed": closed, "killed while it wrote": append(closed[:len(closed):len(closed)], 40, 0, 0, 0, 1, 2),
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := os.WriteFile(file, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c := start(t, "c", nil) // has all of it still
+			for i := range removed {
+				c.put(fmt.Sprintf("g/%d", i), seq, pattern(i, 10))
+			}
+			next := start(t, "a", keep, c)
+			if got := next.index.Stats().Graves; got != removed {
+				t.Errorf("%d graves, want %d", got, removed)
+			}
+			if next.buriedSeq("g/7") != seq+1 || next.observedSeq() != seq+1 {
+				t.Errorf("the backend was told of %d, and of version %d, want %d", next.buriedSeq("g/7"), next.observedSeq(), seq+1)
+			}
+			eventually(t, "the other one drops them", func() bool {
+				return c.buriedSeq("g/0") == seq+1 && c.buriedSeq(fmt.Sprintf("g/%d", removed-1)) == seq+1
+			})
+			next.remove("g/new", seq+2)
+			next.Node.Close()
+			again := start(t, "a", keep)
+			if again.index.Buried(location.HashPath("g/new")) != seq+2 {
+				t.Error("what came after is not in the file")
+			}
+			again.Node.Close()
+			c.Node.Close()
+		})
+	}
+	if err := os.WriteFile(file, []byte("something else\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := start(t, "a", keep)
+	if other.logs.FilterMessageSnippet("file of removals cannot be used").Len() != 1 {
+		t.Error("no warning of a file that is none of graves")
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "something else\n" {
+		t.Errorf("it was written to: %q, %v", b, err)
 	}
 }

@@ -1,22 +1,17 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/control"
-	"github.com/kvfs/kvfs/cluster/feed"
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/cluster/meta"
-	"github.com/kvfs/kvfs/cluster/wire"
 	"github.com/kvfs/kvfs/rdma"
-	"github.com/kvfs/kvfs/rdma/inproc"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -43,45 +38,9 @@ func TestFarVersions(t *testing.T) {
 	}
 }
 
-// TestTwins shows that two nodes by one name both have their feeds, and that a feed which
-// the peer ends does not count as a failure of it.
-func TestTwins(t *testing.T) {
-	a := start(t, "a", nil)
-	var streams []wire.Control_SubscribeClient
-	for range 2 {
-		twin := &Node{o: a.o}
-		twin.o.Gossip.Name = "twin"
-		conn, err := twin.dial("a", a.self.Control)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		stream, err := wire.NewControlClient(conn).Subscribe(t.Context(), &wire.SubscribeRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stream.Header(); err != nil {
-			t.Fatal(err)
-		}
-		streams = append(streams, stream)
-	}
-	a.put("g/x", 1, nil)
-	for i, stream := range streams {
-		index := location.New(location.Options{})
-		f := feed.NewFollower(index, &oneByOne{}, nil, nil)
-		for len(index.Lookup(location.HashPath("g/x"), nil)) == 0 {
-			b, err := stream.Recv()
-			if err != nil {
-				t.Fatalf("twin %d: %v", i, err)
-			}
-			if err := f.Apply(&feed.Batch{
-				Position: feed.Position{Epoch: b.GetEpoch(), Next: b.GetNext()}, Begin: b.GetBegin(), End: b.GetEnd(),
-				Records: b.GetRecords(), Count: int(b.GetCount()),
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+// TestEndedCall shows that a call which the peer ends, as a feed that it has too many of, does not count as a failure of it.
+func TestEndedCall(t *testing.T) {
+	a := prepare(t, "a", nil)
 	p := a.newPeer("b")
 	for range 2 * breaker.Threshold {
 		err := control.Error(t.Context(), status.Error(codes.Canceled, "overtaken"))
@@ -116,85 +75,6 @@ func TestNoCopies(t *testing.T) {
 	a.put("g/x", 5, pattern(1, 100))
 	if o := a.PeerBy("b").Store(t.Context(), []BlockInfo{{Path: "g/x", Seq: 5, Mode: 0o100644}}); o[0].Status != StoreDone {
 		t.Errorf("%+v", o)
-	}
-}
-
-// TestBulkDead shows that a node whose bulk channel is dead is not asked for blocks,
-// however well its control channel works, and is again when it is back.
-func TestBulkDead(t *testing.T) {
-	for _, lease := range []bool{false, true} {
-		network := inproc.NewNetwork()
-		change := inNetwork(t, network)
-		a, b := pair(t, func(o *Options) {
-			change(o)
-			if lease {
-				o.Transport = noGetter{o.Transport}
-			}
-		})
-		a.put("g/x", 5, pattern(3, 1000))
-		p := b.located(t, "g/x", 1)[0].Peer
-		network.Cut("a", "b")
-		for p.Usable() {
-			if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrUnavailable) {
-				t.Fatal(err)
-			}
-			if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for range 5 {
-			probed := p.probeBulk(t.Context(), p.live())
-			if !errors.Is(probed, rdma.ErrUnavailable) || p.Usable() || !p.Callable() || p.Member().Breaker == "closed" {
-				t.Errorf("lease %v: probe %v, usable %v, callable %v, %s", lease, probed, p.Usable(), p.Callable(), p.Member().Breaker)
-			}
-			if err := p.List(t.Context(), "g", func(Name) bool { return true }); err != nil {
-				t.Error(err)
-			}
-		}
-		network.Heal("a", "b")
-		eventually(t, "blocks come again", func() bool {
-			_, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-			return err == nil
-		})
-	}
-}
-
-// TestEndless shows that calls whose handler waits for the peer must have an end.
-func TestEndless(t *testing.T) {
-	a := start(t, "a", nil)
-	other := &Node{o: a.o}
-	other.o.Gossip.Name = "b"
-	conn, err := other.dial("a", a.self.Control)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	control := wire.NewControlClient(conn)
-	for _, limit := range []time.Duration{0, time.Hour, time.Minute} {
-		ctx, cancel := t.Context(), context.CancelFunc(func() {})
-		if limit > 0 {
-			ctx, cancel = context.WithTimeout(ctx, limit)
-		}
-		want := codes.InvalidArgument
-		if limit == time.Minute {
-			want = codes.OK
-		}
-		remove, err := control.Remove(ctx)
-		if err == nil {
-			_ = remove.Send(&wire.Graves{}) // Recv has the error
-			_, err = remove.Recv()
-		}
-		if status.Code(err) != want {
-			t.Errorf("Remove within %v: %v, want %v", limit, err, want)
-		}
-		list, err := control.List(ctx, &wire.ListRequest{Dir: []byte("g")})
-		if err == nil {
-			_, err = list.Recv()
-		}
-		if got := status.Code(err) == codes.InvalidArgument; got != (want != codes.OK) {
-			t.Errorf("List within %v: %v", limit, err)
-		}
-		cancel()
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
+	"github.com/kvfs/kvfs/tests/sets"
 	"github.com/kvfs/kvfs/tiers/block"
 )
 
@@ -89,9 +90,7 @@ func (b *fakeBackend) put(path string, seq uint64, data []byte) BlockInfo {
 	if err := os.WriteFile(name, data, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	b.mu.Lock()
-	b.blocks[path] = &fakeBlock{info, name}
-	b.mu.Unlock()
+	b.locked(func() { b.blocks[path] = &fakeBlock{info, name} })
 	b.n.Append(record(&info))
 	return info
 }
@@ -105,9 +104,7 @@ func record(i *BlockInfo) feed.Record {
 
 // drop makes the node hold a block no longer, without a word if quiet.
 func (b *fakeBackend) drop(path string, quiet bool) {
-	b.mu.Lock()
-	delete(b.blocks, path)
-	b.mu.Unlock()
+	b.locked(func() { delete(b.blocks, path) })
 	if !quiet {
 		b.n.Append(feed.Record{Op: feed.Release, Hash: location.HashPath(path)})
 	}
@@ -115,9 +112,7 @@ func (b *fakeBackend) drop(path string, quiet bool) {
 
 // remove drops a block everywhere.
 func (b *fakeBackend) remove(path string, seq uint64) {
-	b.mu.Lock()
-	delete(b.blocks, path)
-	b.mu.Unlock()
+	b.locked(func() { delete(b.blocks, path) })
 	b.n.Append(
 		feed.Record{Op: feed.Bury, Hash: location.HashPath(path), Seq: seq, Path: path, Mode: 0o100000, Time: time.Now().UnixNano()},
 		feed.Record{Op: feed.Release, Hash: location.HashPath(path)})
@@ -171,9 +166,7 @@ func (b *fakeBackend) Lend(ctx context.Context, ref *BlockRef) (BlockInfo, rdma.
 	return info, rdma.Loan{File: file, Size: f.info.Size, Close: func() {
 		once.Do(func() {
 			file.Close()
-			b.mu.Lock()
-			b.lent--
-			b.mu.Unlock()
+			b.locked(func() { b.lent-- })
 		})
 	}}, nil
 }
@@ -444,4 +437,9 @@ func (tn *testNode) located(t *testing.T, path string, holders int) []Location {
 // pattern returns n bytes that depend on seed.
 func pattern(seed, n int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%08d", seed)), n/8+1)[:n]
+}
+
+func TestMain(m *testing.M) {
+	sets.Select()
+	os.Exit(m.Run())
 }

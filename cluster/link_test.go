@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvfs/kvfs/cluster/meta"
 	"github.com/kvfs/kvfs/cluster/remote"
@@ -21,8 +22,7 @@ import (
 // testFabric is a fabric within the process that does what a test says.
 type testFabric struct {
 	*inproc.Transport
-	proto string       // not empty: instead of its own
-	moved func() int64 // not nil: what links say of the bytes that came
+	proto string // not empty: instead of its own
 
 	mu       sync.Mutex
 	register func(size int64) error                                                                   // not nil: may refuse
@@ -142,6 +142,16 @@ func fabricPair(t *testing.T, path Path, change func(o *Options)) (n *inproc.Net
 	return n, a, b
 }
 
+// holding has a hold g/x, and returns its data and who b reads it from. A link that is lost stays so until it is kicked.
+func holding(t *testing.T, a, b *testNode) (*Peer, []byte) {
+	t.Helper()
+	data := pattern(3, 10_000)
+	a.put("g/x", 5, data)
+	p := b.located(t, "g/x", 1)[0].Peer
+	p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
+	return p, data
+}
+
 // returned waits until a holds nothing for a peer any more.
 func returned(t *testing.T, a *testNode) {
 	t.Helper()
@@ -173,7 +183,7 @@ func TestFabricFetch(t *testing.T) {
 				t.Errorf("%v: %v, want %v", tc.ref, err, tc.want)
 			}
 		}
-		fetchVerified(t, p, n)
+		fetchVerified(t, p, n, nil)
 		returned(t, a)
 		s := b.Stats()
 		if lent := a.Stats().Lent; lent != 0 || s.FabricFetches != n+3 || s.FabricBytes == 0 || s.FabricFallbacks != 0 || s.FabricPeers != 1 {
@@ -188,8 +198,9 @@ func TestFabricFetch(t *testing.T) {
 	}
 }
 
-// fetchVerified fetches the blocks g/0 to g/n-1, with the content pattern(i, 1000+i), at once.
-func fetchVerified(t *testing.T, p *Peer, n int) {
+// fetchVerified fetches the blocks g/0 to g/n-1 at once. Each must come once: with the content pattern(i, 1000+i), or with the
+// error that it is to have, if any. If that is not ErrGone, it is the caller that refuses it.
+func fetchVerified(t *testing.T, p *Peer, n int, errorOf func(i int) error) {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	if err != nil {
@@ -204,19 +215,24 @@ func fetchVerified(t *testing.T, p *Peer, n int) {
 			t.Fatal(err)
 		}
 		defer file.Close()
+		var want error
+		if errorOf != nil {
+			want = errorOf(i)
+		}
 		var sum hash.Hash64
 		list = append(list, &Fetch{
 			BlockRef: BlockRef{Path: fmt.Sprintf("g/%d", i), Seq: 1}, Size: int64(1000 + i),
 			Dest: func(*BlockInfo) (rdma.Dest, error) {
 				sum = block.NewChecksum()
-				return rdma.Dest{File: file, Hash: sum}, nil
+				return rdma.Dest{File: file, Hash: sum}, want
 			},
 			Done: func(_ *BlockInfo, err error) {
 				data, _ := os.ReadFile(file.Name())
 				mu.Lock()
 				defer mu.Unlock()
-				if done[i]++; err != nil || done[i] != 1 || !bytes.Equal(data, pattern(i, 1000+i)) || sum.Sum64() != block.Sum(data).Sum {
-					t.Errorf("block %d: %d bytes, done %d times, %v", i, len(data), done[i], err)
+				done[i]++
+				if done[i] != 1 || !errors.Is(err, want) || want == nil && (err != nil || !bytes.Equal(data, pattern(i, 1000+i)) || sum.Sum64() != block.Sum(data).Sum) {
+					t.Errorf("block %d: %d bytes, done %d times, %v, want %v", i, len(data), done[i], err, want)
 				}
 			},
 		})
@@ -257,7 +273,13 @@ func TestNoLink(t *testing.T) {
 		for _, path := range []Path{PathAuto, PathRDMA} {
 			t.Run(fmt.Sprint(tc.name, " ", path), func(t *testing.T) {
 				with := withFabric(t, inproc.NewNetwork(), path)
-				a := prepareHolder(t, with, tc.holder, tc.remote)
+				a := prepare(t, "a", func(o *Options) {
+					with(o)
+					o.Fabric.(*testFabric).remote = tc.remote
+					if tc.holder != nil {
+						tc.holder(o)
+					}
+				})
 				if tc.break_ != nil {
 					tc.break_(a)
 				}
@@ -270,18 +292,6 @@ func TestNoLink(t *testing.T) {
 			})
 		}
 	}
-}
-
-// prepareHolder opens the node that cannot be read.
-func prepareHolder(t *testing.T, with, change func(o *Options), remote func(r rdma.RemoteRegion) rdma.RemoteRegion) *testNode {
-	t.Helper()
-	return prepare(t, "a", func(o *Options) {
-		with(o)
-		o.Fabric.(*testFabric).remote = remote
-		if change != nil {
-			change(o)
-		}
-	})
 }
 
 // checkNoLink fetches from a without a link to it.

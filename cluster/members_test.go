@@ -86,21 +86,27 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// holder returns a peer that is there, and its slot.
+func (tn *testNode) holder(name, zone string) (*Peer, location.Slot) {
+	p := tn.newPeer(name)
+	p.zone.Store(&zone)
+	p.session.Store(&session{target: &target{}})
+	slot, _ := p.feed.TakeSlot()
+	tn.index.SetLive(slot, true)
+	return p, slot
+}
+
 // TestLocateOrder shows the order of the answer: breaker, memory, zone, load; and that
 // a look-up does not allocate.
 func TestLocateOrder(t *testing.T) {
 	a := prepare(t, "a", nil)
 	hash := location.HashPath("g/x")
 	add := func(name, zone string, memory bool, inflight int64, open bool) {
-		p := a.newPeer(name)
-		p.zone.Store(&zone)
+		p, slot := a.holder(name, zone)
 		p.inflight.Store(inflight)
 		for open && p.bulk.Closed() {
 			p.bulk.Failed()
 		}
-		p.session.Store(&session{target: &target{}})
-		slot, _ := p.feed.TakeSlot()
-		a.index.SetLive(slot, true)
 		a.index.Put(slot, location.Entry{Hash: hash, Seq: 5, Size: 3, Mode: 0o100644, Memory: memory})
 	}
 	add("open", "z1", true, 0, true)
@@ -133,11 +139,7 @@ func TestLocateSpreads(t *testing.T) {
 	for i, name := range []string{"a", "b"} {
 		n := prepare(t, name, nil)
 		for _, holder := range []string{"x", "y"} {
-			p := n.newPeer(holder)
-			p.zone.Store(&n.o.Zone)
-			p.session.Store(&session{target: &target{}})
-			slot, _ := p.feed.TakeSlot()
-			n.index.SetLive(slot, true)
+			_, slot := n.holder(holder, n.o.Zone)
 			for b := range blocks {
 				n.index.Put(slot, location.Entry{Hash: location.HashPath(fmt.Sprint("g/", b)), Seq: 5, Size: 3, Mode: 0o100644, Memory: true})
 			}
@@ -266,9 +268,7 @@ func TestNoLeak(t *testing.T) {
 		a.put("g/x", 1, pattern(1, 1000))
 		p := b.located(t, "g/x", 1)[0].Peer
 		gate := make(chan struct{})
-		a.fakeBackend.mu.Lock()
-		a.gate = gate
-		a.fakeBackend.mu.Unlock()
+		a.locked(func() { a.gate = gate })
 		done := make(chan error, 4)
 		for range 4 {
 			go func() { // ends when the node closes

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/kvfs/kvfs/cluster/breaker"
 	"github.com/kvfs/kvfs/cluster/lease"
 	"github.com/kvfs/kvfs/cluster/remote"
 	"github.com/kvfs/kvfs/rdma"
@@ -66,10 +67,7 @@ func TestLinkFaults(t *testing.T) {
 						o.tuning.stall = 20 * time.Millisecond
 					}
 				})
-				data := pattern(3, 10_000)
-				a.put("g/x", 5, data)
-				p := b.located(t, "g/x", 1)[0].Peer
-				p.fabric.Min, p.fabric.Max = time.Hour, time.Hour // so that the link is seen lost
+				p, data := holding(t, a, b)
 				hook := tc.break_(n)
 				fabricOf(b).set(func(f *testFabric) { f.read = hook })
 				got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
@@ -121,8 +119,7 @@ func checkLost(t *testing.T, b *testNode, p *Peer, path Path, reason string) {
 // the log once.
 func TestLinkLogsOnce(t *testing.T) {
 	n, a, b := fabricPair(t, PathAuto, nil)
-	a.put("g/x", 5, pattern(3, 10_000))
-	p := b.located(t, "g/x", 1)[0].Peer
+	p, _ := holding(t, a, b)
 	for range 3 {
 		n.Truncate("a", "b", 1)
 		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil {
@@ -143,10 +140,7 @@ func TestLinkLogsOnce(t *testing.T) {
 // the holder may have used the memory for something else.
 func TestLeaseExpires(t *testing.T) {
 	_, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.lease, o.tuning.stall = 50*time.Millisecond, time.Hour })
-	data := pattern(3, 10_000)
-	a.put("g/x", 5, data)
-	p := b.located(t, "g/x", 1)[0].Peer
-	p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
+	p, data := holding(t, a, b)
 	for _, late := range []bool{false, true} { // whether the read ends well after that
 		fabricOf(b).set(func(f *testFabric) {
 			f.read = func(ctx context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
@@ -171,37 +165,11 @@ func TestLeaseExpires(t *testing.T) {
 	returned(t, a)
 }
 
-// TestHolderLetsGo shows that a block that the holder drops while it is being read stays in
-// its memory until the reader is done, and then goes.
-func TestHolderLetsGo(t *testing.T) {
-	_, a, b := fabricPair(t, PathRDMA, nil)
-	data := pattern(3, 10_000)
-	a.put("g/x", 5, data)
-	p := b.located(t, "g/x", 1)[0].Peer
-	fabricOf(b).set(func(f *testFabric) {
-		f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
-			a.drop("g/x", false)
-			if a.loans() != 1 {
-				t.Error("it is not held")
-			}
-			return next(r)
-		}
-	})
-	if got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("read while it was dropped: %v", err)
-	}
-	returned(t, a)
-	if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); !errors.Is(err, rdma.ErrGone) {
-		t.Errorf("after that: %v", err)
-	}
-}
-
 // TestReaderDies shows that the leases of a reader that goes away in the middle of a read
 // end.
 func TestReaderDies(t *testing.T) {
 	_, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.lease = time.Hour })
-	a.put("g/x", 5, pattern(3, 10_000))
-	p := b.located(t, "g/x", 1)[0].Peer
+	p, _ := holding(t, a, b)
 	reading, closed := make(chan struct{}), make(chan struct{})
 	fabricOf(b).set(func(f *testFabric) {
 		f.read = func(_ context.Context, r rdma.RemoteRegion, next func(rdma.RemoteRegion) error) error {
@@ -227,32 +195,71 @@ func TestReaderDies(t *testing.T) {
 	returned(t, a)
 }
 
-// TestUnregistered shows that a block that the holder cannot register comes by TCP, where
-// that is allowed, that the holder says so, and that the link stays.
-func TestUnregistered(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, nil)
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
-		for range 2 {
-			got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-			if path == PathRDMA && !errors.Is(err, rdma.ErrBusy) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
-				t.Errorf("path %d: %v", path, err)
+// TestNoLease shows that a block that the holder gives no lease for comes by TCP, where that is allowed, while the link
+// stays, and by RDMA when there are leases again.
+func TestNoLease(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		refuse  func(a *testNode, p *Peer) (again func())
+		err     error
+		unasked bool // there is none to ask
+	}{
+		{"not registered", func(a *testNode, _ *Peer) func() {
+			fabricOf(a).set(func(f *testFabric) { f.register = func(int64) error { return errors.New("memlock") } })
+			return func() { fabricOf(a).set(func(f *testFabric) { f.register = nil }) }
+		}, rdma.ErrBusy, false},
+		{"too many leases", func(a *testNode, _ *Peer) func() {
+			var taken []*lease.Place
+			for i := range lease.Max {
+				taken = append(taken, a.leases.Reserve(i))
 			}
+			return func() {
+				for _, place := range taken {
+					place.Cancel()
+				}
+			}
+		}, rdma.ErrBusy, false},
+		{"too many bytes", func(a *testNode, _ *Peer) func() {
+			place := a.leases.Reserve("another")
+			place.Bytes(fabricBytes, fabricBytes)
+			return place.Cancel
+		}, rdma.ErrBusy, false},
+		{"no calls", func(_ *testNode, p *Peer) func() {
+			p.control.Min, p.control.Max = time.Hour, time.Hour
+			for range breaker.Threshold {
+				p.control.Failed()
+			}
+			return p.control.Reset
+		}, rdma.ErrUnavailable, true},
+	} {
+		for _, path := range []Path{PathAuto, PathRDMA} {
+			t.Run(fmt.Sprint(tc.name, " ", path), func(t *testing.T) {
+				_, a, b := fabricPair(t, path, nil)
+				p, data := holding(t, a, b)
+				again := tc.refuse(a, p)
+				for range 2 {
+					got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
+					if path == PathRDMA && !errors.Is(err, tc.err) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
+						t.Error(err)
+					}
+				}
+				if m := p.Member(); m.Path != pathRDMA || m.PathReason != "" || p.Usable() != (path == PathAuto || !tc.unasked) {
+					t.Errorf("%+v, usable %v", m, p.Usable())
+				}
+				if tc.unasked && a.Stats().LeaseGrants != 0 || !tc.unasked && p.Member().Failures != 0 {
+					t.Errorf("%d leases, %+v", a.Stats().LeaseGrants, p.Member())
+				}
+				told := a.logs.FilterMessageSnippet("cannot be registered").Len()
+				if b.logs.FilterMessageSnippet("without RDMA").Len() != 0 || (told == 1) != (tc.name == "not registered") {
+					t.Errorf("the holder told %d times", told)
+				}
+				again()
+				if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || b.Stats().FabricFetches != 1 {
+					t.Error(err)
+				}
+				returned(t, a)
+			})
 		}
-		if m := p.Member(); m.Path != pathRDMA || m.PathReason != "" {
-			t.Errorf("path %d: %+v", path, m)
-		}
-		if here, there := b.logs.FilterMessageSnippet("without RDMA").Len(), a.logs.FilterMessageSnippet("cannot be registered").Len(); here != 0 || there != 1 {
-			t.Errorf("told %d times here, %d times there", here, there)
-		}
-		fabricOf(a).set(func(f *testFabric) { f.register = nil })
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || b.Stats().FabricFetches != 1 {
-			t.Errorf("path %d: %v", path, err)
-		}
-		returned(t, a)
 	}
 }
 
@@ -260,11 +267,8 @@ func TestUnregistered(t *testing.T) {
 func TestClaim(t *testing.T) {
 	for _, path := range []Path{PathAuto, PathRDMA} {
 		_, a, b := fabricPair(t, path, nil)
-		a.put("g/x", 5, pattern(3, 1000))
-		p := b.located(t, "g/x", 1)[0].Peer
-		a.fakeBackend.mu.Lock()
-		a.later = true
-		a.fakeBackend.mu.Unlock()
+		p, _ := holding(t, a, b)
+		a.locked(func() { a.later = true })
 		for ref, want := range map[BlockRef]error{
 			{Path: "g/none", Seq: 5}:              rdma.ErrGone,
 			{Path: "g/none", Seq: 5, Claim: true}: rdma.ErrLater,
@@ -277,35 +281,6 @@ func TestClaim(t *testing.T) {
 		if m := p.Member(); m.Failures != 0 {
 			t.Errorf("path %d: %+v", path, m)
 		}
-	}
-}
-
-// TestTooManyLeases shows that a block that the holder has no lease left for comes by TCP,
-// where that is allowed, while the link stays.
-func TestTooManyLeases(t *testing.T) {
-	for _, path := range []Path{PathAuto, PathRDMA} {
-		_, a, b := fabricPair(t, path, nil)
-		data := pattern(3, 10_000)
-		a.put("g/x", 5, data)
-		p := b.located(t, "g/x", 1)[0].Peer
-		var taken []*lease.Place
-		for i := range lease.Max {
-			taken = append(taken, a.leases.Reserve(i))
-		}
-		got, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5})
-		if path == PathRDMA && !errors.Is(err, rdma.ErrBusy) || path == PathAuto && (err != nil || !bytes.Equal(got, data)) {
-			t.Errorf("path %d: %v", path, err)
-		}
-		if m := p.Member(); m.Path != pathRDMA || m.Failures != 0 || b.logs.FilterMessageSnippet("without RDMA").Len() != 0 {
-			t.Errorf("path %d: %+v", path, m)
-		}
-		for _, place := range taken {
-			place.Cancel()
-		}
-		if _, _, err := fetchOne(t, t.Context(), p, BlockRef{Path: "g/x", Seq: 5}); err != nil || b.Stats().FabricFetches != 1 {
-			t.Errorf("path %d: %v", path, err)
-		}
-		returned(t, a)
 	}
 }
 
@@ -369,9 +344,7 @@ func TestBadLeases(t *testing.T) {
 func TestCallerGivesUp(t *testing.T) {
 	for _, canceled := range []bool{false, true} {
 		_, a, b := fabricPair(t, PathAuto, func(o *Options) { o.tuning.stall = time.Hour })
-		a.put("g/x", 5, pattern(3, 10_000))
-		p := b.located(t, "g/x", 1)[0].Peer
-		p.fabric.Min, p.fabric.Max = time.Hour, time.Hour
+		p, _ := holding(t, a, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		want := context.Canceled
 		if !canceled {
@@ -457,7 +430,7 @@ func TestLinkStorm(t *testing.T) {
 		readers.Go(func() { // ends by itself
 			end := time.Now().Add(patience)
 			for i := 0; i < 10 || b.Stats().FabricFallbacks == 0 && time.Now().Before(end); i++ {
-				fetchVerified(t, p, blocks)
+				fetchVerified(t, p, blocks, nil)
 			}
 		})
 	}

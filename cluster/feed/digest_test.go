@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -99,37 +100,52 @@ func TestFollowerParts(t *testing.T) {
 	}
 }
 
-// TestFollowerPartsBroken shows that a stream that breaks among parts can go on at the old position,
-// with another comparison, or with a snapshot.
-func TestFollowerPartsBroken(t *testing.T) {
+// TestFollowerBroken shows that a snapshot, or parts of one, that breaks off does no harm if the old position is resumed, or if
+// a comparison or a snapshot follows.
+func TestFollowerBroken(t *testing.T) {
 	held := spread(2, 1, 4)
-	for _, c := range []struct {
-		name string
-		on   func(x *fixture)
-		next uint64
-		seqs map[uint64]uint64
-	}{
-		{"old position", func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 2, 2: 3, 3: 1}},
-		{"comparison", func(x *fixture) {
-			if parts := compared(t, x.Follower, Position{8, 5}, held...); parts.Count() != 3 {
-				t.Errorf("%d parts differ, not three: one has come", parts.Count())
-			}
-			x.must(partial(batch(8, 5, true, true, held[1:]...)))
-		}, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
-		{"snapshot", func(x *fixture) { x.must(batch(8, 5, true, true, held...)) }, 5, map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}},
-		{"drop", func(x *fixture) { x.Drop() }, 0, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			x := newFixture(t, 2)
-			x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
-			compared(t, x.Follower, Position{8, 3}, held...)
-			x.must(partial(batch(8, 0, true, false, held[0])))
-			c.on(x)
-			x.found(c.next, c.seqs)
-			if err := x.Apply(partial(batch(8, 3, false, true))); !errors.Is(err, ErrOutOfStep) {
-				t.Errorf("the end of the broken parts: %v", err)
-			}
-		})
+	all := map[uint64]uint64{1: 2, 2: 2, 3: 2, 4: 2}
+	for _, parts := range []uint64{0, 1} { // that have come, and are seen
+		for name, c := range map[string]struct {
+			on   func(x *fixture)
+			next uint64
+			seqs map[uint64]uint64
+		}{
+			"old position": {func(x *fixture) { x.must(batch(7, 11, false, false, spread(3, 2, 2)...)) }, 11, map[uint64]uint64{1: 1 + parts, 2: 3, 3: 1}},
+			"comparison": {func(x *fixture) {
+				if n := compared(t, x.Follower, Position{8, 5}, held...).Count(); n != 4-int(parts) {
+					t.Errorf("%d parts differ, %d have come", n, parts)
+				}
+				x.must(partial(batch(8, 5, true, true, held[parts:]...)))
+			}, 5, all},
+			"half, and a snapshot": {func(x *fixture) {
+				x.must(batch(8, 0, true, false, held[0]), batch(8, 5, true, true, held...))
+			}, 5, all},
+			"drop": {func(x *fixture) { x.Drop() }, 0, nil},
+		} {
+			t.Run(fmt.Sprint(name, parts), func(t *testing.T) {
+				x := newFixture(t, 2)
+				x.must(batch(7, 10, true, true, spread(1, 1, 3)...))
+				half := batch(8, 0, true, false, held[0])
+				if parts > 0 {
+					compared(t, x.Follower, Position{8, 3}, held...)
+					half = partial(half)
+				}
+				x.must(half)
+				c.on(x)
+				x.found(c.next, c.seqs)
+				if n := x.slots.taken(); n > 1 || n != len(x.Slots()) {
+					t.Errorf("%d slots are taken, %d named", n, x.Slots())
+				}
+				if err := x.Apply(partial(batch(8, 3, false, true))); !errors.Is(err, ErrOutOfStep) {
+					t.Errorf("the end of the broken parts: %v", err)
+				}
+				x.must(batch(8, 0, true, false, held[0]))
+				if x.Drop(); x.slots.taken() != 0 {
+					t.Errorf("%d slots are left", x.slots.taken())
+				}
+			})
+		}
 	}
 }
 
@@ -265,43 +281,34 @@ func TestServeParts(t *testing.T) {
 	})
 }
 
-// TestServeScope shows that a subscriber with a scope gets what is in it and all graves, and positions that go on over the
-// rest of the log, also when nothing of it is in the scope.
-func TestServeScope(t *testing.T) {
+// TestServeSkips shows that a subscriber with a scope gets what is in it, and hears how far the log is although nothing of it is
+// in the scope, once that is much.
+func TestServeSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLog(LogOptions{Epoch: 7, Records: 8})
 		scope := NewParts(MaxParts)
 		scope.Add(2 << 8)
-		grave := Record{Op: Bury, Hash: location.HashPath("g/a"), Seq: 4, Path: "g/a", Mode: typeFile}
 		var got []arrival
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { // ends with ctx
-			done <- l.ServeParts(ctx, Position{}, nil, scope, holding(append(spread(1, 1, 3), grave)...), receive(t, &got))
+			done <- l.ServeParts(ctx, Position{}, nil, scope, holding(spread(1, 1, 3)...), receive(t, &got))
 		}()
-		step := func(want []Record, next, skipped uint64) {
-			t.Helper()
+		for i, appended := range []uint64{0, 1, 3} { // one of eight is not worth a batch
+			l.Append(spread(1, 3, 2+appended)...)
 			time.Sleep(time.Second) // reason: the clock of a bubble advances only so
-			synctest.Wait()
-			if len(got) != 1 || !slices.Equal(got[0].records, want) || got[0].batch.Position.Next != next || got[0].batch.Skipped != skipped {
-				t.Fatalf("%+v, want %+v, %d, %d", got, want, next, skipped)
+			if synctest.Wait(); len(got) != max(i, 1) || l.Lag() != 0 {
+				t.Errorf("%+v, lag %d", got, l.Lag())
 			}
-			got = nil
 		}
-		step(append(spread(1, 2, 2), grave), 1, 0)
-		l.Append(spread(2, 1, 1)...) // one of eight is not worth a batch
-		time.Sleep(time.Second)      // reason: as above
-		if synctest.Wait(); len(got) != 0 || l.Lag() != 0 {
-			t.Fatalf("%+v, lag %d", got, l.Lag())
-		}
-		l.Append(spread(3, 2, 2)...)
-		step(spread(3, 2, 2), 3, 1)
-		l.Append(append(spread(4, 3, 4), release(5), grave)...)
-		step([]Record{grave}, 7, 3)
-		l.Append(spread(5, 3, 5)...)
-		step(nil, 10, 3)
 		cancel()
 		<-done
+		if len(got) != 2 || !slices.Equal(got[0].records, spread(1, 2, 2)) {
+			t.Fatalf("%+v", got)
+		}
+		if b := got[1].batch; b.Position.Next != 5 || b.Skipped != 4 || b.Count != 0 {
+			t.Errorf("%+v", b)
+		}
 	})
 }
 
@@ -347,32 +354,19 @@ func TestDigestBytes(t *testing.T) {
 			}
 		}
 		cpu := cpuTime()
-		own := f.Digests()
-		ours := cpuTime() - cpu
-		at, sums, err := l.Digests(t.Context(), holding(held...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		theirs := cpuTime() - cpu - ours
-		shards, bytes, err := sums.Compare(len(own), own.Shards())
-		if err != nil {
-			t.Fatal(err)
-		}
-		parts, err := f.Compare(own, &Difference{at, shards, bytes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		parts := compared(t, f, l.Position(), held...)
+		cpu = cpuTime() - cpu
 		if parts != nil {
-			follow(at, parts)
+			follow(l.Position(), parts)
 		}
 		s := f.Stats()
 		digests, records := s.DigestBytes, s.SnapshotBytes-before.SnapshotBytes
-		t.Logf("%d blocks, changed: %-10s %9d bytes of digests, %9d of records, %5.1f %% of a snapshot; CPU %v and %v", blocks, c.name,
-			digests, records, float64(digests+records)*100/float64(before.SnapshotBytes), ours, theirs)
+		t.Logf("%d blocks, changed: %-10s %9d bytes of digests, %9d of records, %5.1f %% of a snapshot; CPU of both sides %v", blocks, c.name,
+			digests, records, float64(digests+records)*100/float64(before.SnapshotBytes), cpu)
 		if float64(digests+records) > c.most*float64(before.SnapshotBytes)+4096 {
 			t.Errorf("%s: more than %v of a snapshot", c.name, c.most)
 		}
-		if parts := compared(t, f, at, held...); parts != nil {
+		if parts := compared(t, f, l.Position(), held...); parts != nil {
 			t.Errorf("%s: %d parts still differ", c.name, parts.Count())
 		}
 	}

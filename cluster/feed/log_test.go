@@ -135,50 +135,35 @@ func TestServeFrom(t *testing.T) {
 // TestServeEnds shows what ends a Serve in each of its waits, and with which error.
 func TestServeEnds(t *testing.T) {
 	broken := errors.New("broken")
+	fails := func(*Batch) error { return broken }
 	for _, c := range []struct {
-		name string
-		want error
-		run  func(t *testing.T, ctx context.Context, l *Log, cancel func()) error
+		name     string
+		want     error
+		appended uint64
+		after    time.Duration // not 0: when it is closed, or what leads to the error
+		from     Position
+		snapshot Snapshotter
+		send     func(*Batch) error
 	}{
-		{"canceled while there is nothing", context.Canceled, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			time.AfterFunc(time.Second, cancel)
-			return l.Serve(ctx, Position{7, 1}, noSnapshot(t), func(*Batch) error { return nil })
-		}},
-		{"closed while there is nothing", ErrClosed, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			time.AfterFunc(time.Second, l.Close)
-			return l.Serve(ctx, Position{7, 1}, noSnapshot(t), func(*Batch) error { return nil })
-		}},
-		{"closed while it rests", ErrClosed, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			l.Append(numbered(1, 1)...)
-			time.AfterFunc(time.Millisecond, l.Close)
-			return l.Serve(ctx, Position{7, 1}, noSnapshot(t), func(*Batch) error { return nil })
-		}},
-		{"closed before", ErrClosed, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			l.Close()
-			l.Close()
-			l.Append(numbered(1, 1)...)
-			return l.Serve(ctx, Position{}, noSnapshot(t), nil)
-		}},
-		{"send fails", broken, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			l.Append(numbered(1, 1)...)
-			return l.Serve(ctx, Position{7, 1}, noSnapshot(t), func(*Batch) error { return broken })
-		}},
-		{"send of a snapshot fails", broken, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			return l.Serve(ctx, Position{}, holding(numbered(1, 1e5)...), func(*Batch) error { return broken })
-		}},
-		{"snapshot fails", broken, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			return l.Serve(ctx, Position{}, func(context.Context, func(*Record) error) error { return broken }, nil)
-		}},
-		{"closed in a snapshot", ErrClosed, func(t *testing.T, ctx context.Context, l *Log, cancel func()) error {
-			return l.Serve(ctx, Position{}, holding(numbered(1, 1e5)...), func(*Batch) error { l.Close(); return nil })
-		}},
+		{"canceled while there is nothing", context.Canceled, 0, time.Second, Position{7, 1}, noSnapshot(t), nil},
+		{"closed while there is nothing", ErrClosed, 0, time.Second, Position{7, 1}, noSnapshot(t), nil},
+		{"resync while there is nothing", ErrGap, 0, time.Second, Position{7, 1}, noSnapshot(t), nil},
+		{"closed while it rests", ErrClosed, 1, time.Millisecond, Position{7, 1}, noSnapshot(t), func(*Batch) error { return nil }},
+		{"send fails", broken, 1, 0, Position{7, 1}, noSnapshot(t), fails},
+		{"send of a snapshot fails", broken, 0, 0, Position{}, holding(numbered(1, 1e5)...), fails},
+		{"snapshot fails", broken, 0, 0, Position{}, func(context.Context, func(*Record) error) error { return broken }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := NewLog(LogOptions{Epoch: 7})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if err := c.run(t, ctx, l, cancel); !errors.Is(err, c.want) {
+				l.Append(numbered(1, c.appended)...)
+				end := map[error]func(){context.Canceled: cancel, ErrGap: l.Resync, ErrClosed: l.Close}[c.want]
+				if c.after > 0 {
+					time.AfterFunc(c.after, end)
+				}
+				if err := l.ServeParts(ctx, c.from, nil, nil, c.snapshot, c.send); !errors.Is(err, c.want) {
 					t.Errorf("%v, want %v", err, c.want)
 				}
 				if s := l.Stats(); s.Subscribers != 0 {
@@ -186,6 +171,12 @@ func TestServeEnds(t *testing.T) {
 				}
 			})
 		})
+	}
+	l := NewLog(LogOptions{Epoch: 7})
+	for range 2 { // closed in a snapshot, and before
+		if err := l.Serve(t.Context(), Position{}, holding(numbered(1, 1e5)...), func(*Batch) error { l.Close(); return nil }); !errors.Is(err, ErrClosed) {
+			t.Errorf("%v, want that it is closed", err)
+		}
 	}
 }
 
@@ -208,6 +199,11 @@ func TestPathsBounded(t *testing.T) {
 			t.Errorf("%d of %d bytes: not the last %d are kept", step.n, step.size, step.kept)
 		}
 	}
+	defaults := NewLog(LogOptions{Epoch: 1})
+	defer defaults.Close()
+	if defaults.Append(Record{Op: Bury, Path: "g/a"}); !defaults.has(1) {
+		t.Error("nothing is kept by default")
+	}
 	l.Resync()
 	bury(3, 10)
 	if next := l.Position().Next; !l.has(next-3) || l.has(next-4) {
@@ -217,27 +213,17 @@ func TestPathsBounded(t *testing.T) {
 
 // LogStats describes a Log. Counts of batches are of batches that were sent.
 type LogStats struct {
-	Appended    uint64 `json:"appended"`    // records, and numbers that a Resync skipped
-	Kept        int    `json:"kept"`        // records in the ring
-	Subscribers int64  `json:"subscribers"` // running Serves
-	Records     uint64 `json:"records"`     // sent, with those of snapshots
-	Bytes       uint64 `json:"bytes"`       // of them, as encoded
-	Batches     uint64 `json:"batches"`     // sent
-	Snapshots   uint64 `json:"snapshots"`   // begun
-	Resumes     uint64 `json:"resumes"`     // Serves that needed no snapshot at first
-	Overtaken   uint64 `json:"overtaken"`   // times that a subscriber was too slow for the ring
+	Appended                                               uint64
+	Subscribers                                            int64
+	Records, Bytes, Batches, Snapshots, Resumes, Overtaken uint64
 }
 
 // Stats returns the counts.
 func (l *Log) Stats() LogStats {
-	l.mu.Lock()
-	appended, kept := l.mu.next-1, len(l.mu.ring)
-	l.mu.Unlock()
 	c := &l.counters
 	return LogStats{
-		Appended: appended, Kept: kept, Subscribers: c.subscribers.Load(),
-		Records: c.records.Load(), Bytes: c.bytes.Load(), Batches: c.batches.Load(),
-		Snapshots: c.snapshots.Load(), Resumes: c.resumed.Load(), Overtaken: c.overran.Load(),
+		l.Position().Next - 1, c.subscribers.Load(),
+		c.records.Load(), c.bytes.Load(), c.batches.Load(), c.snapshots.Load(), c.resumed.Load(), c.overran.Load(),
 	}
 }
 

@@ -47,8 +47,6 @@ type simResult struct {
 	indexBytes               int64
 	feedBytes, wire, batches uint64 // a second and subscriber
 	applyCPU                 time.Duration
-	digestCPU                time.Duration // of comparing all that one node holds, both sides, and of making up the blocks
-	digestBytes              uint64        // of that
 }
 
 // TestSimulation runs a small cluster through a join, steady traffic, and a loss.
@@ -86,7 +84,6 @@ func simulate(t *testing.T, s simScale) (r simResult) {
 	t.Logf("%d nodes of %d blocks, %d subscribers, owned shards only: %v", s.nodes, s.blocks, s.subscribers, s.owned)
 	t.Logf("  join  %8.1f ms, %7.1f MB, %5.1f B/record, CPU %.2f s", r.join.Seconds()*1e3, float64(r.joinBytes)/1e6, float64(r.joinBytes)/float64(r.entries), r.joinCPU.Seconds())
 	t.Logf("  loss  hidden by %.2f ms CPU, dropped by %.2f ms CPU", r.hideCPU.Seconds()*1e3, r.dropCPU.Seconds()*1e3)
-	t.Logf("  digests of one node %d bytes, CPU %.2f ms", r.digestBytes, r.digestCPU.Seconds()*1e3)
 	t.Logf("  index %d entries, %.1f MB, %.1f B/entry", r.entries, float64(r.indexBytes)/1e6, float64(r.indexBytes)/float64(r.entries))
 	t.Logf("  feed  %.1f KB/s a subscriber, %.1f KB/s on the wire, %d batches/s; %.1f MB/s in all, %.1f on the wire; %.2f CPU s/s a subscriber, both sides",
 		float64(r.feedBytes)/1e3, float64(r.wire)/1e3, r.batches, float64(r.feedBytes*n)/1e6, float64(r.wire*n)/1e6,
@@ -335,28 +332,8 @@ func (m *simulation) run() simResult {
 	m.check()
 	r.entries = last.index.Stats().Entries
 	r.indexBytes = last.index.Stats().Bytes
-	m.measureDigests(last, &r)
 	m.measureLoss(last, &r)
 	return r
-}
-
-// measureDigests compares what one subscriber knows with what one publisher holds: the same.
-func (m *simulation) measureDigests(s *simSubscriber, r *simResult) {
-	f, p := s.followers[0], m.publishers[0]
-	cpu := cpuTime()
-	own := f.Digests()
-	at, sums, err := p.log.Digests(m.t.Context(), p.snapshot)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	shards, bytes, err := sums.Within(s.scope).Compare(len(own), own.Shards())
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	if parts, err := f.Compare(own, &Difference{at, shards, bytes}); err != nil || parts != nil {
-		m.t.Errorf("digests find %x, error %v", parts, err)
-	}
-	r.digestCPU, r.digestBytes = cpuTime()-cpu, f.Stats().DigestBytes
 }
 
 // measureJoin makes the last subscriber join while changes happen.

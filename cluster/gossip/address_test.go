@@ -29,6 +29,7 @@ func TestSplitAddr(t *testing.T) {
 		{in: "::1", host: "::1", port: 7946},
 		{in: "::", host: "::", port: 7946},
 		{in: "[::1]", host: "::1", port: 7946},
+		{in: "[::]:0", host: "::"},
 		{in: "[fd00::1]:9", host: "fd00::1", port: 9},
 		{in: "h:", bad: `port ""`},
 		{in: "h:65536", bad: `port "65536"`},
@@ -56,23 +57,8 @@ func TestSplitAddr(t *testing.T) {
 		if err != nil || host != c.host || port != c.port {
 			t.Errorf("%q: %q, %d, %v; want %q, %d", c.in, host, port, err, c.host, c.port)
 		}
-	}
-}
-
-// TestHostOf shows the host of each form of an address that splitAddr takes, and whether only this machine reaches it.
-func TestHostOf(t *testing.T) {
-	for addr, host := range map[string]string{
-		"10.0.0.1": "10.0.0.1", "10.0.0.1:7946": "10.0.0.1", "node-1": "node-1", "node-1:0": "node-1", "127.0.0.1:1": "127.0.0.1",
-		"::1": "::1", "[::1]": "::1", "[::1]:7946": "::1", "::": "::", "[::]": "::", "[::]:0": "::", "fd00::1": "fd00::1", "[fd00::1]": "fd00::1",
-	} {
-		if got := HostOf(addr); got != host {
-			t.Errorf("%q: %q, want %q", addr, got, host)
-		}
-		if split, _, err := splitAddr(addr, defaultPort); err != nil || split != host {
-			t.Errorf("%q: splitAddr has %q, %v", addr, split, err)
-		}
-		if got := Loopback(addr); got != (host == "::1" || host == "127.0.0.1") {
-			t.Errorf("%q: loopback %v", addr, got)
+		if got := HostOf(c.in); got != c.host && c.host != "" {
+			t.Errorf("%q: host %q, want %q", c.in, got, c.host)
 		}
 	}
 }
@@ -93,6 +79,7 @@ func TestAddrFor(t *testing.T) {
 		{"[::1]:5", "0.0.0.0:1", "[::1]:5", true},
 		{"localhost:5", "localhost:1", "10.0.0.9:5", true},
 		{"name", "name", "name", false},
+		{"::1", "0.0.0.0:1", "::1", true},
 	} {
 		if got, local := AddrFor(c.addr, c.bind, "10.0.0.9:1"), Loopback(c.addr); got != c.want || local != c.local {
 			t.Errorf("%s, gossip at %s: %s, loopback %v; want %s, %v", c.addr, c.bind, got, local, c.want, c.local)

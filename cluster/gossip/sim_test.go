@@ -98,10 +98,13 @@ func TestPartition(t *testing.T) {
 }
 
 // waitSim is waitSees in virtual time.
-func waitSim(t *testing.T, nodes ...*node) {
+func waitSim(t *testing.T, nodes ...*node) { known(t, nodes, len(nodes)-1) }
+
+// known waits until all nodes have so many others, and returns how long it took.
+func known(t *testing.T, nodes []*node, others int) time.Duration {
 	t.Helper()
-	until(t, "all see all", func() bool {
-		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.members.count() != len(nodes)-1 })
+	return until(t, "all know", func() bool {
+		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.members.count() != others })
 	})
 }
 
@@ -193,12 +196,4 @@ func converge(t *testing.T, size int) {
 	} {
 		t.Log(simnet.Figure{Table: "all", Row: f.row, Column: fmt.Sprint(size), Value: f.took.Seconds(), Unit: "s"})
 	}
-}
-
-// known waits until all nodes have so many others, and returns how long it took.
-func known(t *testing.T, nodes []*node, others int) time.Duration {
-	t.Helper()
-	return until(t, "all know", func() bool {
-		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.members.count() != others })
-	})
 }

@@ -2,7 +2,6 @@ package location
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 )
@@ -36,14 +35,6 @@ func TestManyGraves(t *testing.T) {
 	if each := (st.Bytes - empty) / most; each < 100+int64(len("00000000")) || each > 500 {
 		t.Errorf("%d bytes a grave", each)
 	}
-	if x.Bury(n, uint64(start), false, "g/a", start) {
-		t.Error("took one that is older than all")
-	}
-	var got []uint64
-	x.Graves(c.now-1, func(g Grave) bool { got = append(got, g.Hash); return true })
-	if !slices.Equal(got, []uint64{n - 2, n - 1}) {
-		t.Errorf("the latest are %v", got)
-	}
 	calls := 0
 	x.Graves(0, func(Grave) bool { calls++; return calls < 3 })
 	if calls != 3 {
@@ -65,27 +56,5 @@ func TestManyGraves(t *testing.T) {
 	}
 	if st := x.Stats(); st.Graves != 0 || st.Bytes > empty+16<<10 {
 		t.Errorf("%+v, was empty with %d bytes", st, empty)
-	}
-}
-
-// TestGraveBytes: the paths of graves have their own limit; the oldest graves go.
-func TestGraveBytes(t *testing.T) {
-	c := &clock{now: start}
-	x := New(Options{MaxGraveBytes: 10 * MaxPath, Now: c.time})
-	path := string(make([]byte, MaxPath-8))
-	for i := range 100 {
-		c.now++
-		if !x.Bury(uint64(i), 5, false, fmt.Sprintf("%s%08d", path, i), c.now) {
-			t.Fatalf("%d is no news", i)
-		}
-	}
-	if n := x.Stats().Graves; n != 10 || x.Buried(99) != 5 || x.Buried(89) != 0 {
-		t.Errorf("%d graves, the last %d, an old one %d", n, x.Buried(99), x.Buried(89))
-	}
-	if x.Bury(1000, 5, false, path, start) {
-		t.Error("older than all that there is room for, and news")
-	}
-	if !x.Bury(95, 6, false, path, c.now) || x.Stats().Graves != 10 {
-		t.Errorf("raised: %d graves", x.Stats().Graves)
 	}
 }

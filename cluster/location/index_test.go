@@ -2,57 +2,34 @@ package location
 
 import (
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-// TestInput gives an index invalid input of a peer: none of it is kept, and nothing breaks.
+// TestInput gives an index what cannot be: none of it is kept, and nothing breaks.
 func TestInput(t *testing.T) {
 	x := New(Options{})
-	x.SetLive(1, true)
-	good := Entry{Hash: 5, Seq: 7, Size: 1, Mode: 0o100644}
-	for _, tc := range []struct {
-		name string
-		slot Slot
-		size int64
-		want bool
-	}{
-		{"good", 1, 1, true},
-		{"empty", 1, 0, true},
-		{"largest", 1, MaxSize, true},
-		{"negative", 1, -1, false},
-		{"most negative", 1, math.MinInt64, false},
-		{"too large", 1, MaxSize + 1, false},
-		{"no such slot", MaxSlots, 1, false},
-		{"far from any slot", math.MaxUint16, 1, false},
-	} {
-		x.Put(1, good)
-		e := good
-		e.Size = tc.size
-		if got := x.Put(tc.slot, e); got != tc.want {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
-		want := tc.want || tc.slot != 1 // a bad size also removes the earlier entry
-		if got := len(x.Lookup(5, nil)) == 1; got != want {
-			t.Errorf("%s: held %v, want %v", tc.name, got, want)
-		}
-	}
 	for _, slot := range []Slot{MaxSlots, math.MaxUint16} {
+		if x.Put(slot, Entry{Hash: 5, Seq: 7}) {
+			t.Errorf("slot %d took an entry", slot)
+		}
 		x.SetLive(slot, true)
 		x.SetLive(slot, false)
 		x.Delete(slot, 5)
 		x.Drop(slot)
-		if n := x.Count(slot); n != 0 {
-			t.Errorf("slot %d has %d", slot, n)
+		if x.Count(slot) != 0 || x.Blocks(slot) != 0 {
+			t.Errorf("slot %d has %d", slot, x.Count(slot))
 		}
 	}
 	if x.Bury(5, 0, false, "g/a", 1) || x.Bury(5, 9, false, string(make([]byte, MaxPath+1)), 1) {
 		t.Error("took a grave that cannot be")
 	}
-	if st := x.Stats(); st.Entries != 1 || st.Graves != 0 {
+	if !x.Bury(5, 9, false, "g/a", 0) || !x.Bury(6, 9, false, "g/b", 0) {
+		t.Error("took no graves")
+	}
+	if st := x.Stats(); st.Entries != 0 || st.Graves != 2 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -87,7 +64,7 @@ func TestManyHolders(t *testing.T) {
 			}
 			clear(x)
 			for i := range x.shards {
-				checkTable(t, &x.shards[i].table)
+				checkShard(t, &x.shards[i])
 			}
 			if got := len(x.Lookup(1, nil)); got != 0 || lost.Load() != 1 {
 				t.Errorf("%d holders, want 0; lost %d times", got, lost.Load())
@@ -96,49 +73,6 @@ func TestManyHolders(t *testing.T) {
 				t.Errorf("%+v: memory was not given back", st)
 			}
 		})
-	}
-}
-
-// TestManyAttributes has more kinds of attributes than classes: each entry keeps its own, and the
-// attributes without a class are freed with their entries.
-func TestManyAttributes(t *testing.T) {
-	x := New(Options{})
-	x.SetLive(1, true)
-	const n = 3 * otherClass
-	entry := func(i, uid int) Entry {
-		return Entry{Hash: uint64(i), Seq: 1, Mode: 0o100644, UID: uint32(uid), GID: uint32(uid / 7)}
-	}
-	check := func(uid func(i int) int) {
-		t.Helper()
-		for i := range n {
-			if got := x.Lookup(uint64(i), nil); len(got) != 1 || got[0].Entry != entry(i, uid(i)) {
-				t.Fatalf("%v, want %v", got, entry(i, uid(i)))
-			}
-		}
-	}
-	for i := range n {
-		x.Put(1, entry(i, i))
-	}
-	check(func(i int) int { return i })
-	for i := range n {
-		x.Put(1, entry(i, n-i-1))
-	}
-	check(func(i int) int { return n - i - 1 })
-	others := 0
-	for i := range x.shards {
-		others += len(x.shards[i].others.m)
-	}
-	if others != n-otherClass+1 {
-		t.Errorf("%d entries without a class, want %d", others, n-otherClass+1)
-	}
-	for i := range n / 2 {
-		x.Delete(1, uint64(i))
-	}
-	x.Drop(1)
-	for i := range x.shards {
-		if left := len(x.shards[i].others.m); left != 0 {
-			t.Fatalf("attributes of %d entries are left", left)
-		}
 	}
 }
 
@@ -287,40 +221,14 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestBlocks shows that directories are not counted as blocks, whatever becomes of entries.
-func TestBlocks(t *testing.T) {
+// TestClasses shows that equal attributes have one number, and that those beyond all numbers are of otherClass.
+func TestClasses(t *testing.T) {
 	x := New(Options{})
-	rnd := rand.New(rand.NewPCG(1, 2))
-	entries := map[Slot]map[uint64]Entry{1: {}, 2: {}}
-	for i := range 20_000 {
-		slot := Slot(1 + rnd.IntN(2))
-		e := Entry{Hash: HashPath(strconv.Itoa(rnd.IntN(3000))), Seq: uint64(i), Mode: 0o100644, UID: uint32(rnd.IntN(3000))} // more owners than classes
-		if rnd.IntN(3) == 0 {
-			e.Mode = 0o040755
-		}
-		if rnd.IntN(4) == 0 {
-			x.Delete(slot, e.Hash)
-			delete(entries[slot], e.Hash)
-			continue
-		}
-		if !x.Put(slot, e) {
-			t.Fatal("no room")
-		}
-		entries[slot][e.Hash] = e
-	}
-	count := func() (blocks int64) {
-		for _, e := range entries[1] {
-			if !e.Dir() {
-				blocks++
+	for range 2 {
+		for i := range uint32(2 * otherClass) {
+			if got := x.classes.number(attrs{0o100644, i, 0}); got != uint16(min(i+1, otherClass)) {
+				t.Fatalf("attributes %d have class %d", i, got)
 			}
 		}
-		return blocks
-	}
-	if got, want := x.Blocks(1), count(); got != want || x.Count(1) != int64(len(entries[1])) {
-		t.Errorf("%d blocks of %d entries, want %d of %d", got, x.Count(1), want, len(entries[1]))
-	}
-	x.Drop(1)
-	if got := x.Blocks(1); got != 0 {
-		t.Errorf("%d blocks of a slot that was dropped", got)
 	}
 }

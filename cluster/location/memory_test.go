@@ -1,9 +1,12 @@
 package location
 
 import (
+	"os"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kvfs/kvfs/tests/sets"
 )
 
 // liveSlots is how many nodes hold the entries of a filled index.
@@ -131,4 +134,9 @@ func TestNoAllocation(t *testing.T) {
 	}); got != 0 {
 		t.Errorf("%v allocations", got)
 	}
+}
+
+func TestMain(m *testing.M) {
+	sets.Select()
+	os.Exit(m.Run())
 }

@@ -12,15 +12,16 @@ import (
 
 // model is an index of plain maps.
 type model struct {
-	entries map[uint64]map[Slot]Entry
-	live    map[Slot]bool
-	graves  []modelGrave // in order of learning
-	watched map[uint64]bool
-	lost    []uint64
-	refused uint64
-	horizon time.Duration
-	max     int
-	now     int64
+	entries  map[uint64]map[Slot]Entry
+	live     map[Slot]bool
+	graves   []modelGrave // in order of learning
+	watched  map[uint64]bool
+	lost     []uint64
+	refused  uint64
+	horizon  time.Duration
+	max      int
+	maxBytes int // of paths
+	now      int64
 }
 
 type modelGrave struct {
@@ -90,7 +91,7 @@ func (m *model) bury(g Grave) bool {
 		n.since = max(n.since, old.since)
 		m.graves = slices.DeleteFunc(m.graves, func(o modelGrave) bool { return o.Hash == g.Hash })
 	}
-	if len(m.graves) == m.max {
+	for len(m.graves) > 0 && (len(m.graves) == m.max || m.paths()+len(g.Path) > m.maxBytes) {
 		oldest := slices.MinFunc(m.graves, func(a, b modelGrave) int { return cmp.Compare(a.since, b.since) })
 		if oldest.since > n.since {
 			return false
@@ -106,10 +107,27 @@ func (m *model) bury(g Grave) bool {
 	return true
 }
 
+func (m *model) paths() (bytes int) {
+	for i := range m.graves {
+		bytes += len(m.graves[i].Path)
+	}
+	return bytes
+}
+
 func (m *model) drop(slot Slot) {
 	m.live[slot] = false
 	for _, at := range m.entries {
 		delete(at, slot)
+	}
+}
+
+func (m *model) retain(keep func(hash uint64) bool, slots ...Slot) {
+	for hash, at := range m.entries {
+		for _, slot := range slots {
+			if !keep(hash) {
+				delete(at, slot)
+			}
+		}
 	}
 }
 
@@ -175,10 +193,10 @@ type world struct {
 func testModel(t *testing.T, r *rand.Rand) {
 	w := &world{t: t, r: r, seen: map[uint64]bool{}, model: &model{
 		entries: map[uint64]map[Slot]Entry{}, live: map[Slot]bool{}, watched: map[uint64]bool{},
-		horizon: time.Duration(100+r.IntN(3000)) * time.Second, max: 1 + r.IntN(60), now: 1e18,
+		horizon: time.Duration(100+r.IntN(3000)) * time.Second, max: 1 + r.IntN(60), maxBytes: 50 + r.IntN(2000), now: 1e18,
 	}}
 	w.x = New(Options{
-		Horizon: w.horizon, MaxGraves: w.max,
+		Horizon: w.horizon, MaxGraves: w.max, MaxGraveBytes: int64(w.maxBytes),
 		Now: func() time.Time { return time.Unix(0, w.now) },
 		Lost: func(hash uint64) {
 			w.mu.Lock()
@@ -209,8 +227,13 @@ func testModel(t *testing.T, r *rand.Rand) {
 	}
 }
 
+// hash returns one of 300 hashes. Some are neighbours at the start, in the middle and at the end of a table.
 func (w *world) hash() uint64 {
 	hash := uint64(w.r.IntN(300))
+	if hash < 30 {
+		crowds := []uint64{0, 1 << 40, 1 << 54, 1<<55 + 7, 1<<56 - 3, 1<<64 - 3}
+		hash = w.x.unmix(crowds[hash%6] + hash/6%3)
+	}
 	w.seen[hash] = true
 	return hash
 }
@@ -223,7 +246,7 @@ func (w *world) step() {
 		e := Entry{Hash: hash, Seq: uint64(w.now) - uint64(r.IntN(4))*uint64(time.Second), Size: r.Int64N(MaxSize + 1), Memory: r.IntN(2) == 0,
 			Mode: []uint32{0o100644, 0o040755, 0xffffffff}[r.IntN(3)], UID: uint32(r.IntN(60)), GID: uint32(r.IntN(60))}
 		if r.IntN(30) == 0 {
-			e.Size = []int64{-1, -1 << 63, MaxSize + 1, 1<<63 - 1}[r.IntN(4)]
+			e.Size = []int64{0, MaxSize, -1, -1 << 63, MaxSize + 1, 1<<63 - 1}[r.IntN(6)]
 		}
 		if got, want := w.x.Put(slot, e), w.put(slot, e); got != want {
 			w.t.Fatalf("put %v: %v, want %v", e, got, want)
@@ -236,11 +259,26 @@ func (w *world) step() {
 		w.x.SetLive(slot, live)
 		w.live[slot] = live
 	case k < 81:
-		w.x.Drop(slot)
-		w.drop(slot)
+		part := r.Uint64N(5)
+		keep := func(hash uint64) bool { return hash%5 != part }
+		switch r.IntN(3) {
+		case 0:
+			w.x.Drop(slot)
+			w.drop(slot)
+		case 1:
+			w.x.Retain(slot, keep)
+			w.retain(keep, slot)
+		default:
+			var all []Slot
+			for s := range Slot(30) {
+				all = append(all, s)
+			}
+			w.x.Keep(keep)
+			w.retain(keep, all...)
+		}
 	case k < 90:
 		g := Grave{Hash: hash, Seq: uint64(w.now) - uint64(r.IntN(10))*uint64(time.Second), Dir: r.IntN(2) == 0,
-			Path: "group/block", At: w.now + int64(r.IntN(4000)-3500)*int64(time.Second)}
+			Path: string(make([]byte, r.IntN(100))), At: w.now + int64(r.IntN(4000)-3500)*int64(time.Second)}
 		switch r.IntN(10) {
 		case 0:
 			g.At = 0
@@ -288,16 +326,25 @@ func (w *world) compareAll() {
 	}
 	w.compareGraves(0)
 	w.compareGraves(w.now - int64(w.horizon)/2)
-	counts, entries := map[Slot]int64{}, int64(0)
-	for _, at := range w.entries {
-		for slot := range at {
-			counts[slot]++
-			entries++
-		}
-	}
+	entries, bits := int64(0), w.r.IntN(14)
 	for slot := range Slot(30) {
-		if got := w.x.Count(slot); got != counts[slot] {
-			w.t.Fatalf("slot %d: count %d, want %d", slot, got, counts[slot])
+		count, blocks := int64(0), int64(0)
+		got, want := make([]uint64, 1<<bits), make([]uint64, 1<<bits)
+		for hash, at := range w.entries {
+			if e, ok := at[slot]; ok {
+				count++
+				want[hash>>(64-bits)] += e.Digest()
+				if !e.Dir() {
+					blocks++
+				}
+			}
+		}
+		entries += count
+		if n, b := w.x.Count(slot), w.x.Blocks(slot); n != count || b != blocks {
+			w.t.Fatalf("slot %d: %d entries, %d blocks, want %d and %d", slot, n, b, count, blocks)
+		}
+		if w.x.Digests(slot, got); !slices.Equal(got, want) {
+			w.t.Fatalf("slot %d: other digests of %d bits", slot, bits)
 		}
 	}
 	st := w.x.Stats()
@@ -305,7 +352,40 @@ func (w *world) compareAll() {
 		w.t.Fatalf("%+v, want %d entries, %d graves, %d watched, %d refused", st, entries, len(w.graves), len(w.watched), w.refused)
 	}
 	for i := range w.x.shards {
-		checkTable(w.t, &w.x.shards[i].table)
+		checkShard(w.t, &w.x.shards[i])
+	}
+}
+
+// checkShard checks the invariants of s.
+func checkShard(tb testing.TB, s *shard) {
+	tb.Helper()
+	t, used, others := &s.table, uint32(0), 0
+	for p := range t.places {
+		e := t.at(p)
+		if e.empty() {
+			if *e != (packed{}) {
+				tb.Fatalf("place %d: empty but %+v", p, *e)
+			}
+			continue
+		}
+		used++
+		if e.class() == otherClass {
+			others++
+		}
+		for q := t.home(e.hash); q != p; q = t.wrap(q + 1) {
+			if t.at(q).empty() {
+				tb.Fatalf("place %d: home is %d, but %d is empty", p, t.home(e.hash), q)
+			}
+		}
+		if q, found := t.find(e.hash, e.slot()); !found || q != p {
+			tb.Fatalf("place %d of %d: find says %d, %v", p, t.places, q, found)
+		}
+	}
+	if used != t.used || uint64(used) >= max(t.places, 1) {
+		tb.Fatalf("%d entries in %d places, counted %d", used, t.places, t.used)
+	}
+	if len(s.others.m) != others {
+		tb.Fatalf("attributes of %d entries, want %d", len(s.others.m), others)
 	}
 }
 

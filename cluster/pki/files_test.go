@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"os"
@@ -60,19 +61,11 @@ func halfUsage(t testing.TB, dir string, usage x509.ExtKeyUsage) *Loader {
 	f := newUsage(t, dir, usage)
 	l := mustLoad(t, newNode(t, dir, strings.TrimSuffix(filepath.Base(f.Cert), ".pem")+"-both", testTime), at(testTime))
 	half := *l.current.Load()
-	cert, err := os.ReadFile(f.Cert)
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := os.ReadFile(f.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := keyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	half.cert, half.leaf = pair, pair.Leaf
+	half.cert, half.leaf = &pair, pair.Leaf
 	l.current.Store(&half)
 	return l
 }

@@ -3,7 +3,6 @@ package pki
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net"
@@ -14,11 +13,6 @@ import (
 	"testing"
 	"time"
 )
-
-func keyPair(cert, key []byte) (*tls.Certificate, error) {
-	pair, err := tls.X509KeyPair(cert, key)
-	return &pair, err
-}
 
 // TestIssue shows the content of the certificates and the modes of the files.
 func TestIssue(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestHandshake shows that two nodes of one CA connect, with TLS 1.3, under the right name only,
-// and that there is no session to resume.
+// that there is no session to resume, and that a node detects that its certificate is that of another.
 func TestHandshake(t *testing.T) {
 	dir := newCA(t, time.Now())
 	a := mustLoad(t, newNode(t, dir, "gpu-1", time.Now()), time.Now)
@@ -22,6 +22,12 @@ func TestHandshake(t *testing.T) {
 		mustConnect(t, a.Server(), client)
 	}
 	mustConnect(t, b.Server(), a.Client("gpu_2.rack"))
+	if err := a.CheckName("gpu-1"); err != nil {
+		t.Error(err)
+	}
+	if err := a.CheckName("gpu-2"); err == nil || !strings.Contains(err.Error(), `gpu-1.pem is not of node "gpu-2"`) {
+		t.Errorf("certificate of another node: %v", err)
+	}
 
 	_, serverErr, clientErr := connect(t, a.Server(), b.Client("gpu-3"))
 	if _, ok := errors.AsType[x509.HostnameError](clientErr); !ok || serverErr == nil {
@@ -233,17 +239,5 @@ func TestNotice(t *testing.T) {
 		if got := logs.FilterMessageSnippet("expires soon").Len(); got != step.want {
 			t.Errorf("%v before the end: %d warnings, want %d", step.left, got, step.want)
 		}
-	}
-}
-
-// TestCheckName shows that a node detects that its certificate belongs to another node.
-func TestCheckName(t *testing.T) {
-	dir := newCA(t, testTime)
-	l := mustLoad(t, newNode(t, dir, "gpu-1", testTime), at(testTime))
-	if err := l.CheckName("gpu-1"); err != nil {
-		t.Error(err)
-	}
-	if err := l.CheckName("gpu-2"); err == nil || !strings.Contains(err.Error(), `gpu-1.pem is not of node "gpu-2"`) {
-		t.Errorf("got %v", err)
 	}
 }
