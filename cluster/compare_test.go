@@ -42,9 +42,7 @@ func (tn *testNode) knows(t *testing.T, name string, blocks int) Member {
 func comeBack(t *testing.T, old *testNode, change func(o *Options), join *testNode, fill func(b *fakeBackend)) *testNode {
 	t.Helper()
 	addr := old.gossip.Self().Addr
-	if err := old.Node.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Node.Close())
 	n := prepare(t, old.o.Gossip.Name, func(o *Options) {
 		o.Gossip.Bind = addr
 		if change != nil {
@@ -52,9 +50,7 @@ func comeBack(t *testing.T, old *testNode, change func(o *Options), join *testNo
 		}
 	}, join)
 	fill(n.fakeBackend)
-	if err := n.Start(n.fakeBackend); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Start(n.fakeBackend))
 	return n
 }
 

@@ -25,9 +25,7 @@ var ways = []struct {
 	{"tcp lease", func(t *testing.T) func(o *Options) {
 		return func(o *Options) {
 			tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: patience})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o.Transport = noGetter{tr}
 		}
 	}},
@@ -45,9 +43,7 @@ var ways = []struct {
 func inNetwork(t *testing.T, n *inproc.Network) func(o *Options) {
 	return func(o *Options) {
 		tr, err := n.Transport(o.Gossip.Name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		o.Transport = tr
 	}
 }

@@ -65,9 +65,7 @@ func TestExchangeOnReturn(t *testing.T) {
 	m := b.self
 	m.Control = net.JoinHostPort("127.0.0.1", port)
 	encoded, err := m.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := b.gossip.SetMeta(encoded); err != nil { // a meets b anew, at another address
 		t.Fatal(err)
 	}
@@ -113,16 +111,12 @@ func TestGravesKept(t *testing.T) {
 	})
 	a.Node.Close()
 	closed, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for what, content := range map[string][]byte{
 		"killed": killed, "closed": closed, "killed while it wrote": append(closed[:len(closed):len(closed)], 40, 0, 0, 0, 1, 2),
 	} {
 		t.Run(what, func(t *testing.T) {
-			if err := os.WriteFile(file, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, content, 0o600))
 			c := start(t, "c", nil) // has all of it still
 			for i := range removed {
 				c.put(fmt.Sprintf("g/%d", i), seq, pattern(i, 10))
@@ -147,9 +141,7 @@ func TestGravesKept(t *testing.T) {
 			c.Node.Close()
 		})
 	}
-	if err := os.WriteFile(file, []byte("something else\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("something else\n"), 0o600))
 	other := start(t, "a", keep)
 	if other.logs.FilterMessageSnippet("file of removals cannot be used").Len() != 1 {
 		t.Error("no warning of a file that is none of graves")

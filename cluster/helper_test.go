@@ -325,9 +325,7 @@ var ownHost = func() string {
 func start(t *testing.T, name string, change func(o *Options), join ...*testNode) *testNode {
 	t.Helper()
 	tn := prepare(t, name, change, join...)
-	if err := tn.Start(tn.fakeBackend); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tn.Start(tn.fakeBackend))
 	return tn
 }
 
@@ -349,9 +347,7 @@ func prepare(t *testing.T, name string, change func(o *Options), join ...*testNo
 	var sourced interface{ SetSource(rdma.Source) }
 	if o.Transport == nil {
 		tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		o.Transport = tr
 	}
 	switch tr := o.Transport.(type) {
@@ -442,4 +438,11 @@ func pattern(seed, n int) []byte {
 func TestMain(m *testing.M) {
 	sets.Select()
 	os.Exit(m.Run())
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -109,9 +109,7 @@ func fabricOf(tn *testNode) *testFabric { return tn.o.Fabric.(*testFabric) }
 func withFabric(t *testing.T, n *inproc.Network, path Path) func(o *Options) {
 	return func(o *Options) {
 		tr, err := n.Transport(o.Gossip.Name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		o.Fabric, o.Path = &testFabric{Transport: tr}, path
 	}
 }
@@ -203,17 +201,13 @@ func TestFabricFetch(t *testing.T) {
 func fetchVerified(t *testing.T, p *Peer, n int, errorOf func(i int) error) {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var mu sync.Mutex
 	done := map[int]int{}
 	var list []*Fetch
 	for i := range n {
 		file, err := os.CreateTemp(dir, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		var want error
 		if errorOf != nil {
@@ -283,9 +277,7 @@ func TestNoLink(t *testing.T) {
 				if tc.break_ != nil {
 					tc.break_(a)
 				}
-				if err := a.Start(a.fakeBackend); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Start(a.fakeBackend))
 				b := start(t, "b", with, a)
 				together(t, a, b)
 				checkNoLink(t, a, b, path, tc.reason)
@@ -381,9 +373,7 @@ func TestFabricOptions(t *testing.T) {
 			good := prepare(t, "a", nil) // for its options
 			good.Node.Close()
 			tr, err := inproc.NewNetwork().Transport("t", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o := good.o
 			o.Transport = twoSided{tr}
 			tc.change(&o)
@@ -394,9 +384,7 @@ func TestFabricOptions(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if name == "does not matter" && (n.self.Features&meta.FeatureRDMA != 0 || n.FabricErr() == nil || good.logs.FilterMessageSnippet("no RDMA").Len() != 1) {
 				t.Errorf("features %v, %v", meta.FeatureNames(n.self.Features), n.FabricErr())
 			}

@@ -63,9 +63,7 @@ func TestMembers(t *testing.T) {
 	if m, _ := a.member("b"); m.Blocks != 1 {
 		t.Errorf("%d blocks", m.Blocks)
 	}
-	if err := b.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Leave(t.Context()))
 	if err := b.Leave(t.Context()); err != nil {
 		t.Error("a second Leave:", err)
 	}
@@ -187,19 +185,13 @@ func TestSlots(t *testing.T) {
 // strangers reach is opened without what keeps them out.
 func TestOptions(t *testing.T) {
 	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tr.Close()
 	wild, err := tcp.Open(tcp.Options{Bind: "0.0.0.0:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer wild.Close()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	good := gossip.Options{Name: "a", Bind: "127.0.0.1:0"}
 	for _, tc := range []struct {

@@ -315,9 +315,7 @@ func TestBadLeases(t *testing.T) {
 			with := withFabric(t, n, PathAuto)
 			a := prepare(t, "a", with)
 			tc.holder(a)
-			if err := a.Start(a.fakeBackend); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Start(a.fakeBackend))
 			b := start(t, "b", with, a)
 			together(t, a, b)
 			linked(t, b, "a", pathRDMA)

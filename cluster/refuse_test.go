@@ -35,9 +35,7 @@ func TestRefused(t *testing.T) {
 		{"newer protocol", "speaks protocol 9 to 10, this node 1 to 1", func(o *Options) { o.tuning.protocol, o.tuning.minProtocol = 10, 9 }},
 		{"other transport", `moves bytes by "pigeon", this node by "tcp"`, func(o *Options) {
 			tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o.Transport = otherProto{tr}
 		}},
 	} {
@@ -55,9 +53,7 @@ func TestRefused(t *testing.T) {
 			// The other way it is refused, too: here by its own look at a's meta, so that the
 			// call must be made by hand.
 			conn, err := b.dial("a", a.self.Control)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Close()
 			_, err = wire.NewControlClient(conn).Stat(t.Context(), &wire.StatRequest{})
 			if !errors.Is(control.Error(t.Context(), err), rdma.ErrUnavailable) || a.Stats().Denied == 0 {
@@ -86,9 +82,7 @@ func TestOlderPeer(t *testing.T) {
 	a := start(t, "a", nil)
 	var free atomic.Int64
 	tr, err := tcp.Open(tcp.Options{Bind: "127.0.0.1:0", StallTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	old := start(t, "old", func(o *Options) {
 		o.Transport = noGetter{tr}
 		o.Version = "v0.1"
@@ -231,27 +225,19 @@ func TestBadMeta(t *testing.T) {
 	g, err := gossip.Open(gossip.Options{
 		Name: "odd", Bind: "127.0.0.1:0", Profile: "local", Join: []string{a.gossip.Self().Addr}, Meta: []byte("\xff\xff"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer g.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := g.Join(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Join(ctx))
 	eventually(t, "odd is refused", func() bool { m, _ := a.member("odd"); return m.State == stateRefused })
 	if a.Stats().BadMeta == 0 {
 		t.Error("not counted")
 	}
 	b, _ := proto.Marshal(&wire.Meta{Protocol: 1, MinProtocol: 1, Control: "127.0.0.1:1", BulkProto: "tcp"})
-	if err := g.SetMeta(b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.SetMeta(b))
 	eventually(t, "the reason is another", func() bool { m, _ := a.member("odd"); return m.Reason == "meta: no bulk address" })
 	b, _ = a.self.Encode()
-	if err := g.SetMeta(b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.SetMeta(b))
 	eventually(t, "odd is alive", func() bool { m, _ := a.member("odd"); return m.State == stateAlive })
 }

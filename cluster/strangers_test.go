@@ -40,9 +40,7 @@ func TestGarbage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := a.Stats().Strangers
 			conn, err := net.Dial("tcp", a.self.Control)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			conn.SetDeadline(time.Now().Add(patience))
 			io.WriteString(conn, c.data) // it may be closed before all is written
 			// Also who speaks the protocol, but makes no call, is cut off.
@@ -70,9 +68,7 @@ func TestSilentFlood(t *testing.T) {
 	flood := func() {
 		for range 10 * places {
 			c, err := net.Dial("tcp", a.self.Control)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			silent = append(silent, c)
 		}
 	}
@@ -121,16 +117,12 @@ func TestFakeNames(t *testing.T) {
 func pretender(t *testing.T, a *testNode) (net.Listener, []byte) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	fake := a.self
 	fake.Control, fake.Bulk = l.Addr().String(), l.Addr().String()
 	encoded, err := fake.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l, encoded
 }
 
@@ -140,9 +132,7 @@ func TestSilentName(t *testing.T) {
 	silent, encoded := pretender(t, a)
 	a.seen(gossip.Node{Name: "fake", Addr: silent.Addr().String(), Meta: encoded})
 	conn, err := silent.Accept() // it is being tried
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if peers := a.Peers(); len(peers) != 0 {
 		t.Errorf("%s is a peer", peers[0].Name())
@@ -158,9 +148,7 @@ func TestStrangeCalls(t *testing.T) {
 	a := start(t, "a", nil)
 	conn, err := grpc.NewClient("passthrough:///"+a.self.Control, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(1<<30)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	ctx, cancel := withPatience(t.Context())
 	defer cancel()
@@ -254,15 +242,11 @@ func TestStrangeCalls(t *testing.T) {
 // certs makes a CA with certificates of nodes, and loads one.
 func certs(t *testing.T, dir, name string) *pki.Loader {
 	t.Helper()
-	if err := pki.Issue(dir, pki.NodeOptions{Name: name, Addrs: []net.IP{net.IPv4(127, 0, 0, 1)}, Valid: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pki.Issue(dir, pki.NodeOptions{Name: name, Addrs: []net.IP{net.IPv4(127, 0, 0, 1)}, Valid: time.Hour}))
 	l, err := pki.Load(pki.Files{
 		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem"),
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -270,9 +254,7 @@ func certs(t *testing.T, dir, name string) *pki.Loader {
 // own name.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
-	if err := pki.CreateCA(dir, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pki.CreateCA(dir, time.Hour))
 	a := start(t, "a", func(o *Options) { o.TLS = certs(t, dir, "a") })
 	b := start(t, "b", func(o *Options) { o.TLS = certs(t, dir, "b") }, a)
 	together(t, a, b)
@@ -297,9 +279,7 @@ func TestTLS(t *testing.T) {
 	} {
 		before := a.Stats()
 		conn, err := grpc.NewClient("passthrough:///"+a.self.Control, grpc.WithTransportCredentials(tc.creds))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := withPatience(t.Context())
 		_, err = wire.NewControlClient(conn).Stat(control.Introduce(ctx, tc.as), &wire.StatRequest{})
 		cancel()

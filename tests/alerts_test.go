@@ -88,3 +88,10 @@ func checkRules(t *testing.T, file string) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -44,9 +44,7 @@ var (
 func readDashboard(t *testing.T) (d dashboard, text string) {
 	t.Helper()
 	text = read(t, "../deploy/grafana/kvfs.json")
-	if err := json.Unmarshal([]byte(text), &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(text), &d))
 	return d, text
 }
 
@@ -120,8 +118,6 @@ func TestDashboardQueries(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(rules.String()), 0o600))
 	checkRules(t, file)
 }

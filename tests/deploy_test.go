@@ -13,9 +13,7 @@ import (
 func TestUnits(t *testing.T) {
 	for _, name := range []string{"kvfs.service", "kvfs-serve.service"} {
 		text, err := os.ReadFile(filepath.Join("../deploy", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		lines := strings.Split(string(text), "\n")
 		for _, want := range []string{"LimitMEMLOCK=infinity", "LimitCORE=0", "LimitNOFILE=1048576", "WatchdogSec=60", "Type=notify"} {
 			if !slices.Contains(lines, want) {

@@ -18,9 +18,7 @@ func TestFlags(t *testing.T) {
 	if errors.Is(err, iofs.ErrNotExist) {
 		t.Skip("docs/configuration.md is not there")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known := flagWord.FindAllString(string(reference)+read(t, "../docs/operations.md")+read(t, "../docs/engines/README.md"), -1)
 	for _, f := range usedFlags(read(t, "../README.md") + read(t, "../docs/tour.md")) {
 		if !slices.Contains(known, f) {
@@ -65,9 +63,7 @@ func pages(t *testing.T) []string {
 	var found []string
 	for _, pattern := range []string{"../*.md", "../docs/*.md"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found = append(found, files...)
 	}
 	return found
@@ -76,9 +72,7 @@ func pages(t *testing.T) []string {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 

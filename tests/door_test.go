@@ -26,9 +26,7 @@ func TestOneDoor(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, what := range doors(t, name, string(text)) {
 			t.Errorf("%s calls %s: say it to the catalog with an Edit", name, what)
 		}
@@ -38,9 +36,7 @@ func TestOneDoor(t *testing.T) {
 // doors returns the calls in a source that give the fields of an entry, or change an index.
 func doors(t *testing.T, name, text string) (found []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ast.Inspect(file, func(x ast.Node) bool {
 		if s, ok := x.(*ast.SelectorExpr); ok && (s.Sel.Name == "Fields" && !isPackage(s.X) || isIndex(s.X) && slices.Contains(indexChanges, s.Sel.Name)) {
 			found = append(found, s.Sel.Name)

@@ -344,9 +344,7 @@ func goFiles(t *testing.T) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(files) < 10 {
 		t.Fatalf("found %d Go files: not the root of the module?", len(files))
 	}

@@ -17,9 +17,7 @@ var (
 func pass(t *testing.T, g *guard, packet []byte, from netip.AddrPort) ([]byte, []outgoing) {
 	t.Helper()
 	payload, replies, err := g.open(bytes.Clone(packet), from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return payload, replies
 }
 

@@ -45,9 +45,7 @@ func TestMembership(t *testing.T) {
 		t.Errorf("stats %+v", s)
 	}
 	for _, m := range []string{"1", "2", "3"} {
-		if err := a.SetMeta([]byte(m)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.SetMeta([]byte(m)))
 	}
 	eventually(t, "b and c have the last meta", func() bool {
 		return b.events.has("updated a 3") && c.events.has("updated a 3") && slices.ContainsFunc(c.Nodes(), a.is)
@@ -59,9 +57,7 @@ func TestMembership(t *testing.T) {
 		t.Errorf("meta is %q after a refused change", a.Self().Meta)
 	}
 
-	if err := errors.Join(c.Close(), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(c.Close(), c.Close()))
 	if err := c.Join(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("join after close: %v", err)
 	}
@@ -71,9 +67,7 @@ func TestMembership(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := b.Leave(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Leave(ctx))
 	if err := b.Leave(ctx); err != nil {
 		t.Errorf("second leave: %v", err)
 	}
@@ -81,9 +75,7 @@ func TestMembership(t *testing.T) {
 		t.Errorf("meta after leave: %v", err)
 	}
 	eventually(t, "a sees b leave on purpose", func() bool { return a.events.has("left b failed=false") })
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Close())
 	if err := b.Leave(ctx); !errors.Is(err, ErrClosed) {
 		t.Errorf("leave after close: %v", err)
 	}
@@ -390,9 +382,7 @@ func TestLeaveTogether(t *testing.T) {
 	for range 5 {
 		a := start(t, "a", deps{}, nil)
 		b := start(t, "b", deps{}, func(o *Options) { o.Join = []string{a.Self().Addr} })
-		if err := b.Join(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Join(t.Context()))
 		eventually(t, "they know each other", func() bool { return len(a.members.nodes()) == 1 && len(b.members.nodes()) == 1 })
 		var all sync.WaitGroup
 		for _, n := range []*node{a, b} {

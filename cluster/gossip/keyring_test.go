@@ -50,13 +50,9 @@ func TestLoadKeyring(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "keys")
-			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(c.text), 0o600))
 			if c.mode != 0 {
-				if err := os.Chmod(path, c.mode); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Chmod(path, c.mode))
 			}
 			if c.mode&0o040 != 0 && c.bad == "" && os.Getgid() != 0 {
 				t.Skip("needs group root")
@@ -78,9 +74,7 @@ func TestLoadKeyring(t *testing.T) {
 		})
 	}
 	if foreign := keyFile(t, 1); os.Getuid() == 0 { // else it cannot be given away
-		if err := errors.Join(os.Chown(foreign, 0, 1234), os.Chmod(foreign, 0o640)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Chown(foreign, 0, 1234), os.Chmod(foreign, 0o640)))
 		if _, err := LoadKeyring(foreign); err == nil {
 			t.Error("a file that group 1234 can read was taken")
 		}
@@ -107,22 +101,14 @@ func TestEditKeyring(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	a, b, c := keyOf(1, 16), keyOf(2, 24), keyOf(3, 32)
 	fa, fb, fc := printOf(a), printOf(b), printOf(c)
-	if err := os.WriteFile(path, []byte("# keys of the cluster\n"+a+"\n# next\n"+b+"\n"), 0o400); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("# keys of the cluster\n"+a+"\n# next\n"+b+"\n"), 0o400))
 	if os.Getuid() == 0 {
-		if err := os.Chown(path, 1234, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(path, 1234, 0))
 	}
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(path, link))
 	before, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	checkKeys(t, "add c", path, AddKey(link, " "+c+"\n"), []string{fa, fb, fc})
 	checkKeys(t, "add c again", path, AddKey(path, c), []string{fa, fb, fc})
 	checkKeys(t, "add nonsense", path, refused(t, AddKey(path, "x")), []string{fa, fb, fc})
@@ -135,17 +121,13 @@ func TestEditKeyring(t *testing.T) {
 	checkKeys(t, "remove a again", path, refused(t, RemoveKey(path, a)), []string{fc, fb})
 	checkKeys(t, "remove b", path, RemoveKey(path, b), []string{fc})
 	after, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	x, y := stat(before), stat(after)
 	if before.Mode() != after.Mode() || x.Uid != y.Uid || x.Gid != y.Gid {
 		t.Errorf("mode and owner were %v %d:%d and are %v %d:%d", before.Mode(), x.Uid, x.Gid, after.Mode(), y.Uid, y.Gid)
 	}
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(string(text), "# keys of the cluster\n") || !strings.Contains(string(text), "# next\n") {
 		t.Errorf("comments are gone: %q", text)
 	}
@@ -205,12 +187,8 @@ func TestEditsAtATime(t *testing.T) {
 // replace puts a file in the place of another, so that nobody sees it half written.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	must(t, os.Rename(path+".new", path))
 }
 
 // TestWatch shows that changes of the file are taken over, one in place too, and that a
@@ -229,22 +207,16 @@ func TestWatch(t *testing.T) {
 	}
 	first := k.Fingerprints()[0]
 	second := newKey(t)
-	if err := AddKey(path, second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, AddKey(path, second))
 	eventually(t, "the second key is taken over", has(first, printOf(second)))
 	third := newKey(t)
-	if err := os.WriteFile(path, []byte(second+"\n"+third+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(second+"\n"+third+"\n"), 0o600))
 	eventually(t, "a change in place is taken over", has(printOf(second), printOf(third)))
 	errs := func() int { return logs.FilterMessageSnippet("keyring not loaded").Len() }
 	before := errs() // one if the file was looked at while it was empty
 	replace(t, path, "nonsense\n")
 	eventually(t, "the bad file is logged", func() bool { return errs() == before+1 })
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	eventually(t, "the loss of the file is logged", func() bool { return errs() == before+2 })
 	if !has(printOf(second), printOf(third))() {
 		t.Errorf("keys are %v", k.Fingerprints())

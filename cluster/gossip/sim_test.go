@@ -29,9 +29,7 @@ func startSim(t *testing.T, s *simnet.Net, name, addr, profile string, join ...s
 	n.Gossip, err = Open(Options{
 		Name: name, Bind: "sim", Profile: profile, Rejoin: 10 * time.Second, Join: join, Events: n.events, Transport: s.Host(addr),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { closeAll(t, n) })
 	return n.join(t)
 }
@@ -85,9 +83,7 @@ func TestPartition(t *testing.T) {
 				}
 			}
 			meta := fmt.Sprint("round ", round)
-			if err := right[1].SetMeta([]byte(meta)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, right[1].SetMeta([]byte(meta)))
 			s.Cut(nil)
 			waitSim(t, all...)
 			until(t, "the change of the other half is known", func() bool {
@@ -125,9 +121,7 @@ func TestRestartElsewhere(t *testing.T) {
 					addr = ""
 				}
 				c = startSim(t, s, "c", addr, "lan", a.Self().Addr)
-				if err := c.SetMeta([]byte("new")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.SetMeta([]byte("new")))
 				took := until(t, "a and b see c at its place", func() bool {
 					return slices.ContainsFunc(a.Nodes(), c.is) && slices.ContainsFunc(b.Nodes(), c.is)
 				})
@@ -175,9 +169,7 @@ func converge(t *testing.T, size int) {
 	left := all[1]
 	all = slices.Delete(all, 1, 2)
 	began = time.Now()
-	if err := left.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, left.Leave(t.Context()))
 	known(t, all, size-1)
 	leave := time.Since(began)
 	lost := all[1]

@@ -97,9 +97,7 @@ func counted(t *testing.T, n *node, what string, do func()) {
 func sendPacket(t *testing.T, n *node, b []byte) {
 	t.Helper()
 	c, err := net.Dial("udp", n.Self().Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	if _, err := c.Write(b); err != nil {
 		t.Fatal(err)
@@ -111,13 +109,9 @@ func sendPacket(t *testing.T, n *node, b []byte) {
 func sendStream(t *testing.T, n *node, b []byte, end bool) {
 	t.Helper()
 	c, err := net.Dial("tcp", n.Self().Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetDeadline(time.Now().Add(patience)))
 	_, _ = c.Write(b) // a reset is fine, here and below
 	if end {
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -135,9 +129,7 @@ func TestManyStreams(t *testing.T) {
 	var conns []net.Conn
 	for range maxEntered + 20 {
 		c, err := net.Dial("tcp", a.Self().Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		conns = append(conns, c)
 	}
 	eventually(t, "those beyond the limit are counted", func() bool { return a.Stats().Rejected >= 20 })
@@ -188,9 +180,7 @@ func TestWrongKey(t *testing.T) {
 func TestReplayedStreams(t *testing.T) {
 	t.Parallel()
 	c, err := newChannel(load(t, keyFile(t, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var text bytes.Buffer
 	for _, again := range []bool{false, true} {
 		here, there := net.Pipe()

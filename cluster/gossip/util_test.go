@@ -84,17 +84,11 @@ func calm(c *memberlist.Config) {
 func refusing(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	at, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
 }
 
@@ -137,9 +131,7 @@ type node struct {
 func start(t *testing.T, name string, d deps, change func(o *Options)) *node {
 	t.Helper()
 	n, err := tryStart(t, name, d, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -167,9 +159,7 @@ func tryStart(t *testing.T, name string, d deps, change func(o *Options)) (*node
 
 func (n *node) join(t *testing.T) *node {
 	t.Helper()
-	if err := n.Join(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Join(t.Context()))
 	return n
 }
 
@@ -247,13 +237,9 @@ func (n *names) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 func keyFile(t *testing.T, n int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
-	if err := CreateKeyring(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, CreateKeyring(path))
 	for range n - 1 {
-		if err := AddKey(path, newKey(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, AddKey(path, newKey(t)))
 	}
 	return path
 }
@@ -261,18 +247,14 @@ func keyFile(t *testing.T, n int) string {
 func newKey(t *testing.T) string {
 	t.Helper()
 	key, err := GenerateKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return key
 }
 
 func load(t *testing.T, path string) *Keyring {
 	t.Helper()
 	k, err := LoadKeyring(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return k
 }
 
@@ -291,3 +273,10 @@ func stat(info os.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t
 
 // Nodes returns the live nodes without this one, by name.
 func (g *Gossip) Nodes() []Node { return g.members.nodes() }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

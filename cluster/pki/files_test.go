@@ -20,38 +20,26 @@ func bundle(t testing.TB, to string, from ...string) {
 	var all []byte
 	for _, name := range from {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(append(all, "# "+name+"\n"...), text...)
 	}
-	if err := os.WriteFile(to, all, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(to, all, 0o600))
 }
 
 // newUsage makes a certificate of the CA in dir for one usage only.
 func newUsage(t testing.TB, dir string, usage x509.ExtKeyUsage) Files {
 	t.Helper()
 	ca, caKey, err := readCA(dir, testTime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := template(testTime, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := "usage-" + c.SerialNumber.String()
 	c.Subject, c.DNSNames = pkix.Name{CommonName: name}, []string{DNSName(name)}
 	c.KeyUsage, c.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{usage}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := filesOf(dir, name)
-	if err := writePair(f.Cert, f.Key, c, ca, key, caKey); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writePair(f.Cert, f.Key, c, ca, key, caKey))
 	return f
 }
 
@@ -62,9 +50,7 @@ func halfUsage(t testing.TB, dir string, usage x509.ExtKeyUsage) *Loader {
 	l := mustLoad(t, newNode(t, dir, strings.TrimSuffix(filepath.Base(f.Cert), ".pem")+"-both", testTime), at(testTime))
 	half := *l.current.Load()
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	half.cert, half.leaf = &pair, pair.Leaf
 	l.current.Store(&half)
 	return l
@@ -76,9 +62,7 @@ func TestLoadRefuses(t *testing.T) {
 	good, other := newNode(t, dir, "good", testTime), newNode(t, dir, "other", testTime)
 	write := func(name, text string) string {
 		name = filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	with := func(change func(f *Files)) Files {
@@ -89,9 +73,7 @@ func TestLoadRefuses(t *testing.T) {
 	modeKey := func(mode os.FileMode) string {
 		name := write("mode-key.pem", "")
 		copyFile(t, good.Key, name)
-		if err := os.Chmod(name, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(name, mode))
 		return name
 	}
 	for name, tc := range map[string]struct {

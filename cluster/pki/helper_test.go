@@ -23,18 +23,14 @@ func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 func newCA(t testing.TB, now time.Time) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := createCA(dir, 0, now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, createCA(dir, 0, now))
 	return dir
 }
 
 // newNode makes a certificate and returns its files.
 func newNode(t testing.TB, dir, name string, now time.Time) Files {
 	t.Helper()
-	if err := issue(dir, NodeOptions{Name: name}, now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, issue(dir, NodeOptions{Name: name}, now))
 	return filesOf(dir, name)
 }
 
@@ -47,9 +43,7 @@ func filesOf(dir, name string) Files {
 func mustLoad(t testing.TB, f Files, now func() time.Time) *Loader {
 	t.Helper()
 	l, err := load(f, nil, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -63,12 +57,8 @@ func observe() (*zap.Logger, *observer.ObservedLogs) {
 func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(to, text, 0o600))
 }
 
 // connect runs a handshake, and sends a byte from the server. The client is done before the server
@@ -78,9 +68,7 @@ func connect(t testing.TB, server, client *tls.Config) (serial string, serverErr
 	t.Helper()
 	a, b := net.Pipe()
 	deadline := time.Now().Add(30 * time.Second)
-	if err := errors.Join(a.SetDeadline(deadline), b.SetDeadline(deadline)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(a.SetDeadline(deadline), b.SetDeadline(deadline)))
 	done := make(chan error, 1)
 	go func() { // ends with the handshake; the function waits for it
 		conn := tls.Server(a, server)
@@ -111,4 +99,11 @@ func mustConnect(t testing.TB, server, client *tls.Config) (serial string) {
 		t.Fatalf("server %v, client %v", serverErr, clientErr)
 	}
 	return serial
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

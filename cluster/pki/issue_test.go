@@ -17,14 +17,10 @@ import (
 // TestIssue shows the content of the certificates and the modes of the files.
 func TestIssue(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "pki")
-	if err := CreateCA(dir, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, CreateCA(dir, 0))
 	made := time.Now()
 	o := NodeOptions{Name: "gpu-1", Hosts: []string{"gpu-1.example", "gpu-1"}, Addrs: []net.IP{net.IPv4(10, 0, 0, 1), net.ParseIP("fd00::1")}}
-	if err := Issue(dir, o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Issue(dir, o))
 	for name, want := range map[string]os.FileMode{
 		".": 0o700, "ca.pem": 0o644, "ca-key.pem": 0o600, "gpu-1.pem": 0o644, "gpu-1-key.pem": 0o600,
 	} {
@@ -82,9 +78,7 @@ func TestNeverOverwritten(t *testing.T) {
 	texts := map[string]string{}
 	for _, name := range []string{f.CA, filepath.Join(dir, CAKeyFile), f.Cert, f.Key} {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		texts[name] = string(text)
 	}
 	check := func(what string, err error) {
@@ -104,9 +98,7 @@ func TestNeverOverwritten(t *testing.T) {
 	check("second CA", createCA(dir, 0, testTime))
 	check("second node", issue(dir, NodeOptions{Name: "a"}, testTime))
 	for _, name := range []string{f.Key, filepath.Join(dir, CAKeyFile)} {
-		if err := os.Rename(name, name+".away"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(name, name+".away"))
 		texts[name+".away"] = texts[name]
 		delete(texts, name)
 		if name == f.Key {
@@ -149,17 +141,13 @@ func TestIssueRefuses(t *testing.T) {
 		t.Error("a CA of negative time")
 	}
 	long := NodeOptions{Name: strings.Repeat("a", 64), Valid: 100 * 365 * 24 * time.Hour}
-	if err := issue(dir, long, testTime); err != nil {
-		t.Fatal(err)
-	}
+	must(t, issue(dir, long, testTime))
 	l := mustLoad(t, filesOf(dir, long.Name), at(testTime))
 	if want := testTime.AddDate(10, 0, 0); !l.NotAfter().Equal(want) {
 		t.Errorf("valid until %v, want the end of the CA, %v", l.NotAfter(), want)
 	}
 	mustConnect(t, l.Server(), l.Client(long.Name))
-	if err := os.Chmod(filepath.Join(dir, CAKeyFile), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(filepath.Join(dir, CAKeyFile), 0o644))
 	if err := issue(dir, NodeOptions{Name: "c"}, testTime); err == nil || !strings.Contains(err.Error(), "lets others at the key") {
 		t.Errorf("open key of the CA: %v", err)
 	}

@@ -57,9 +57,7 @@ func TestHandshake(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	dir, foreign := newCA(t, testTime.AddDate(0, 0, -1)), newCA(t, testTime)
 	us := mustLoad(t, newNode(t, dir, "us", testTime), at(testTime))
-	if err := issue(dir, NodeOptions{Name: "short", Valid: time.Minute}, testTime.Add(-2*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, issue(dir, NodeOptions{Name: "short", Valid: time.Minute}, testTime.Add(-2*time.Hour)))
 	then := testTime.Add(-2 * time.Hour)
 	stranger := func(f Files, when time.Time) *Loader {
 		l := mustLoad(t, f, at(when))
@@ -101,9 +99,7 @@ func TestReload(t *testing.T) {
 	f := newNode(t, dir, "a", testTime)
 	log, logs := observe()
 	l, err := load(f, log, at(testTime))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, client := l.Server(), l.Client("a")
 	first := mustConnect(t, server, client)
 	l.reload()
@@ -153,9 +149,7 @@ func TestReload(t *testing.T) {
 		"readable": func() error { return os.Chmod(f.Key, 0o644) },
 		"garbage":  func() error { return os.WriteFile(f.CA, []byte("x"), 0o600) },
 	} {
-		if err := spoil(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, spoil())
 		before := logs.FilterMessageSnippet("are not used").Len()
 		l.reload()
 		l.reload()
@@ -200,9 +194,7 @@ func TestWatch(t *testing.T) {
 
 	server, client := l.Server(), l.Client("a")
 	first := mustConnect(t, server, client)
-	if err := os.MkdirAll(dir+"/new", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir+"/new", 0o700))
 	for _, name := range []string{CAFile, CAKeyFile} {
 		copyFile(t, dir+"/"+name, dir+"/new/"+name)
 	}
@@ -223,9 +215,7 @@ func TestNotice(t *testing.T) {
 	log, logs := observe()
 	now := testTime
 	l, err := load(f, log, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	end := l.NotAfter()
 	if want := testTime.AddDate(1, 0, 0); !end.Equal(want) {
 		t.Errorf("valid until %v, want %v", end, want)

@@ -52,9 +52,7 @@ func (f *oneFile) Earlier(uint32) fuse.Status { return fuse.Status(syscall.ESTAL
 func answerHere(t *testing.T, x *Session) *Conn {
 	t.Helper()
 	c, err := Answer(x, newOneFile(x.Epoch), Options{Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Start()
 	return c
 }
@@ -80,12 +78,8 @@ func TestOwners(t *testing.T) {
 		c.ForgetAttributes(c.Epoch().Node(oneNode))
 		c.Flush(t.Context())
 		if x.Epoch == 3 {
-			if err := c.Unmount(); err != nil {
-				t.Fatal(err)
-			}
-			if err := x.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Unmount())
+			must(t, x.Close())
 			c.Wait()
 			c.Close()
 			return
@@ -154,9 +148,14 @@ func TestAdmit(t *testing.T) {
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
 	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(fds[0]) })
 	return fds[0], fds[1]
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -13,9 +13,7 @@ func TestTopMount(t *testing.T) {
 	base := t.TempDir()
 	dir, beside := base+"/a b\t\\040\n#", base+"/a"
 	for _, d := range []string{dir, beside} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(d, 0o755))
 	}
 	check := func(source string) {
 		t.Helper()
@@ -31,14 +29,10 @@ func TestTopMount(t *testing.T) {
 		}
 		t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	}
-	if err := unix.Mount("beside", beside, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("beside", beside, "tmpfs", 0, ""))
 	t.Cleanup(func() { unix.Unmount(beside, unix.MNT_DETACH) })
 	check("top # 1")
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(dir, 0))
 	if m, err := TopMount(dir); m == nil || err != nil || m.Source != "" && m.Source != "none" {
 		t.Errorf("got %+v, %v", m, err)
 	}

@@ -70,15 +70,11 @@ func TestFollowerAlone(t *testing.T) {
 // TestFollow shows that a thread that follows a client runs on the client's processor alone, and afterwards where it could before.
 func TestFollow(t *testing.T) {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(proc)
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	affinity := func() (set unix.CPUSet) {
-		if err := unix.SchedGetaffinity(0, &set); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.SchedGetaffinity(0, &set))
 		return set
 	}
 	home := affinity()

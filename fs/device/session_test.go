@@ -54,14 +54,10 @@ func helloOf(t testing.TB) Session {
 	x := openSession(t)
 	o := Options{Logger: zap.NewNop()}
 	d, err := sessionLoop(x, nothing{fuse.NewDefaultRawFileSystem()}, o.protocol(false), o.Logger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.closeFiles()
 	k, err := hello(d.poll, d.size, d.ps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if kept := cap(k.request) + cap(k.reply); kept > 4<<10 {
 		t.Errorf("%d bytes are kept of INIT and its answer", kept)
 	}

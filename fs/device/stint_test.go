@@ -35,9 +35,7 @@ func TestStint(t *testing.T) {
 	x.Epoch = 1
 	files := keeps{newOneFile(x.Epoch), make(chan bool, 1), make(chan struct{})}
 	c, err := Answer(x, files, Options{Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Start()
 	path, opened := filepath.Join(x.Dir, "x"), make(chan error)
 	var st unix.Stat_t
@@ -62,9 +60,7 @@ func TestStint(t *testing.T) {
 	c.Close()
 	c.Wait() // likewise
 	close(files.release)
-	if err := errors.Join(x.Unmount(), x.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(x.Unmount(), x.Close()))
 	if err := <-opened; err == nil {
 		t.Error("an OPEN that nobody has answered did not fail")
 	}

@@ -10,9 +10,7 @@ import (
 // TestMeasureWakeUp shows that both figures are of a thread that did wake up, and that they leave the threads of the process where they were.
 func TestMeasureWakeUp(t *testing.T) {
 	var before, after unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SchedGetaffinity(0, &before))
 	w := MeasureWakeUp()
 	if w.Together <= 0 || (w.Apart > 0) != (before.Count() > 1) {
 		t.Errorf("with %d processors: %+v", before.Count(), w)

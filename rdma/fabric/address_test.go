@@ -76,9 +76,7 @@ func TestConnectErrors(t *testing.T) {
 	tr := open(t, Options{})
 	change := func(f func(*address)) string {
 		a, err := parseAddress(tr.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f(&a)
 		return a.String()
 	}

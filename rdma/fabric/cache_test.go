@@ -37,9 +37,7 @@ func TestCache(t *testing.T) {
 	}
 	id := func(i int) (uint64, uint64) {
 		info, err := files[i].Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		st := info.Sys().(*syscall.Stat_t)
 		return st.Dev, st.Ino
 	}
@@ -112,12 +110,8 @@ func TestCacheCount(t *testing.T) {
 	tr := open(t, Options{CacheBytes: 1 << 30, CacheTime: time.Hour, KeepUnnamed: true})
 	for range maxIdle + 100 {
 		f, err := memFile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Truncate(100); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, f.Truncate(100))
 		register(t, tr, f, 100).Close()
 		f.Close()
 	}
@@ -166,9 +160,7 @@ func TestUnnamed(t *testing.T) {
 		t.Errorf("%d bytes of a file without a name are kept", s.CachedBytes)
 	}
 	f, err := os.Create(filepath.Join(t.TempDir(), "block"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if _, err := f.Write(pattern(1, mib)); err != nil {
 		t.Fatal(err)

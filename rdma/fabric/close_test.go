@@ -37,9 +37,7 @@ func TestReportedTwice(t *testing.T) {
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	p := connect(t, b, a.Addr())
-	if err := reads(t, p, r.Remote(), 0, size, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reads(t, p, r.Remote(), 0, size, want))
 	e := theEndpoint(t, p)
 	e.mu.Lock()
 	e.settleLocked(done{slot: 0})
@@ -63,20 +61,14 @@ func TestUnclosed(t *testing.T) {
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	q, err := b.Connect(a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := q.(*Peer)
-	if err := reads(t, p, r.Remote(), 0, size, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reads(t, p, r.Remote(), 0, size, want))
 	e := theEndpoint(t, p)
 	e.stall = 500 * time.Millisecond // from here on nothing moves
 	e.close = func() error { return errors.Join(e.q.close(), syscall.EBUSY) }
 	fd, err := unix.MemfdCreate("kvfs-unclosed", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dst := os.NewFile(uintptr(fd), "memfd")
 	defer dst.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -87,9 +79,7 @@ func TestUnclosed(t *testing.T) {
 		t.Errorf("read by an endpoint that does not close: %v", err)
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Contains(maps, []byte("kvfs-unclosed")) {
 		t.Error("what may still be written to is not mapped any more")
 	}
@@ -103,9 +93,7 @@ func TestPeerCloseCounts(t *testing.T) {
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	p := connect(t, b, a.Addr())
-	if err := reads(t, p, r.Remote(), 0, size, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reads(t, p, r.Remote(), 0, size, want))
 	e := theEndpoint(t, p)
 	begun, goOn, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	e.close = func() error {
@@ -133,9 +121,7 @@ func TestPeerCloseCounts(t *testing.T) {
 func TestLimitTold(t *testing.T) {
 	tr := open(t, Options{StallTimeout: time.Hour})
 	a, err := parseAddress(tr.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.rails[0].endpoint[2], a.rails[0].endpoint[3] = 0, 9 // discard: nobody listens
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -53,13 +53,9 @@ func TestOtherRail(t *testing.T) {
 	want := pattern(1, size)
 	r := register(t, a, file(t, want), size)
 	addr, err := parseAddress(a.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key, err := parseKey(r.Remote().Key, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The peer seems to have two rails, the first of which is behind a relay.
 	addr.rails = append(addr.rails, addr.rails[0])
 	addr.rails[0].endpoint = n.to(a.Addr(), addr.rails[0].endpoint)
@@ -72,9 +68,7 @@ func TestOtherRail(t *testing.T) {
 	sum := &cutHash{Hash64: block.NewChecksum(), cut: func() { n.Cut(a, b) }}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := p.Read(ctx, rdma.RemoteRegion{Key: key.encode(), Size: size}, 0, size, rdma.Dest{File: dst, Hash: sum}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Read(ctx, rdma.RemoteRegion{Key: key.encode(), Size: size}, 0, size, rdma.Dest{File: dst, Hash: sum}))
 	got := make([]byte, size)
 	if _, err := dst.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("wrong bytes: %v", err)
@@ -107,9 +101,7 @@ func TestWrongKeysBeside(t *testing.T) {
 	r := register(t, a, file(t, want), 1<<20)
 	p := connect(t, b, a.Addr())
 	key, err := parseKey(r.Remote().Key, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key.spots = []spot{{key.spots[0].base, key.spots[0].key + 1}}
 	forged := rdma.RemoteRegion{Key: key.encode(), Size: 1 << 20}
 	var good, bad sync.WaitGroup
@@ -146,13 +138,9 @@ func TestShrunkDestination(t *testing.T) {
 	tr := open(t, Options{})
 	f := file(t, nil)
 	d, err := newTarget(tr, rdma.Dest{File: f}, 1<<20, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.close()
-	if err := f.Truncate(4096); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(4096))
 	if err := d.hash(&countHash{}); err == nil {
 		t.Errorf("hash over a file that is shorter: no error")
 	}

@@ -73,9 +73,7 @@ func pattern(seed uint64, n int) []byte {
 func file(tb testing.TB, content []byte) *os.File {
 	tb.Helper()
 	f, err := memFile()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { f.Close() })
 	if _, err := f.WriteAt(content, 0); err != nil {
 		tb.Fatal(err)
@@ -86,18 +84,14 @@ func file(tb testing.TB, content []byte) *os.File {
 func register(tb testing.TB, t *Transport, f *os.File, size int64) rdma.Region {
 	tb.Helper()
 	r, err := t.Register(f, size)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return r
 }
 
 func connect(tb testing.TB, t *Transport, addr string) *Peer {
 	tb.Helper()
 	p, err := t.Connect(addr)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return p.(*Peer)
 }
 
@@ -137,5 +131,12 @@ func await(tb testing.TB, what string, ok func() bool) {
 			tb.Fatalf("waited in vain: %s", what)
 		}
 		time.Sleep(time.Millisecond) // reason: polls for what has no event
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -31,9 +31,7 @@ func TestMoved(t *testing.T) {
 	r := register(t, a, file(t, pattern(1, size)), size)
 	p, other := connect(t, b, a.Addr()), connect(t, b, a.Addr())
 	w := &watched{Hash64: crc64.New(crc64.MakeTable(crc64.ECMA)), p: p}
-	if err := p.Read(t.Context(), r.Remote(), 0, size, rdma.Dest{File: file(t, nil), Hash: w}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Read(t.Context(), r.Remote(), 0, size, rdma.Dest{File: file(t, nil), Hash: w}))
 	if len(w.moved) == 0 || w.moved[0] <= 0 || w.moved[0] >= size {
 		t.Errorf("in the middle of the read %d bytes have come", w.moved)
 	}

@@ -87,9 +87,7 @@ func TestNoLibrary(t *testing.T) {
 func TestLimits(t *testing.T) {
 	status := filepath.Join(t.TempDir(), "status")
 	for caps, want := range map[string]bool{"0000000000004000": true, "0000000000003fff": false, "000001ffffffffff": true, "x": false} {
-		if err := os.WriteFile(status, []byte("Name:\tkvfs\nCapPrm:\tffff\nCapEff:\t"+caps+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(status, []byte("Name:\tkvfs\nCapPrm:\tffff\nCapEff:\t"+caps+"\n"), 0o600))
 		if mayLock(status) != want {
 			t.Errorf("capabilities %s: %v", caps, !want)
 		}
@@ -101,9 +99,7 @@ func TestLimits(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range []string{"uverbs0", "issm0"} { // links to nowhere cannot be opened, by root neither
-		if err := os.Symlink("/nonexistent", filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("/nonexistent", filepath.Join(dir, name)))
 	}
 	err := checkCharDevices(dir)
 	fails(t, "devices", err, true, filepath.Join(dir, "uverbs0"), "permission")

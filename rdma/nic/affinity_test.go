@@ -47,3 +47,10 @@ func TestNearest(t *testing.T) {
 		t.Errorf("got %v, %v; want %s", plan, err, want)
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -184,9 +184,7 @@ func TestMachines(t *testing.T) {
 			inv := c.m.discover(t, "unset")
 			for policy, want := range map[Policy]string{ByAffinity: c.affinity, All: c.all, Single: c.single} {
 				plan, err := inv.Plan(policy, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if plan.String() != want {
 					t.Errorf("%s:\ngot  %s\nwant %s", policy, plan, want)
 				}
@@ -217,9 +215,7 @@ func checkNotes(t *testing.T, got, want []string) {
 func TestEFA(t *testing.T) {
 	inv := p5().discover(t, "unset")
 	plan, err := inv.Plan(ByAffinity, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(plan.Rails) != 32 || plan.Striped {
 		t.Fatalf("%d rails, striped %v: want 32 that are not", len(plan.Rails), plan.Striped)
 	}

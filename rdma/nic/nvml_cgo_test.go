@@ -53,13 +53,9 @@ func mockDevice(g GPU) *mock.Device {
 func (m machine) plan(t *testing.T, l *mock.Interface, visible string) (*Inventory, *Plan) {
 	t.Helper()
 	inv, err := Discover(Options{Sysfs: m.build(t), GPUs: nvmlLibrary{l}, Visible: &visible})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	plan, err := inv.Plan(ByAffinity, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if started, stopped := len(l.InitCalls()), len(l.ShutdownCalls()); started != 1 || stopped > 1 {
 		t.Errorf("library initialized %d times, shut down %d times", started, stopped)
 	}

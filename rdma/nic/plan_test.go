@@ -102,9 +102,7 @@ func TestGPUError(t *testing.T) {
 	m := dgxH100().built(t)
 	discover := func(l Library) *Inventory {
 		inv, err := Discover(Options{Sysfs: m.build(t), GPUs: l})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return inv
 	}
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -116,9 +114,7 @@ func TestGPUError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	plan, err := inv.Plan(ByAffinity, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(plan.Rails) != 10 || !strings.Contains(plan.Notes[0], "the library is broken") {
 		t.Errorf("got %s, %q: want all active devices and the reason", plan, plan.Notes)
 	}
@@ -138,9 +134,7 @@ func TestMaxRails(t *testing.T) {
 		inv.Devices = append(inv.Devices, Device{Name: fmt.Sprintf("mlx5_%d", i), Port: 1, State: "ACTIVE", NUMA: -1})
 	}
 	plan, err := inv.Plan(All, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(plan.Rails) != MaxRails {
 		t.Errorf("%d rails", len(plan.Rails))
 	}
@@ -155,9 +149,7 @@ func TestDistance(t *testing.T) {
 		distances: map[[2]int]int{{0, 1}: 32, {0, 2}: 12},
 	}
 	plan, err := inv.Plan(ByAffinity, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Nothing is known of GPU 1: all devices are equally near to it.
 	if want := "affinity: b (GPU 0+1), a (GPU 1)"; plan.String() != want {
 		t.Errorf("got %s, want %s", plan, want)

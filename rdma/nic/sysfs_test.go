@@ -108,9 +108,7 @@ func TestPorts(t *testing.T) {
 	root := m.build(t)
 	(&tree{t, root}).write("class/infiniband/mlx4_0/ports/1/state", "1: DOWN")
 	inv, err := Discover(Options{Sysfs: root, GPUs: fixed{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(inv.Devices) != 2 || inv.Devices[1].Port != 2 {
 		t.Fatalf("got %+v", inv.Devices)
 	}
@@ -179,9 +177,7 @@ func TestOddPlaces(t *testing.T) {
 	tr.link("class/infiniband/mlx5_ib0", function+"/infiniband/mlx5_ib0")
 
 	inv, err := Discover(Options{Sysfs: root, GPUs: fixed{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []Device{
 		{Name: "rxe0", Driver: "rdma_rxe", NUMA: -1, Netdev: "eth0", GIDIndex: 1},
 		{Name: "siw0", Driver: "siw", NUMA: -1, GIDIndex: -1},
@@ -214,9 +210,7 @@ func TestAddressNotes(t *testing.T) {
 		}
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		list  []string
 		rails int
@@ -230,9 +224,7 @@ func TestAddressNotes(t *testing.T) {
 		{[]string{"mlx5_1"}, 1, []string{"mlx5_1 has no RoCE v2 GID: give eth1 an IP address"}},
 	} {
 		plan, err := inv.Plan(All, c.list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(plan.Rails) != c.rails {
 			t.Errorf("got %s, want %d rails", plan, c.rails)
 		}

@@ -212,17 +212,13 @@ func (tr *tree) port(dir string, n nicRow, kind [3]string) {
 func (m machine) discover(t *testing.T, visible string) *Inventory {
 	t.Helper()
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
-	if err := os.Unsetenv("CUDA_VISIBLE_DEVICES"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Unsetenv("CUDA_VISIBLE_DEVICES"))
 	o := Options{Sysfs: m.build(t), GPUs: m.library()}
 	if visible != "unset" {
 		o.Visible = &visible
 	}
 	inv, err := Discover(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return inv
 }
 

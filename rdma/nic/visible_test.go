@@ -93,9 +93,7 @@ func TestVisibleEnvironment(t *testing.T) {
 	check := func(want int) {
 		t.Helper()
 		inv, err := Discover(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := len(inv.visible()); got != want {
 			t.Errorf("%d GPUs are visible, want %d", got, want)
 		}
@@ -104,9 +102,7 @@ func TestVisibleEnvironment(t *testing.T) {
 	check(2)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
 	check(0)
-	if err := os.Unsetenv("CUDA_VISIBLE_DEVICES"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Unsetenv("CUDA_VISIBLE_DEVICES"))
 	check(8)
 }
 

@@ -13,18 +13,12 @@ import (
 func pair(t *testing.T) (from, to *batch) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return &batch{TCPConn: a.(*net.TCPConn), gathers: true}, &batch{TCPConn: b.(*net.TCPConn), reader: true}
 }
@@ -62,9 +56,7 @@ func TestBatch(t *testing.T) {
 		}
 		got = append(got, buf[:n]...)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	if !bytes.Equal(got, want) {
 		t.Error("other bytes came")
 	}

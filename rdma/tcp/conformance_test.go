@@ -87,9 +87,7 @@ func open(tb testing.TB, o Options) *Transport {
 func testTLS(tb testing.TB) (*tls.Config, func(string) *tls.Config) {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), DNSNames: []string{"node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -98,13 +96,9 @@ func testTLS(tb testing.TB) (*tls.Config, func(string) *tls.Config) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	conf := &tls.Config{

@@ -49,9 +49,7 @@ func (l lender) Lend(ctx context.Context, _ []byte) (rdma.Loan, error) {
 func memfd(t *testing.T, content []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("tcp-test", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := os.NewFile(uintptr(fd), "tcp-test")
 	t.Cleanup(func() { f.Close() })
 	if _, err := f.Write(content); err != nil {
@@ -63,9 +61,7 @@ func memfd(t *testing.T, content []byte) *os.File {
 func connect(t *testing.T, tr *Transport, addr string) *Peer {
 	t.Helper()
 	p, err := tr.Connect(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p.(*Peer)
 }
 
@@ -96,9 +92,7 @@ func works(t *testing.T, p *Peer) {
 func rawDial(t *testing.T, tr *Transport, b []byte) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", tr.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
 	c.Write(b)
@@ -152,9 +146,7 @@ func TestStrangers(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	tr := open(t, Options{Bind: "127.0.0.1:0", Source: lender{memfd(t, []byte("kvfs")), 4, nil}})
 	region, err := tr.Register(memfd(t, make([]byte, 100)), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer region.Close()
 	key := region.Remote().Key
 	many := []byte{}
@@ -194,9 +186,7 @@ func TestBadRequests(t *testing.T) {
 func holder(t *testing.T, script func(c net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() { l.Close(); <-done })
 	go func() { // ends when the listener is closed
@@ -294,9 +284,7 @@ func TestBadHolders(t *testing.T) {
 func TestStalledReader(t *testing.T) {
 	const size = 64 << 20
 	f := memfd(t, nil)
-	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(size))
 	tr := open(t, Options{Bind: "127.0.0.1:0", StallTimeout: 200 * time.Millisecond, Source: lender{f, size, nil}})
 	b := appendHello(nil, oldestVersion, newestVersion)
 	rawDial(t, tr, appendRequest(b, request{kind: kindGet, name: []byte("x")}))

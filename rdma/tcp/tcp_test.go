@@ -50,9 +50,7 @@ func congestionOf(t *testing.T, c syscall.RawConn) (name string) {
 	ctl := c.Control(func(fd uintptr) {
 		name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	})
-	if err := errors.Join(ctl, err); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(ctl, err))
 	return name
 }
 
@@ -184,9 +182,7 @@ func TestRestart(t *testing.T) {
 	for range 5 {
 		works(t, p)
 		addr := holder.Addr()
-		if err := holder.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, holder.Close())
 		holder = open(t, Options{Bind: addr, Source: source})
 	}
 	works(t, p)

@@ -70,9 +70,7 @@ func basicSizes(t *testing.T, w *world) {
 		w.remove(w.Nodes[2], name)
 	}
 	empty := block("empty")
-	if err := os.WriteFile(w.Nodes[0].Path(empty), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(w.Nodes[0].Path(empty), nil, 0o644))
 	harness.Poll(t, "the empty file is there", func() bool { return w.exists(w.Nodes[1], empty) })
 	if b, err := os.ReadFile(w.Nodes[1].Path(empty)); len(b) != 0 || err != nil {
 		t.Errorf("empty file: got %d bytes, %v", len(b), err)
@@ -88,13 +86,9 @@ func basicAttributes(t *testing.T, w *world) {
 	path := w.Nodes[0].Path(name)
 	mtime := time.Unix(1_700_000_000, 0)
 	err := errors.Join(os.Chmod(path, 0o640), os.Chown(path, 1234, 2345), os.Chtimes(path, mtime, mtime))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want unix.Stat_t
-	if err := unix.Stat(path, &want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Stat(path, &want))
 	for _, n := range w.Nodes[1:] {
 		var got unix.Stat_t
 		harness.Poll(t, "the attributes on "+n.Name, func() bool {
@@ -113,9 +107,7 @@ func basicAttributes(t *testing.T, w *world) {
 // while a block is in them anywhere.
 func basicDirectories(t *testing.T, w *world) {
 	a, b, c := w.Nodes[0], w.Nodes[1], w.Nodes[2]
-	if err := os.MkdirAll(a.Path("dirs", "deep", "er"), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(a.Path("dirs", "deep", "er"), 0o750))
 	harness.Poll(t, "the directories are on the others", func() bool {
 		return w.exists(b, "dirs/deep/er") && w.exists(c, "dirs/deep/er")
 	})
@@ -134,9 +126,7 @@ func basicDirectories(t *testing.T, w *world) {
 	w.remove(a, name)
 	w.wantEverywhere(name, 0)
 	for _, dir := range []string{"dirs/deep/er", "dirs/deep", "dirs"} {
-		if err := os.Remove(b.Path(dir)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(b.Path(dir)))
 		for _, n := range w.Nodes {
 			harness.Poll(t, dir+" is gone on "+n.Name, func() bool { return !w.exists(n, dir) })
 		}
@@ -234,9 +224,7 @@ func basicOpen(t *testing.T, w *world) {
 	version := w.mustWrite(w.Nodes[0], name, mib)
 	w.wantEverywhere(name, version)
 	f, err := os.Open(w.Nodes[1].Path(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	next := w.mustWrite(w.Nodes[2], name, mib+1)
 	w.wantEverywhere(name, next)

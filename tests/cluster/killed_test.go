@@ -32,9 +32,7 @@ func TestKilledInNotice(t *testing.T) {
 	w.mustWrite(b, gone, mib)
 	harness.Poll(t, "the block is known", func() bool { return w.exists(a, gone) && w.exists(b, gone) })
 	version := w.begin(large)
-	if err := os.WriteFile(b.Path(large)+".tmp", content(large, version, 32*mib), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(b.Path(large)+".tmp", content(large, version, 32*mib), 0o644))
 	w.slow(1, "4mbit") // A minute for the block: its copy is not there while this test runs.
 	renamed := make(chan error, 1)
 	begin := w.received(0)
@@ -42,9 +40,7 @@ func TestKilledInNotice(t *testing.T) {
 	harness.Poll(t, "the copy is under way", func() bool { return w.received(0)-begin > 64*kib })
 	w.remove(a, gone)
 	harness.Poll(t, "the daemon waits for the directory", func() bool { return sleeping(t, b.Pid) })
-	if err := unix.Kill(b.Pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(b.Pid, unix.SIGKILL))
 	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
 	select {
@@ -67,9 +63,7 @@ func TestKilledInNotice(t *testing.T) {
 func sleeping(t *testing.T, pid int) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if end := bytes.LastIndexByte(stat, ')'); err == nil && end > 0 && bytes.HasPrefix(stat[end:], []byte(") D ")) {

@@ -20,3 +20,10 @@ func TestMain(m *testing.M) {
 	unix.Umask(0o022)
 	os.Exit(harness.Main(m))
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -53,13 +53,9 @@ func (w *world) stranger(spare int, name string, flags []string) {
 	stranger := &harness.Node{Name: harness.NodeName(spare), Index: spare}
 	w.Net.In(spare, func() { stranger.Daemon = harness.Mount(t, opts) })
 	harness.Poll(t, "strangers are counted", func() bool { return rejected() > before })
-	if err := os.MkdirAll(stranger.Path(group), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(stranger.Path(group), 0o755))
 	own := block("stranger-of-%s", filepath.Base(name))
-	if err := os.WriteFile(stranger.Path(own), content(own, w.begin(own), 5000), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(stranger.Path(own), content(own, w.begin(own), 5000), 0o644))
 	if w.exists(stranger, name) {
 		t.Error("a stranger sees a block of the cluster")
 	}
@@ -76,12 +72,8 @@ func (w *world) stranger(spare int, name string, flags []string) {
 	}
 	// It cannot remove what it does not see, and a block of its own by that name
 	// replaces nothing.
-	if err := os.WriteFile(stranger.Path(name), []byte("not of this cluster"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(stranger.Path(name)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(stranger.Path(name), []byte("not of this cluster"), 0o644))
+	must(t, os.Remove(stranger.Path(name)))
 	stranger.Stop()
 	w.WaitJoined()
 	w.wantEverywhere(name, version)
@@ -121,9 +113,7 @@ func TestKeyRotation(t *testing.T) {
 	before := servedSerial(t, w, n)
 	cert, certKey := w.Keys.Files(n.Name)
 	for _, file := range []string{cert, certKey} {
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(file))
 	}
 	w.Keys.Flags(n.Name) // Makes new ones.
 	harness.Poll(t, "the new certificate is served", func() bool { return servedSerial(t, w, n) != before })
@@ -138,9 +128,7 @@ func TestKeyRotation(t *testing.T) {
 func firstKey(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			return line

@@ -15,14 +15,10 @@ func servedSerial(t *testing.T, w *world, n *harness.Node) string {
 	w.Net.In(n.Index, func() {
 		d := &net.Dialer{Timeout: harness.Deadline}
 		c, err := d.DialContext(t.Context(), "tcp", n.Members()[0].ControlAddr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		client := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-		if err := client.HandshakeContext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, client.HandshakeContext(t.Context()))
 		serial = client.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	})
 	return serial

@@ -59,9 +59,7 @@ func newWorld(t *testing.T, opts harness.ClusterOptions) *world {
 	w.mu.written, w.mu.moved = map[string][]uint64{}, map[string]string{}
 	for _, n := range w.Nodes {
 		// A node that holds a block in the directory holds the directory.
-		if err := os.MkdirAll(n.Path(group), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(n.Path(group), 0o755))
 		w.mustWrite(n, group+"/first-of-"+n.Name, 4*kib)
 	}
 	w.WaitQuiet()

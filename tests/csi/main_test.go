@@ -45,13 +45,9 @@ func start(tb testing.TB) *driver {
 	o := harness.Serve(tb, harness.Options{MemorySize: "64MiB"})
 	base := filepath.Dir(o.Dir) // the harness removes it, also upon SIGTERM
 	d := &driver{tb: tb, owner: o, socket: filepath.Join(base, "csi.sock"), dir: filepath.Join(base, "pods"), logs: filepath.Join(base, "csi.log")}
-	if err := os.Mkdir(d.dir, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.Mkdir(d.dir, 0o755))
 	conn, err := grpc.NewClient("unix://"+d.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	d.NodeClient, d.IdentityClient = csi.NewNodeClient(conn), csi.NewIdentityClient(conn)
 	tb.Cleanup(func() {
 		if d.exited != nil {
@@ -194,3 +190,10 @@ func check(tb testing.TB, dir, name string) {
 }
 
 func content(name string) []byte { return []byte(strings.Repeat(name+"\n", 10_000)) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -41,9 +41,7 @@ func TestSanity(t *testing.T) {
 	d := start(t)
 	address := filepath.Join(filepath.Dir(d.socket), "admin.sock")
 	l, err := net.Listen("unix", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	admin := &administrator{}
 	s := grpc.NewServer()
 	csi.RegisterControllerServer(s, admin)

@@ -33,9 +33,7 @@ func TestEngine(t *testing.T) {
 	b := d.publish(r)
 	check(t, filepath.Join(b, "team/model"), "0001")
 	st, err := os.Stat(filepath.Join(b, "team/model"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if sys := st.Sys().(*syscall.Stat_t); sys.Uid != 4711 || sys.Gid != 4712 || st.Mode() != os.ModeDir|0o770 {
 		t.Errorf("directory of uid %d, gid %d, mode %v", sys.Uid, sys.Gid, st.Mode())
 	}
@@ -58,9 +56,7 @@ func TestExamples(t *testing.T) {
 	d := start(t)
 	for _, name := range []string{"engine", "static"} {
 		f, err := os.Open(filepath.Join("../../deploy/helm/examples", name+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		var given map[string]string
 		var user struct {
@@ -94,9 +90,7 @@ func TestExamples(t *testing.T) {
 				if len(given) == 0 {
 					given = doc.Spec.Volumes[0].CSI.VolumeAttributes
 				}
-				if err := doc.Spec.SecurityContext.Decode(&user); err != nil {
-					t.Fatal(err)
-				}
+				must(t, doc.Spec.SecurityContext.Decode(&user))
 			}
 		}
 		r := d.request(name)
@@ -202,14 +196,10 @@ func TestDriverEnds(t *testing.T) {
 	dir := d.publish(d.request("csi-a"))
 	store(t, dir, "g/0001")
 	open, err := os.Open(filepath.Join(dir, "g/0001"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer open.Close()
 	for i, end := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGKILL} {
-		if err := unix.Kill(d.pid, end); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Kill(d.pid, end))
 		<-d.exited
 		harness.Poll(t, "nobody holds the mount", func() bool { pids := d.holders(); return len(pids) == 1 && pids[0] == 0 })
 		name := "g/without-" + string(rune('0'+i))
@@ -265,9 +255,7 @@ func TestOwnerStops(t *testing.T) {
 	dir := d.publish(d.request("csi-a"))
 	d.kill()
 	harness.Poll(t, "nobody holds the mount", func() bool { pids := d.holders(); return len(pids) == 1 && pids[0] == 0 })
-	if err := unix.Kill(d.owner.Pid, unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(d.owner.Pid, unix.SIGTERM))
 	harness.Poll(t, "the owner stops", func() bool { return strings.Contains(d.owner.Log(), "stopping") })
 	d.run()
 	<-d.owner.Exited()
@@ -282,9 +270,7 @@ func TestNoOwner(t *testing.T) {
 	d := start(t)
 	ready := func() bool {
 		r, err := d.Probe(d.context(), &csi.ProbeRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r.GetReady().GetValue()
 	}
 	dir := d.publish(d.request("csi-a"))
@@ -296,9 +282,7 @@ func TestNoOwner(t *testing.T) {
 	if ready() {
 		t.Error("ready without an owner")
 	}
-	if err := unix.Kill(d.pid, unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Kill(d.pid, unix.SIGTERM))
 	harness.Poll(t, "the driver stops", func() bool {
 		text, _ := os.ReadFile(d.logs)
 		return strings.Contains(string(text), "stopping")

@@ -45,12 +45,8 @@ func router(t *testing.T, python string, nodes ...string) string {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait() // it was killed
@@ -76,13 +72,9 @@ type answer struct {
 func ask(t *testing.T, address string, request any) (got answer, code int) {
 	t.Helper()
 	body, err := json.Marshal(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := http.Post(address, "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode == http.StatusOK {
@@ -107,13 +99,9 @@ func TestRouter(t *testing.T) {
 	}
 	write := func(d *harness.Daemon, hashes ...string) {
 		t.Helper()
-		if err := os.MkdirAll(d.Path("g0"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(d.Path("g0"), 0o755))
 		for _, h := range hashes {
-			if err := os.WriteFile(d.Path("g0", h), []byte("the bytes of a block"), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(d.Path("g0", h), []byte("the bytes of a block"), 0o644))
 		}
 	}
 	write(a, hashes[:3]...)
@@ -133,9 +121,7 @@ func TestRouter(t *testing.T) {
 		t.Fatalf("kvfs evict: %d, %s", code, stderr)
 	}
 	says("b has them on its SSD", answer{"b", 5, 0})
-	if err := os.Remove(b.Path("g0", hashes[1])); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(b.Path("g0", hashes[1])))
 	says("b lacks the second", answer{"a", 3, 3})
 	a.Kill()
 	b.Kill()
@@ -144,9 +130,7 @@ func TestRouter(t *testing.T) {
 	b.Restart()
 	write(b, hashes[1])
 	says("b has all again, after a restart", answer{"b", 5, 1})
-	if err := os.Remove(b.Path("g0", hashes[0])); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(b.Path("g0", hashes[0])))
 	says("a has the first three, after a restart", answer{"a", 3, 3})
 	address = router(t, python, nodeA, nodeB)
 	says("a second router asks for the messages that it missed", answer{"a", 3, 3})
@@ -155,5 +139,12 @@ func TestRouter(t *testing.T) {
 	}
 	if _, code := ask(t, address, []string{"no hash"}); code != http.StatusBadRequest {
 		t.Errorf("for what is no hash the router answers with code %d", code)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

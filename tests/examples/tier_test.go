@@ -36,9 +36,7 @@ func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(harness.Root(t), typesFile)
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range added {
 		if n := bytes.Count(text, []byte(a.before)); n != 1 {
 			t.Fatalf("%s has %q %d times, want once", typesFile, a.before, n)
@@ -47,13 +45,9 @@ func program(t *testing.T) string {
 	}
 	dir := t.TempDir()
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(dir, "types.go")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, b := range map[string][]byte{"types.go": text, "overlay.json": overlay} {
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
 	return harness.Build(t, "-overlay", filepath.Join(dir, "overlay.json"))
 }
@@ -90,12 +84,8 @@ func flow(t *testing.T, o harness.Options, list string, below ...string) {
 		}
 		path := d.Path("g", fmt.Sprintf("%064x", i))
 		blocks[path] = data
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, data, 0o600))
 	}
 	hollow := 0
 	for path := range blocks {
@@ -156,9 +146,7 @@ func refused(t *testing.T, bin string) {
 		"{type: files}":                    "tiers[0]: root is missing\n",
 	} {
 		file := filepath.Join(t.TempDir(), "c.yaml")
-		if err := os.WriteFile(file, []byte("tiers: ["+list+"]\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("tiers: ["+list+"]\n"), 0o600))
 		cmd := exec.CommandContext(t.Context(), bin, "config", "check", file)
 		var stderr bytes.Buffer
 		cmd.Env, cmd.Stderr = environ, &stderr

@@ -21,9 +21,7 @@ import (
 func Root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	for ; ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "cmd", "kvfs")); err == nil { // go.mod may be that of a test
 			return dir
@@ -104,9 +102,7 @@ func BuildCommit(tb testing.TB, commit string) string {
 	}
 	dir := newDir(tb, processDir(), "build")
 	archive, source := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source")
-	if err := os.Mkdir(source, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.Mkdir(source, 0o755))
 	run(tb, exec.Command("git", "-C", Root(tb), "archive", "--output="+archive, commit))
 	run(tb, exec.Command("tar", "-xf", archive, "-C", source))
 	return buildFrom(tb, source, dir)

@@ -55,9 +55,7 @@ func NewDiskDir(tb testing.TB, user *User) string {
 	}
 	dir := newDir(tb, parent, "disk")
 	if user != nil {
-		if err := os.Chown(dir, int(user.UID), int(user.GID)); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.Chown(dir, int(user.UID), int(user.GID)))
 	}
 	return dir
 }
@@ -81,9 +79,7 @@ func newDir(tb testing.TB, parent, pattern string) string {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { removeTree(dir) })
 	return dir
 }

@@ -101,9 +101,7 @@ func RunHelper(tb testing.TB, opts ProcessOptions, name string, args ...string) 
 	tb.Helper()
 	p := StartHelper(tb, opts, name, args...)
 	out, err := io.ReadAll(p.Stdout)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	code = p.Wait()
 	return string(out), p.Stderr(), code
 }
@@ -130,4 +128,11 @@ func commandMain(args []string) int {
 // withoutHelper is the environment without the variable of helpers.
 func withoutHelper() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, helperEnv+"=") })
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -16,13 +16,9 @@ import (
 func HoldConnection(tb testing.TB, pid int) (release func()) {
 	tb.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	pidfd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer unix.Close(pidfd)
 	var held []int
 	release = sync.OnceFunc(func() {
@@ -37,9 +33,7 @@ func HoldConnection(tb testing.TB, pid int) (release func()) {
 			continue
 		}
 		more, err := unix.PidfdGetfd(pidfd, fd, 0)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		held = append(held, more)
 	}
 	return release

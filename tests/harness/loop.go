@@ -54,13 +54,9 @@ func MountLoop(tb testing.TB, opts LoopOptions) *LoopFS {
 		l.Backing = filepath.Join(opts.Backing, "backing")
 	}
 	f, err := os.OpenFile(l.Backing, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	err = errors.Join(f.Truncate(opts.SizeBytes), f.Close(), os.Mkdir(l.Dir, 0o755))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	// Cleanups run in reverse order, so daemons started after this have ended by then.
 	tb.Cleanup(func() {
 		for range MountPoints(l.Dir) {
@@ -70,9 +66,7 @@ func MountLoop(tb testing.TB, opts LoopOptions) *LoopFS {
 	})
 	l.attach(true)
 	if u := opts.User; u != nil {
-		if err := os.Chown(l.Dir, int(u.UID), int(u.GID)); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.Chown(l.Dir, int(u.UID), int(u.GID)))
 	}
 	return l
 }

@@ -26,9 +26,7 @@ func NewNet(tb testing.TB, nodes int) *Net {
 		tb.Logf("networks of dead tests: %v", err)
 	}
 	n, err := netns.New(nodes)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			tb.Error(err)

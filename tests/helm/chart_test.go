@@ -72,13 +72,9 @@ type objects map[string]any
 func render(t *testing.T, release, values string) (objects, error) {
 	t.Helper()
 	c, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	given, err := chartutil.ReadValues([]byte(values))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	caps := chartutil.DefaultCapabilities.Copy()
 	caps.KubeVersion = chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}
 	to, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: release, Namespace: "inference", IsInstall: true}, caps)
@@ -143,9 +139,7 @@ func TestChart(t *testing.T) {
 		for _, release := range []string{"cache", "kvfs", strings.Repeat("a-very-long-name-", 3)} {
 			t.Run(name+"/"+release, func(t *testing.T) {
 				all, err := render(t, release, values)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for kind, object := range all {
 					if set, ok := object.(*apps.DaemonSet); ok {
 						checkPods(t, kind, set)
@@ -277,9 +271,7 @@ func checkKvfs(t *testing.T, set *apps.DaemonSet, all objects) {
 		t.Errorf("arguments %q", args)
 	}
 	file := filepath.Join(t.TempDir(), "kvfs.yaml")
-	if err := os.WriteFile(file, []byte(config.(*core.ConfigMap).Data["kvfs.yaml"]), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(config.(*core.ConfigMap).Data["kvfs.yaml"]), 0o644))
 	run(t, env, "config", "check", "--elsewhere", file)
 	for _, dir := range regexp.MustCompile(`/(disk|etc/kvfs/peers)(/\d+)?`).FindAllString(config.(*core.ConfigMap).Data["kvfs.yaml"], -1) {
 		dir = strings.TrimSuffix(dir, "/")
@@ -307,9 +299,7 @@ func TestExamples(t *testing.T) {
 	all := objects{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		decode(t, file, string(text), all)
 	}
 	drivers := []string{all["PersistentVolume kvfs"].(*core.PersistentVolume).Spec.CSI.Driver}
@@ -317,9 +307,7 @@ func TestExamples(t *testing.T) {
 		drivers = append(drivers, v.CSI.Driver)
 	}
 	source, err := os.ReadFile("../../cmd/kvfs/csi/server.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range drivers {
 		if !strings.Contains(string(source), fmt.Sprintf("const Name = %q", d)) {
 			t.Errorf("driver %s is not that of kvfs csi", d)
@@ -362,9 +350,7 @@ func TestLint(t *testing.T) {
 // TestImage shows that the chart has the version of the newest release and the image of make dist.
 func TestImage(t *testing.T) {
 	c, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	changes, err1 := os.ReadFile("../../CHANGELOG.md")
 	dist, err2 := os.ReadFile("../../.ci/dist")
 	if err1 != nil || err2 != nil {
@@ -377,5 +363,12 @@ func TestImage(t *testing.T) {
 	name := c.Values["image"].(map[string]any)["repository"]
 	if !strings.Contains(string(dist), fmt.Sprintf(`"oci-archive:$2:%s:$version"`, name)) {
 		t.Errorf("make dist makes no image %s", name)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -59,13 +59,9 @@ func startCeph(tb testing.TB, dir string) *ceph {
 	c := &ceph{tb: tb, dir: dir, conf: filepath.Join(dir, "ceph.conf")}
 	v2, v1 := freeAddress(tb), freeAddress(tb)
 	for _, sub := range []string{"mon", "osd", "rgw"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.MkdirAll(filepath.Join(dir, sub), 0o700))
 	}
-	if err := os.WriteFile(c.conf, fmt.Appendf(nil, cephConf, dir, v2, v1), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.WriteFile(c.conf, fmt.Appendf(nil, cephConf, dir, v2, v1), 0o600))
 	keyring, monmap := filepath.Join(dir, "keyring"), filepath.Join(dir, "monmap")
 	c.do("ceph-authtool", "--create-keyring", keyring)
 	for _, who := range []string{"mon.", "client.admin", "osd.0"} {
@@ -143,4 +139,11 @@ func (c *ceph) gateway(s *Server, readOnly bool) {
 		answer.Body.Close()
 		return true
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -23,9 +23,7 @@ import (
 func NewCA(tb testing.TB, dir string) (ca, cert, key string) {
 	tb.Helper()
 	names := [3]string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
-	if err := writeCA(names); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, writeCA(names))
 	return names[0], names[1], names[2]
 }
 
@@ -62,9 +60,7 @@ func (s *Server) certify() {
 func trusting(tb testing.TB, file string) *http.Transport {
 	tb.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
 	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}

@@ -41,9 +41,7 @@ type Proxy struct {
 func NewProxy(tb testing.TB, s *Server) *Proxy {
 	tb.Helper()
 	to, err := url.Parse(s.URL)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	p := &Proxy{}
 	p.Script(func(*http.Request) Fault { return Fault{} })
 	pass := &httputil.ReverseProxy{

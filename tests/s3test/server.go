@@ -100,9 +100,7 @@ func Start(tb testing.TB, opts Options) *Server {
 	base := harness.NewDir(tb)
 	s := &Server{tb: tb, base: base, dir: filepath.Join(base, "buckets"), Credentials: filepath.Join(base, "credentials"), URL: "http://"}
 	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", AccessKey, SecretKey)
-	if err := errors.Join(os.Mkdir(s.dir, 0o700), os.Mkdir(filepath.Join(base, "meta"), 0o700), os.WriteFile(s.Credentials, []byte(text), 0o600)); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, errors.Join(os.Mkdir(s.dir, 0o700), os.Mkdir(filepath.Join(base, "meta"), 0o700), os.WriteFile(s.Credentials, []byte(text), 0o600)))
 	if opts.TLS {
 		s.URL = "https://"
 		s.certify()
@@ -120,9 +118,7 @@ func Start(tb testing.TB, opts Options) *Server {
 	})
 	s.Run(false)
 	s.client = sync.OnceValue(s.newClient)
-	if err := s.Client().MakeBucket(tb.Context(), Bucket, minio.MakeBucketOptions{}); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, s.Client().MakeBucket(tb.Context(), Bucket, minio.MakeBucketOptions{}))
 	return s
 }
 
@@ -130,9 +126,7 @@ func Start(tb testing.TB, opts Options) *Server {
 func freeAddress(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer l.Close()
 	return l.Addr().String()
 }

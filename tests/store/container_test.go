@@ -147,9 +147,7 @@ func TestContainer(t *testing.T) {
 	d := o.Attach()
 	write(t, d, 1)
 	root, err := harness.ProcessDir("root")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.Remove(root)
 	for range 3 {
 		out, stderr, code := harness.RunHelper(t, harness.ProcessOptions{Unshare: unix.CLONE_NEWNS},

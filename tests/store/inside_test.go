@@ -13,14 +13,10 @@ import (
 // for the next owner.
 func TestOwnerInside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mnt")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	endpoint := "ipc://" + filepath.Join(dir, "events")
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink("/nowhere", link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/nowhere", link))
 	flags := []string{"--mode", "standalone-store", "--store-owner-timeout", "3s"}
 	attach := func(o *harness.Daemon) (string, int) {
 		_, said, code := harness.Kvfs(t, append(append([]string{"mount", "--store-socket", o.Socket}, flags...), dir)...)
@@ -38,12 +34,8 @@ func TestOwnerInside(t *testing.T) {
 	o = serve(t)
 	d := o.Attach()
 	o.Stop()
-	if err := os.Remove(link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(d.Dir, "token"), link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(link))
+	must(t, os.Symlink(filepath.Join(d.Dir, "token"), link))
 	o.RestartWith(harness.Options{
 		MemorySize: "64MiB", Flags: []string{"--http", "127.0.0.1:0", "--http-token-file", link}, ExpectFail: true,
 	})

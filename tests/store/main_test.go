@@ -22,3 +22,10 @@ func TestMain(m *testing.M) {
 	harness.Helper(insideHelper, insideMain)
 	os.Exit(harness.Main(m))
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -36,15 +36,9 @@ func block(i int) []byte {
 func write(tb testing.TB, d *harness.Daemon, i int) {
 	tb.Helper()
 	name := d.Path("g", fmt.Sprintf("%04d", i))
-	if err := os.MkdirAll(d.Path("g"), 0o755); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.WriteFile(name+".tmp", block(i), 0o644); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.Rename(name+".tmp", name); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.MkdirAll(d.Path("g"), 0o755))
+	must(tb, os.WriteFile(name+".tmp", block(i), 0o644))
+	must(tb, os.Rename(name+".tmp", name))
 }
 
 // check reads block i.

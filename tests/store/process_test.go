@@ -55,9 +55,7 @@ func TestPollNeedsNobody(t *testing.T) {
 func TestHangup(t *testing.T) {
 	owner := harness.Serve(t, harness.Options{})
 	for name, d := range map[string]*harness.Daemon{"owner": owner, "mount": harness.Mount(t, harness.Options{}), "attached": owner.Attach()} {
-		if err := unix.Kill(d.Pid, unix.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Kill(d.Pid, unix.SIGHUP))
 		harness.Poll(t, name+" says that it has heard", func() bool { return !d.Running() || strings.Contains(d.Log(), "SIGHUP") })
 		if code := d.Stop(); code != 0 {
 			t.Errorf("%s: exit code %d", name, code)

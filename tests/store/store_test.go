@@ -39,9 +39,7 @@ func TestTwoMounts(t *testing.T) {
 	if s := statusOf(t, o); len(s.Store.Mounts) != 2 || s.Store.Socket != o.Socket || s.PID != o.Pid {
 		t.Errorf("status of the owner: %+v", s)
 	}
-	if err := os.Remove(a.Path("g", "0000")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.Path("g", "0000")))
 	harness.Poll(t, "a removed name is gone in the other mount", func() bool {
 		_, err := os.Stat(b.Path("g", "0000"))
 		return errors.Is(err, os.ErrNotExist)
@@ -67,9 +65,7 @@ func TestOwnerKilled(t *testing.T) {
 	var open []*os.File
 	for i, d := range mounts {
 		f, err := os.Open(d.Path("g", fmt.Sprintf("%04d", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		open = append(open, f)
 	}
@@ -125,9 +121,7 @@ func TestOwnerKilledFull(t *testing.T) {
 			t.Errorf("store of %d: %v", i, err)
 		}
 	}
-	if err := os.Mkdir(d.Path("g"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(d.Path("g"), 0o755))
 	for i := range n {
 		store(i)
 	}
@@ -135,9 +129,7 @@ func TestOwnerKilledFull(t *testing.T) {
 		var open []*os.File
 		for i := range 8 { // half of memory
 			f, err := os.Open(name(n - 1 - i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			open = append(open, f)
 		}
 		o.Kill()
@@ -162,9 +154,7 @@ func TestOwnerTimeout(t *testing.T) {
 	d := o.Attach("--store-owner-timeout", "200ms")
 	write(t, d, 1)
 	f, err := os.Open(d.Path("g", "0001"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for round := range 2 {
 		o.Kill()
@@ -214,9 +204,7 @@ func TestMountKilled(t *testing.T) {
 	a, b := o.Attach(), o.Attach()
 	write(t, a, 1)
 	f, err := os.Create(a.Path("g", "unfinished"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if _, err := f.Write(block(2)); err != nil {
 		t.Fatal(err)

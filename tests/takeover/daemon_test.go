@@ -49,17 +49,11 @@ func newSite(tb testing.TB, flags ...string) *site {
 		harness.Skip(tb, "needs root, to mount without fusermount3")
 	}
 	base, err := harness.ProcessDir("takeover")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	memory, err := harness.MemoryDir("takeover")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	s := &site{tb: tb, base: base, dir: filepath.Join(base, "mnt"), memory: memory}
-	if err := os.Mkdir(s.dir, 0o755); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.Mkdir(s.dir, 0o755))
 	s.flags = append([]string{"--memory-size", "128MiB", "--memory-dir", memory}, flags...)
 	tb.Cleanup(s.clean)
 	return s

@@ -18,9 +18,7 @@ import (
 // reason that shows only then; clients notice a pause.
 func TestTakenBack(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer busy.Close()
 	s := newSite(t)
 	first := s.mount()
@@ -100,17 +98,13 @@ func TestOldKilled(t *testing.T) {
 	})
 	t.Run("both stopped, new fails", func(t *testing.T) {
 		busy, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer busy.Close()
 		bothStopped(t, "--events-zmq-bind", "tcp://"+busy.Addr().String())
 	})
 	t.Run("new fails", func(t *testing.T) {
 		busy, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer busy.Close()
 		s := newSite(t)
 		s.mount()
@@ -184,14 +178,10 @@ func TestNewKilledInSelfTest(t *testing.T) {
 // TestMountBeneath shows that a daemon whose mount was taken away does not touch the mount beneath.
 func TestMountBeneath(t *testing.T) {
 	s := newSite(t)
-	if err := unix.Mount("beneath", s.dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("beneath", s.dir, "tmpfs", 0, "size=1m"))
 	s.mount()
 	first := s.takeover()
-	if err := unix.Unmount(s.dir, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(s.dir, 0))
 	first.end()
 	if points := harness.MountPoints(s.dir); len(points) != 1 {
 		t.Errorf("mounts: %q, want the one beneath", points)
@@ -203,9 +193,7 @@ func TestMountBeneath(t *testing.T) {
 func TestRelativeMemory(t *testing.T) {
 	s := newSite(t)
 	elsewhere := filepath.Join(s.base, "elsewhere")
-	if err := os.Mkdir(elsewhere, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(elsewhere, 0o755))
 	s.flags = []string{"--memory-size", "128MiB", "--memory-dir", "blocks"}
 	s.work = s.memory
 	first := s.mount()

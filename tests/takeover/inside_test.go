@@ -75,9 +75,7 @@ func (s *site) refuses(what string, flags ...string) {
 func TestPathInside(t *testing.T) {
 	s := newSite(t)
 	elsewhere := filepath.Join(s.base, "bound")
-	if err := os.Mkdir(elsewhere, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(elsewhere, 0o755))
 	link := filepath.Join(s.base, "link")
 	if err := os.Symlink("mnt/../mnt/absent", link); err != nil { // the target need not exist
 		t.Fatal(err)
@@ -89,9 +87,7 @@ func TestPathInside(t *testing.T) {
 	}
 	first := s.mount()
 	s.write(0, 10)
-	if err := unix.Mount(filepath.Join(s.dir, "g"), elsewhere, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount(filepath.Join(s.dir, "g"), elsewhere, "", unix.MS_BIND, ""))
 	defer unix.Unmount(elsewhere, unix.MNT_DETACH)
 	paths["a bind mount"] = filepath.Join(elsewhere, "x")
 	harness.Freeze(first.tb, first.pid) // a look-up in the mount would wait

@@ -78,9 +78,7 @@ func TestUnmountedMeanwhile(t *testing.T) {
 	l.goesOn()
 	old, heir := halfway(s)
 	// Not by kvfs umount: a child of this process would have to close the clients' files first.
-	if err := unix.Unmount(s.dir, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(s.dir, unix.MNT_DETACH))
 	unix.Kill(heir.pid, unix.SIGCONT)
 	l.finish() // some with an error: nothing beneath the mount has blocks
 	old.end()

@@ -19,3 +19,10 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(harness.Main(m))
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

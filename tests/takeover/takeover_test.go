@@ -35,9 +35,7 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("pin: %s", stderr)
 	}
 	const attr, value = "user.vllm.kv_crc32c", "\x01\x00\xff\x02"
-	if err := unix.Setxattr(s.path(5), attr, []byte(value), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Setxattr(s.path(5), attr, []byte(value), 0))
 	if _, stderr, code := harness.Kvfs(t, "quota", "set", "--user", "0", "--pinned", "50MiB", s.dir); code != 0 {
 		t.Errorf("quota of pins: %s", stderr)
 	}
@@ -46,23 +44,17 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("quota: %s%s", quotas, stderr)
 	}
 	reading, err := os.Open(s.path(7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer reading.Close()
 	writing, err := os.Create(filepath.Join(s.dir, "g", "half"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := writing.Write(block(1)); err != nil {
 		t.Fatal(err)
 	}
 
 	socket := filepath.Join(s.base, "notify")
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer notify.Close()
 	second := s.begin([]string{"NOTIFY_SOCKET=" + socket}, "--takeover")
 	second.wait(t)
@@ -149,9 +141,7 @@ func TestTakeoverKeepsSettings(t *testing.T) {
 	// An address of this process alone: no other process gets the port before the daemon.
 	own := net.IPv4(127, 100, byte(os.Getpid()>>8), byte(os.Getpid()))
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: own})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	s := newSite(t, "--http", address)
@@ -224,9 +214,7 @@ func TestRefused(t *testing.T) {
 func TestRefusedMounts(t *testing.T) {
 	t.Run("tmpfs", func(t *testing.T) {
 		s := newSite(t)
-		if err := unix.Mount("tmpfs", s.dir, "tmpfs", 0, "size=1m"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mount("tmpfs", s.dir, "tmpfs", 0, "size=1m"))
 		if code, said := s.refused(); code != 4 || !strings.Contains(said, "is not a kvfs mount") {
 			t.Errorf("exit code %d\n%s", code, said)
 		}

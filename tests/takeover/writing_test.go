@@ -19,15 +19,11 @@ import (
 func newWritingSite(t *testing.T, flags ...string) *site {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(config, []byte("groups:\n  pool: {pinned: true, quota: 16MiB}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config, []byte("groups:\n  pool: {pinned: true, quota: 16MiB}\n"), 0o644))
 	s := newSite(t, append([]string{"--config", config}, flags...)...)
 	s.mount()
 	for _, dir := range []string{"g", "pool"} {
-		if err := os.Mkdir(s.name(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(s.name(dir), 0o755))
 	}
 	return s
 }

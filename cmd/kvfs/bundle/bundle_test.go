@@ -50,23 +50,17 @@ func TestCollect(t *testing.T) {
 func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	zip, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := map[string]string{}
 	for r := tar.NewReader(zip); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := io.ReadAll(r)
 		if err != nil || h.Mode != 0o600 {
 			t.Fatalf("%s: %v, mode %#o", h.Name, err, h.Mode)
@@ -78,12 +72,8 @@ func unpack(t *testing.T, path string) map[string]string {
 // TestWrite shows that the archive has the files, that only the user may read it, and that it replaces an older one.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "b.tar.gz")
-	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := Write(path, "d", []File{{"a", []byte("1")}, {"b", []byte("2")}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("old"), 0o644))
+	must(t, Write(path, "d", []File{{"a", []byte("1")}, {"b", []byte("2")}}, time.Now()))
 	if got := unpack(t, path); len(got) != 2 || got["d/a"] != "1" || got["d/b"] != "2" {
 		t.Errorf("got %q", got)
 	}
@@ -118,9 +108,7 @@ func TestWriteFails(t *testing.T) {
 	}
 	defer unix.Unmount(small, unix.MNT_DETACH)
 	path := filepath.Join(small, "b.tar.gz")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("old"), 0o600))
 	if err := Write(path, "d", files, time.Now()); !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("full disk: got %v", err)
 	}
@@ -136,9 +124,7 @@ func machine(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 	}
 	return root
 }
@@ -165,15 +151,11 @@ func TestMachine(t *testing.T) {
 // TestDaemon shows what is asked of a process, and that a dead one is only lines in errors.txt.
 func TestDaemon(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kvfs") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	socket := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/goroutine", func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "stacks ", q.URL.RawQuery) })
 	srv := &http.Server{Handler: mux}
@@ -194,5 +176,12 @@ func TestDaemon(t *testing.T) {
 	files := Collect(t.Context(), append(Daemon(t.TempDir(), 42, ""), Daemon("/", 0, "")...), time.Minute)
 	if len(files) != 1 || bytes.Count(files[0].Text, []byte("\n")) != 6 {
 		t.Errorf("a dead daemon: got %q", files)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

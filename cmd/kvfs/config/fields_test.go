@@ -182,18 +182,14 @@ func count(b bool) int {
 func jsonDoc(t testing.TB, doc any) string {
 	t.Helper()
 	text, err := json.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
 func yamlDoc(t testing.TB, doc any) string {
 	t.Helper()
 	text, err := yaml.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -236,9 +232,7 @@ func layers(t testing.TB, f field) []layer {
 		if src.Flags == nil {
 			src.Flags = parseFlags(t)
 		}
-		if err := src.Flags.Parse(args); err != nil {
-			t.Fatal(err)
-		}
+		must(t, src.Flags.Parse(args))
 	}
 	all := []layer{
 		{"yaml", File, func(s *Sources, v value) { s.File = file("c.yaml", asYAML(v)) }, inYAML},

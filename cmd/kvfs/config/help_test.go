@@ -39,9 +39,7 @@ func TestFlagUsages(t *testing.T) {
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		flags.Bool("help", false, "as cobra defines it")
 		AddFlags(flags)
-		if err := flags.Parse(c.args); err != nil {
-			t.Fatal(err)
-		}
+		must(t, flags.Parse(c.args))
 		text, ok := FlagUsages(flags, "kvfs mount")
 		if !ok {
 			t.Fatal("no settings found")

@@ -34,9 +34,7 @@ func parseFlags(t testing.TB, args ...string) *pflag.FlagSet {
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -88,9 +86,7 @@ func sameValues(a, b *Config) bool {
 func printedText(t testing.TB, c *Config) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Print(&b, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Print(&b, c))
 	return b.String()
 }
 
@@ -113,8 +109,13 @@ func nest(path string, value any) any {
 func jsonOf(t testing.TB, path string, value any) string {
 	t.Helper()
 	text, err := json.Marshal(nest(path, value))
+	must(t, err)
+	return string(text)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
 }

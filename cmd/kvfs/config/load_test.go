@@ -331,9 +331,7 @@ func TestDocs(t *testing.T) {
 	for name, want := range map[string][]byte{"configuration.md": reference(), "kvfs.example.yaml": example()} {
 		path := filepath.Join("..", "..", "..", "docs", name)
 		if *update {
-			if err := os.WriteFile(path, want, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, want, 0o644))
 			continue
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {

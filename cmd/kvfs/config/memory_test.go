@@ -31,12 +31,8 @@ func TestMemoryLimit(t *testing.T) {
 			c.files["../../../proc/self/cgroup"] = c.groups
 			for name, text := range c.files {
 				name = filepath.Join(root, "sys/fs/cgroup", name)
-				if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+				must(t, os.WriteFile(name, []byte(text), 0o644))
 			}
 			if got, ok := MemoryLimitBelow(root); ok != (c.want > 0) || ok && got != c.want {
 				t.Errorf("got %v, %v, want %v", got, ok, c.want)

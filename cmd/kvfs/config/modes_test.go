@@ -46,9 +46,7 @@ func TestModes(t *testing.T) {
 				wantErrors(t, err, tc.want...)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if contributes := c.Memory.Size > 0; contributes != (c.Mode == ModeEmbedded) {
 				t.Errorf("mode %s has memory of %v", c.Mode, c.Memory.Size)
 			}
@@ -160,9 +158,7 @@ func TestStoreSocket(t *testing.T) {
 		t.Errorf("long directory: got %v", err)
 	}
 	want := &Config{}
-	if err := rationalizeStore(want, os.Geteuid(), "/run/user/x"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rationalizeStore(want, os.Geteuid(), "/run/user/x"))
 	c := mustLoad(t, Sources{Environ: []string{"XDG_RUNTIME_DIR=/run/user/x"}})
 	if c.Store.Socket != want.Store.Socket || c.Origin("store.socket").Source != Default {
 		t.Errorf("got %q, want %q", c.Store.Socket, want.Store.Socket)

@@ -14,9 +14,7 @@ func TestPaths(t *testing.T) {
 		"bind": "127.0.0.1:7946", "tls": {"ca": "/ca", "cert": "/cert", "key": "/key"}, "peer": {"gossip_keys": "/keys"},
 		"events": {"zmq": {"bind": "ipc:///b", "connect": ["tcp://h:1", "ipc:///c"], "replay": "tcp://127.0.0.1:2"}}
 	}`})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, p := range c.Paths() {
 		got = append(got, p.Setting+"="+p.File())

@@ -51,13 +51,9 @@ func TestPrintPublic(t *testing.T) {
 	text := `{"bind": "127.0.0.1", "peer": {"gossip_keys": "/etc/gossip.keys"}, "tiers": [{"type": "memory"},
 		{"type": "vault", "url": "https://me:hush1@host/x", "token": "hush2", "keys": ["hush3", "hush4"]}]}`
 	c, err := Load(Sources{InlineJSON: text, MemTotal: scalar.GiB, Hostname: "a", TierTypes: vaultTypes{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var public, all bytes.Buffer
-	if err := PrintPublic(&public, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, PrintPublic(&public, c))
 	if err := Print(&all, c); err != nil || strings.Count(all.String(), "hush") != 4 {
 		t.Fatalf("%v, got\n%s", err, all.String())
 	}

@@ -17,9 +17,7 @@ import (
 func TestDoctorOverSockets(t *testing.T) {
 	withoutSettings(t)
 	f, err := ThisMachine().OpenFabric(rdmaConfig(t, `, "rdma": {"provider": "tcp"}`), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if errors.Is(f.err, fabric.ErrUnavailable) {
 		t.Skip(f.err)
 	}
@@ -33,5 +31,12 @@ func TestDoctorOverSockets(t *testing.T) {
 	code, out, errs := runDoctor(&fakeMachine{Machine: ThisMachine()}, "--rdma-provider=tcp")
 	if code != exit.OK || !strings.Contains(out, "16.0 MiB in ") || !strings.Contains(out, "RDMA works.") {
 		t.Errorf("exit code %d, %s\n%s", code, errs, out)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

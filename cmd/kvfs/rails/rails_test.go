@@ -101,9 +101,7 @@ func newMachine(t *testing.T, g gpus, cards ...card) *fakeMachine {
 // writeFile writes a file and the directories above it.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 }
 
 func (m *fakeMachine) write(t *testing.T, name, text string) {
@@ -115,9 +113,7 @@ func (m *fakeMachine) write(t *testing.T, name, text string) {
 func (m *fakeMachine) link(t *testing.T, name, target string) {
 	t.Helper()
 	path := filepath.Join(m.nic.Sysfs, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(filepath.Join(m.nic.Sysfs, target), path)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(filepath.Join(m.nic.Sysfs, target), path)))
 }
 
 func (m *fakeMachine) openFake(o fabric.Options) (transport, error) {
@@ -145,9 +141,7 @@ func rdmaConfig(t *testing.T, text string) *config.Config {
 func settings(t *testing.T, text string) *config.Config {
 	t.Helper()
 	cfg, err := config.Load(config.Sources{Environ: []string{"KVFS_CONFIG_JSON=" + text}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cfg
 }
 
@@ -275,9 +269,7 @@ func TestFabricOptions(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	cfg := rdmaConfig(t, `, "rdma": {"policy": "all", "cache": "512MiB"}, "peer": {"timeout": "3s"}, "tls": {"ca": "a", "cert": "b", "key": "c"}`)
 	f, err := m.OpenFabric(cfg, zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := m.opened[0]
 	if o.Stripe != 1<<20 || o.CacheBytes != 512<<20 || o.StallTimeout.Seconds() != 3 || o.Host != "" || o.Logger == nil {
 		t.Errorf("got %+v", o)
@@ -385,9 +377,7 @@ func TestLeaseBytes(t *testing.T) {
 func TestFabricRefused(t *testing.T) {
 	m := newMachine(t, nil, card{"mlx5_0", "mlx5_core", "ACTIVE"})
 	f, err := m.OpenFabric(rdmaConfig(t, ""), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if f.Refuse(nil); f.transport == nil || f.Status().Error != "" {
 		t.Fatalf("it is used: %+v", f.Status())
 	}

@@ -128,22 +128,14 @@ func TestDoctorRDMAFails(t *testing.T) {
 func TestDoctorWrongBytes(t *testing.T) {
 	m := newMachine(t, nil)
 	file, sum, err := trialFile(4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	holder, err := m.open(fabric.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reader, err := m.open(fabric.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	region, err := holder.Register(file, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := readTrial(t.Context(), reader, holder.Addr(), region.Remote(), sum); err != nil {
 		t.Errorf("right bytes: %v", err)
 	}
