@@ -26,6 +26,7 @@ import (
 	"github.com/kvfs/kvfs/cluster/location"
 	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/rdma/tcp"
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tests/sets"
 	"github.com/kvfs/kvfs/tiers/block"
 )
@@ -45,16 +46,7 @@ func (n *Node) dial(name, addr string) (*grpc.ClientConn, error) {
 	return control.Dial(name, addr, &channel)
 }
 
-// eventually waits until ok returns true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond) // reason: polls for a state that has no event
-	}
-}
+var eventually = harness.Poll
 
 // fakeBlock is one block of a fakeBackend.
 type fakeBlock struct {

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
+
+	"github.com/kvfs/kvfs/tests/harness"
 )
 
 // newFake opens a Fake that is closed when the test ends.
@@ -29,16 +31,7 @@ func newFake(t *testing.T, o Options, script func(FakeCall) FakeResult) *Fake {
 	return f
 }
 
-// eventually waits until cond holds.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long for %s", what)
-		}
-		time.Sleep(time.Millisecond) // reason: polls a state that has no event
-	}
-}
+var eventually = harness.Poll
 
 // TestResults goes through the results that a kernel can give, one script a row, and
 // what becomes of them (design in the package comment, "Results").

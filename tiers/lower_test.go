@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -196,16 +197,7 @@ func (w *lower) hollow(data string, names ...string) {
 	w.evict("memory", names...)
 }
 
-// eventually waits until what is true, which it looks at again and again.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !is(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(time.Millisecond) // reason: nothing tells of it
-	}
-}
+var eventually = harness.Poll
 
 // noBlobs waits until the memory tier has no file left: those of what the engine gives up by
 // itself go a moment after they have left the accounts.

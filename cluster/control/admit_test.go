@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvfs/kvfs/cluster/wire"
+	"github.com/kvfs/kvfs/tests/harness"
 )
 
 // patience is how long a test waits for what must happen.
@@ -88,16 +89,7 @@ func (s *testServer) client(t *testing.T) wire.ControlClient {
 	return wire.NewControlClient(conn)
 }
 
-// eventually waits until ok returns true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond) // reason: polls for a state that has no event
-	}
-}
+var eventually = harness.Poll
 
 // TestCallerBeforeMessage shows that a call whose caller is not known is refused before its
 // message is looked at: one that is too large is refused for its caller, not for its size.

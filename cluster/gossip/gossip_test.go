@@ -303,9 +303,7 @@ func TestRefusesImpossibleNodes(t *testing.T) {
 	t.Parallel()
 	m := newMembers("self", nil, nil, testLog(t))
 	good := memberlist.Node{Name: "a", Addr: []byte{10, 0, 0, 1}, Port: 1}
-	if err := m.NotifyAlive(&good); err != nil {
-		t.Error(err)
-	}
+	check(t, m.NotifyAlive(&good))
 	for name, change := range map[string]func(n *memberlist.Node){
 		"no name":    func(n *memberlist.Node) { n.Name = "" },
 		"long name":  func(n *memberlist.Node) { n.Name = strings.Repeat("n", 200) },
@@ -347,15 +345,11 @@ func TestInParallel(t *testing.T) {
 		for _, n := range []*node{a, b} {
 			wg.Go(func() {
 				for j := range 50 {
-					if err := n.SetMeta([]byte{byte(i), byte(j)}); err != nil {
-						t.Error(err)
-					}
+					check(t, n.SetMeta([]byte{byte(i), byte(j)}))
 					n.Nodes()
 					n.Self()
 					n.Stats()
-					if err := n.Join(t.Context()); err != nil {
-						t.Error(err)
-					}
+					check(t, n.Join(t.Context()))
 				}
 			})
 		}
@@ -367,9 +361,7 @@ func TestInParallel(t *testing.T) {
 	for range 2 {
 		wg.Go(func() { _ = a.Leave(t.Context()) }) // either may find it closed
 		wg.Go(func() {
-			if err := a.Close(); err != nil {
-				t.Error(err)
-			}
+			check(t, a.Close())
 		})
 		wg.Go(func() { _ = a.SetMeta(nil) }) // likewise
 	}
@@ -387,9 +379,7 @@ func TestLeaveTogether(t *testing.T) {
 		var all sync.WaitGroup
 		for _, n := range []*node{a, b} {
 			all.Go(func() {
-				if err := n.Leave(t.Context()); err != nil {
-					t.Error(err)
-				}
+				check(t, n.Leave(t.Context()))
 				n.Close()
 			})
 		}

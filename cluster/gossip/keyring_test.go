@@ -169,9 +169,7 @@ func TestEditsAtATime(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 4 {
-				if err := AddKey(path, keyOf(byte(i*16+j+1), 32)); err != nil {
-					t.Error(err)
-				}
+				check(t, AddKey(path, keyOf(byte(i*16+j+1), 32)))
 				if _, err := LoadKeyring(path); err != nil {
 					t.Error(err)
 				}

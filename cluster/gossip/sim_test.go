@@ -37,9 +37,7 @@ func startSim(t *testing.T, s *simnet.Net, name, addr, profile string, join ...s
 func closeAll(t *testing.T, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, n.Close())
 	}
 }
 

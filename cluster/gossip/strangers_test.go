@@ -134,9 +134,7 @@ func TestManyStreams(t *testing.T) {
 	}
 	eventually(t, "those beyond the limit are counted", func() bool { return a.Stats().Rejected >= 20 })
 	for _, c := range conns {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, c.Close())
 	}
 	b := start(t, "b", deps{}, func(o *Options) { change(o); seeds(a)(o) }).join(t)
 	waitSees(t, a, b)

@@ -150,9 +150,7 @@ func tryStart(t *testing.T, name string, d deps, change func(o *Options)) (*node
 		return nil, err
 	}
 	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, n.Close())
 	})
 	return n, nil
 }
@@ -278,5 +276,13 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// check reports an error, and lets the test go on.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tests/sets"
 )
 
@@ -36,14 +37,6 @@ func fill(x *Index, from, to int) {
 	}
 }
 
-func heapBytes() int64 {
-	runtime.GC()
-	runtime.GC() // the first one may have been under way
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // mostBytes is what an entry may cost, all included.
 const mostBytes = 32
 
@@ -51,8 +44,11 @@ const mostBytes = 32
 // holders. At every size from 100,000 on, not only when it is full, an entry costs at most 32
 // bytes, by our count and by the heap's.
 func TestMemory(t *testing.T) {
-	const least, most = 100_000, mostEntries
-	base := heapBytes()
+	least, most := 100_000, 1_000_000
+	if harness.RaceEnabled { // makes everything several times slower
+		most /= 5
+	}
+	base := harness.HeapBytes()
 	x := New(Options{})
 	worst := map[string]float64{}
 	check := func(what string, n int) {
@@ -69,7 +65,7 @@ func TestMemory(t *testing.T) {
 	}
 	checkHeap := func(what string, n int) {
 		t.Helper()
-		heap := heapBytes() - base
+		heap := harness.HeapBytes() - base
 		t.Logf("%s: %d entries, %.2f bytes each by the heap, %.2f by Stats", what, n, float64(heap)/float64(n), float64(x.Stats().Bytes)/float64(n))
 		if heap > int64(n)*mostBytes {
 			t.Errorf("%s: %d entries take %.1f bytes each of the heap", what, n, float64(heap)/float64(n))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -111,4 +112,13 @@ func DiskMount(tb testing.TB, opts Options) *Daemon {
 		opts.Disk = "1GiB"
 	}
 	return Mount(tb, opts)
+}
+
+// HeapBytes returns what is live on the heap of this process.
+func HeapBytes() int64 {
+	runtime.GC()
+	runtime.GC() // the first one may have been under way
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

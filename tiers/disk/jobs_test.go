@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -210,16 +211,7 @@ func (r *rig) presence(t testing.TB, key block.Key) driver.Presence {
 	return out[0]
 }
 
-// eventually waits until ok says so.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-		time.Sleep(time.Millisecond) // reason: polls for what has no event
-	}
-}
+var eventually = harness.Poll
 
 // accountHost is a Host that keeps account, and refuses the keys that veto names.
 type accountHost struct {

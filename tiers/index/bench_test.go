@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
 )
 
 const million = 1 << 20
@@ -20,24 +22,17 @@ func blockName(p []byte, i uint64) string {
 	return string(append(hex.AppendEncode(p[:0], raw[:]), ".bin"...))
 }
 
-func heapBytes() uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
 // BenchmarkMemory reports what an entry costs at a million entries with names
 // of 68 bytes: by our own count, and by the heap's.
 func BenchmarkMemory(b *testing.B) {
 	for b.Loop() {
-		before := heapBytes()
+		before := harness.HeapBytes()
 		x := New()
 		buf := make([]byte, 0, 80)
 		for i := range uint64(million) {
 			add(x, Root, blockName(buf, i), fileMode)
 		}
-		heap := heapBytes() - before
+		heap := harness.HeapBytes() - before
 		b.ReportMetric(float64(x.Bytes())/million, "bytes/entry")
 		b.ReportMetric(float64(heap)/million, "heap-bytes/entry")
 		runtime.KeepAlive(x)

@@ -3,6 +3,8 @@ package policy
 import (
 	"runtime"
 	"testing"
+
+	"github.com/kvfs/kvfs/tests/harness"
 )
 
 const million = 1 << 20
@@ -19,22 +21,15 @@ func fill(b *testing.B, name string) Policy {
 	return p
 }
 
-func heapBytes() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // BenchmarkMemory reports bytes of heap a block at a million blocks, and bytes a
 // ghost once as many ghosts have come as the policy keeps.
 func BenchmarkMemory(b *testing.B) {
 	for _, name := range names {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				before := heapBytes()
+				before := harness.HeapBytes()
 				p := fill(b, name)
-				full := heapBytes() - before
+				full := harness.HeapBytes() - before
 				b.ReportMetric(float64(full)/million, "bytes/block")
 				p.Victims(func(uint32) Verdict { return Evict })
 				ghosts := 0
@@ -47,7 +42,7 @@ func BenchmarkMemory(b *testing.B) {
 					ghosts = p.b.ghosts.count(ghostOnce)
 				}
 				if ghosts > 0 {
-					b.ReportMetric(float64(heapBytes()-before-full)/float64(ghosts), "bytes/ghost")
+					b.ReportMetric(float64(harness.HeapBytes()-before-full)/float64(ghosts), "bytes/ghost")
 				}
 				runtime.KeepAlive(p)
 			}

@@ -59,9 +59,7 @@ func startWrongOwner(t *testing.T, cfg *config.Config, wrong int64) {
 	}
 	go l.Serve(newOwner(&daemon{dir: l.Path(), cfg: cfg, log: zap.NewNop(), memory: memory, engine: engine}, mounts)) // ends with l
 	t.Cleanup(func() {
-		if err := errors.Join(l.Close(), engine.Close(context.Background(), false)); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(l.Close(), engine.Close(context.Background(), false)))
 	})
 }
 
@@ -101,9 +99,7 @@ func TestAttachSelfTest(t *testing.T) {
 				t.Errorf("%v, %s; want %s", err, out, c.path)
 			}
 			block := filepath.Join(dir, "block")
-			if err := os.WriteFile(block, []byte("block"), 0o644); err != nil {
-				t.Error(err)
-			}
+			check(t, os.WriteFile(block, []byte("block"), 0o644))
 			if got, err := os.ReadFile(block); err != nil || string(got) != "block" {
 				t.Errorf("got %q, %v", got, err)
 			}

@@ -54,9 +54,7 @@ func startGuest(t *testing.T, cfg *config.Config) (dir string, stop func() error
 		return <-done
 	}
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, stop())
 	})
 	r.SetReadDeadline(time.Now().Add(30 * time.Second))
 	line := make([]byte, 4096)

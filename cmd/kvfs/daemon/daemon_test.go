@@ -57,9 +57,7 @@ func newTestDaemon(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.engine.Close(context.Background(), false); err != nil {
-			t.Error(err)
-		}
+		check(t, d.engine.Close(context.Background(), false))
 	})
 	return d
 }
@@ -153,9 +151,7 @@ func TestServeHTTP(t *testing.T) {
 	wants("ready", "POST", "/status", 405, plain, "")
 	wants("ready", "GET", "/", 404, plain, "")
 	wants("ready", "GET", "/debug/pprof/", 404, plain, "")
-	if err := w.close(); err != nil {
-		t.Error(err)
-	}
+	check(t, w.close())
 	if reply, err := client.Get("http://" + addr + "/readyz"); err == nil {
 		reply.Body.Close()
 		t.Error("it answers after the stop")
@@ -255,5 +251,13 @@ func TestHTTPBounded(t *testing.T) {
 	}
 	if answered == 0 || answered == many {
 		t.Errorf("%d of %d connections served, want some, and not all at a time", answered, many)
+	}
+}
+
+// check reports an error, and lets the test go on.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }

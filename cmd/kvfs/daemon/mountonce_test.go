@@ -39,12 +39,8 @@ func TestMountOnce(t *testing.T) {
 		t.Errorf("%d mounts", len(sessions))
 	}
 	for session := range sessions {
-		if err := session.Unmount(); err != nil {
-			t.Error(err)
-		}
-		if err := session.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, session.Unmount())
+		check(t, session.Close())
 	}
 }
 

@@ -40,9 +40,7 @@ func startOwner(t *testing.T, cfg *config.Config) {
 	}()
 	t.Cleanup(func() {
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		check(t, <-done)
 		if _, err := os.Lstat(cfg.Store.Socket); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the socket after the end: %v", err)
 		}

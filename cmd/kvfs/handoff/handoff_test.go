@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/fs/device"
+	"github.com/kvfs/kvfs/tests/harness"
 )
 
 // must ends the test at an error.
@@ -117,9 +118,7 @@ func serve(t *testing.T, o *owner, opts Options) (*Listener, string) {
 	var served sync.WaitGroup
 	served.Go(func() { l.Serve(o) }) // ends with Close
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, l.Close())
 		served.Wait()
 	})
 	return l, opts.Path
@@ -160,20 +159,7 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// poll asks again and again.
-func poll(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("after %v still not: %s", limit, what)
-		}
-	}
-}
+var poll = harness.Poll
 
 // open counts the descriptors of this process.
 func open(t *testing.T) int {
@@ -229,9 +215,7 @@ func TestAttach(t *testing.T) {
 		if got.PID != os.Getpid() || got.UID != uint32(os.Geteuid()) {
 			t.Errorf("of pid %d, uid %d", got.PID, got.UID)
 		}
-		if err := CheckProc(got.Proc); err != nil {
-			t.Error(err)
-		}
+		check(t, CheckProc(got.Proc))
 		if flags, err := unix.FcntlInt(got.Spin.Fd(), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
 			t.Errorf("flags of the descriptor to spin on: %#x, %v", flags, err)
 		}
@@ -250,9 +234,7 @@ func TestAttach(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(*sent) {
 			t.Errorf("got %+v, want %+v", got, *sent)
 		}
-		if err := line.Detach(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, line.Detach(t.Context()))
 		wait(t, "detached", o.mount(0).ended)
 		line.Close()
 	})
@@ -298,9 +280,7 @@ func TestManyMounts(t *testing.T) {
 			case 0: // the process is gone
 				line.Close()
 			case 1: // it says so
-				if err := line.Detach(t.Context()); err != nil {
-					t.Error(err)
-				}
+				check(t, line.Detach(t.Context()))
 				line.Close()
 			case 2: // somebody unmounted
 				for j := range n {
@@ -396,12 +376,8 @@ func TestGreetsWhenServing(t *testing.T) {
 		late <- err
 	}()
 	go l.Serve(&owner{}) // ends with Close
-	if err := <-late; err != nil {
-		t.Error(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, <-late)
+	check(t, l.Close())
 }
 
 // TestRefusals shows what an owner refuses and what the mount is told; no descriptor stays.
@@ -566,5 +542,13 @@ func TestForeignOwner(t *testing.T) {
 	must(t, <-listening)
 	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrStranger) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// check reports an error, and lets the test go on.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -63,9 +63,7 @@ func TestResume(t *testing.T) {
 		if n := o.detached.Load(); n != 0 {
 			t.Errorf("detached %d times", n)
 		}
-		if err := line.Detach(t.Context()); err != nil {
-			t.Error(err)
-		}
+		check(t, line.Detach(t.Context()))
 		line.Close()
 		if n := o.detached.Load(); n != 1 || o.count() != 1 {
 			t.Errorf("%d mounts, detached %d times", o.count(), n)

@@ -36,9 +36,7 @@ func TestMark(t *testing.T) {
 	want("one process", false)
 	heir, err := NewMark(path, 7, "/mnt/a b")
 	must(t, err)
-	if err := old.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, old.Close())
 	want("the next process", false)
 	if err := heir.f.Close(); err != nil { // as its end does
 		t.Fatal(err)
@@ -50,9 +48,7 @@ func TestMark(t *testing.T) {
 	again, err := NewMark(path, 7, "/mnt/a b")
 	must(t, err)
 	want("a new process", false)
-	if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, again.Close())
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the mark stays: %v", err)
 	}

@@ -81,9 +81,7 @@ func TestSocketDir(t *testing.T) {
 						t.Errorf("%s: %v, %v, want %v", name, st.Mode(), err, want)
 					}
 				}
-				if err := l.Close(); err != nil {
-					t.Error(err)
-				}
+				check(t, l.Close())
 				if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("the socket after Close: %v", err)
 				}
@@ -131,9 +129,7 @@ func TestSecondOwner(t *testing.T) {
 		}
 		second <- err
 	}()
-	if err := first.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, first.Close())
 	if err := <-second; err != nil {
 		t.Errorf("the second owner: %v", err)
 	}
@@ -191,9 +187,7 @@ func TestOpenProc(t *testing.T) {
 	if os.Getenv("KVFS_STORE_TEST_PROC") != "" {
 		proc, err := OpenProc()
 		must(t, err)
-		if err := CheckProc(proc); err != nil {
-			t.Error(err)
-		}
+		check(t, CheckProc(proc))
 		name := fmt.Sprintf("/proc/self/fd/%d/1/task/%d", proc.Fd(), unix.Gettid())
 		if _, err := os.Stat(name); err != nil || os.Getpid() != 1 {
 			t.Errorf("pid %d is not known by its number: %v", os.Getpid(), err)

@@ -20,9 +20,7 @@ func offer(t *testing.T) (*Offer, string) {
 	o, err := NewOffer(path, "v1", Offered{Dir: "/m", FSName: "kvfs", MaxWrite: 1 << 20, Epoch: 3, Patience: time.Minute}, nil)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, o.Close())
 	})
 	return o, path
 }
@@ -73,17 +71,13 @@ func TestTakeOver(t *testing.T) {
 			other.Close()
 		}
 		if fails {
-			if err := errors.Join(p.Failed(t.Context(), errors.New("no room")), p.Close()); err != nil {
-				t.Error(err)
-			}
+			check(t, errors.Join(p.Failed(t.Context(), errors.New("no room")), p.Close()))
 			if err := <-outcome; err == nil || !strings.Contains(err.Error(), "no room") {
 				t.Errorf("outcome %v", err)
 			}
 			continue
 		}
-		if err := p.Serving(); err != nil {
-			t.Error(err)
-		}
+		check(t, p.Serving())
 		if err := <-outcome; err != nil {
 			t.Errorf("outcome %v", err)
 		}
@@ -103,9 +97,7 @@ func TestTakeOverOfferClosed(t *testing.T) {
 			if i%2 == 1 { // else at once
 				err = errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
 			}
-			if err := errors.Join(err, o.Close()); err != nil {
-				t.Error(err)
-			}
+			check(t, errors.Join(err, o.Close()))
 			null, err := os.Open("/dev/null")
 			if err == nil {
 				err = errors.Join(h.HandOver(&Handed{Init: []byte("init"), Epoch: 4, Dev: null}), null.Close())
@@ -148,9 +140,7 @@ func TestOfferCloseSparesHeir(t *testing.T) {
 	must(t, o.Close())
 	pidfd, err = process(theirs)
 	must(t, err)
-	if err := errors.Join((&Predecessor{w: wire{theirs}, pidfd: pidfd}).Serving(), h.Outcome(t.Context(), time.Minute)); err != nil {
-		t.Error(err)
-	}
+	check(t, errors.Join((&Predecessor{w: wire{theirs}, pidfd: pidfd}).Serving(), h.Outcome(t.Context(), time.Minute)))
 }
 
 // TestOfferAfterFailedAccept shows that an offer outlives a connection that could not be accepted for
@@ -216,9 +206,7 @@ func TestTakeOverRefused(t *testing.T) {
 		t.Error("one who has gone serves")
 	}
 	h.Close()
-	if err := o.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, o.Close())
 	if _, err := Dial(t.Context(), path); !errors.Is(err, ErrNoOwner) {
 		t.Errorf("after the end: %v", err)
 	}
@@ -234,8 +222,6 @@ func TestNotTakeOver(t *testing.T) {
 	if _, _, err := dialOffer(t, path).TakeOver(t.Context(), ""); !errors.Is(err, ErrRefused) {
 		t.Errorf("got %v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, l.Close())
 	served.Wait()
 }

@@ -42,8 +42,6 @@ func TestWorking(t *testing.T) {
 			time.Sleep(silence / 20) // reason: the pace of the heir
 			must(t, p.Working())
 		}
-		if err := errors.Join(p.Serving(), <-outcome); err != nil {
-			t.Error(err)
-		}
+		check(t, errors.Join(p.Serving(), <-outcome))
 	}
 }

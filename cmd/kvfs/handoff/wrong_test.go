@@ -178,9 +178,7 @@ func TestStopsWhileAttaching(t *testing.T) {
 		got <- err
 	}()
 	wait(t, "the request arrives", o.entered)
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	check(t, l.Close())
 	if err := <-got; err == nil {
 		t.Error("attached to an owner that has stopped")
 	}
@@ -239,9 +237,7 @@ func TestSilentConnections(t *testing.T) {
 		t.Errorf("%d connections are open", n)
 	}
 	l.mu.Unlock()
-	if err := before.Detach(t.Context()); err != nil {
-		t.Error(err)
-	}
+	check(t, before.Detach(t.Context()))
 	poll(t, "all four mounts are detached", func() bool { return o.detached.Load() == 4 }) // three have only closed
 }
 

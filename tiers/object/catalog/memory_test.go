@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvfs/kvfs/tests/harness"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
@@ -61,19 +62,14 @@ func refs(c *Catalog, numbers ...uint32) (list []Ref) {
 	return list
 }
 
-func heapBytes() int64 {
-	runtime.GC()
-	runtime.GC() // the first one may have been under way
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // TestMemory fills a catalog and removes most of it, block by block and by packs. At every size from
 // 100,000 on, a block costs at most 32 bytes, by our count and by the heap's.
 func TestMemory(t *testing.T) {
-	const least, most = 1600 * perPack, mostBlocksTested / perPack * perPack
-	base := heapBytes()
+	least, most := 1600*perPack, 1_000_000/perPack*perPack
+	if harness.RaceEnabled { // makes everything several times slower
+		most = 150_000 / perPack * perPack
+	}
+	base := harness.HeapBytes()
 	c := New(Options{})
 	worst := map[string]float64{}
 	check := func(what string, n int) {
@@ -90,7 +86,7 @@ func TestMemory(t *testing.T) {
 	}
 	checkHeap := func(what string, n int) {
 		t.Helper()
-		heap, st := heapBytes()-base, c.Stats()
+		heap, st := harness.HeapBytes()-base, c.Stats()
 		t.Logf("%s: %d blocks, %.2f bytes each by the heap; by Stats %.2f tables, %.2f packs, %.2f directories", what, n, float64(heap)/float64(n),
 			float64(st.TableBytes)/float64(n), float64(st.PackBytes)/float64(n), float64(st.DirBytes)/float64(n))
 		if heap > int64(n)*mostBytes {
@@ -121,12 +117,12 @@ func TestMemory(t *testing.T) {
 	}
 	checkHeap("most deleted", least)
 	fill(t, c, least, most)
-	if n := c.Drop(refs(c, numbers(least/perPack, most/perPack)...)...); n != most-least {
+	if n := c.Drop(refs(c, numbers(uint32(least/perPack), uint32(most/perPack))...)...); n != most-least {
 		t.Fatalf("dropped %d blocks", n)
 	}
 	check("dropped", least)
 	checkHeap("most dropped", least)
-	c.Drop(refs(c, numbers(0, least/perPack)...)...)
+	c.Drop(refs(c, numbers(0, uint32(least/perPack))...)...)
 	if st := c.Stats(); st.Blocks != 0 || st.Dirs != 0 || st.Packs != 0 || st.TableBytes != 0 || st.LiveBytes != 0 || st.PackedBytes != 0 {
 		t.Errorf("empty: %+v", st)
 	}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package location
-
-const mostEntries = 1_000_000
