@@ -33,10 +33,3 @@ func TestDoctorOverSockets(t *testing.T) {
 		t.Errorf("exit code %d, %s\n%s", code, errs, out)
 	}
 }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
