@@ -91,7 +91,7 @@ func TestIdle(t *testing.T) {
 // TestDescriptors: a file is committed by the last close of the process that writes it: not while that has another
 // descriptor, nor by a process that has inherited one.
 func TestDescriptors(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{})
+	w := open(t, shmDir(t), state.Options{TempPatterns: []string{"*.tmp"}})
 	f := w.write(10, "a", "1")
 	for what, flush := range map[string]func() error{
 		"with another descriptor left": func() error { return f.flush(closer{open: true}) },
@@ -107,6 +107,18 @@ func TestDescriptors(t *testing.T) {
 	must(t, f.flush(closer{}))
 	if got := w.content("a"); got != "22" {
 		t.Errorf("then: %q", got)
+	}
+	f.release()
+	// The same for what another process renames meanwhile.
+	f = w.write(10, "b.tmp", "1")
+	must(t, f.flush(closer{open: true}), w.rename(20, "b.tmp", "b", false))
+	if _, err := w.lookup(20, "b"); !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("renamed while a descriptor is left: %v", err)
+	}
+	f.rewrite("22", 0)
+	must(t, f.flush(closer{}))
+	if got := w.content("b"); got != "22" {
+		t.Errorf("renamed, then: %q", got)
 	}
 	f.release()
 	w.close(false)
