@@ -45,7 +45,7 @@ func newRig(t *testing.T, n int, capacity int64, edit func(*Options)) *rig {
 	return newRigOf(t, n, capacity, edit, func(e *faultio.Engine) directio.Engine { return e })
 }
 
-// newRigOf is newRig with what wrap makes of the engines.
+// newRigOf returns a rig of n devices whose engines wrap may replace, to fail or to stall.
 func newRigOf(t *testing.T, n int, capacity int64, edit func(*Options), wrap func(*faultio.Engine) directio.Engine) *rig {
 	t.Helper()
 	r := &rig{fault: make(map[string]*faultio.Engine)}

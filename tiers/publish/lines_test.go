@@ -183,7 +183,7 @@ func TestFollow(t *testing.T) {
 	for i, c := range cases {
 		wantSeqs(followers[i], c.filter, c.want...)
 	}
-	// The text that the first one has read is there for a later one, from the middle of it on.
+	// A follower that begins amid lines that others have read skips the earlier ones and takes the rest.
 	late := follow(t, l, Filter{Since: 3})
 	wantSeqs(late, Filter{Since: 3}, 4, 6, 7, 8, 9, 10, 11)
 	log.add(eventOf(event.Removed, "", "g0/b"))
