@@ -117,7 +117,7 @@ func (d *device) mark(slabs []*ledger.Slab) error {
 			continue
 		}
 		done := make(chan error, 1)
-		go func() { done <- d.markSlab(s) }() // ends when the device answers
+		d.marks.Go(func() { done <- d.markSlab(s) }) // ends when the device answers
 		select {
 		case err := <-done:
 			if err != nil {
@@ -134,6 +134,9 @@ func (d *device) mark(slabs []*ledger.Slab) error {
 func (d *device) markSlab(s *ledger.Slab) error {
 	d.marking.Lock()
 	defer d.marking.Unlock()
+	if d.port.IsDown() { // it was left behind by those who wanted the mark
+		return block.ErrUnavailable
+	}
 	if s.Changed.Load() {
 		return nil
 	}

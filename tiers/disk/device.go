@@ -67,6 +67,7 @@ type device struct {
 
 	marking sync.Mutex // held across I/O: those wait for it who have to wait for a mark
 
+	marks    sync.WaitGroup // calls of markSlab, which a device that is down leaves behind
 	workers  sync.WaitGroup
 	lostDone atomic.Bool // the Host knows all blocks that were lost with the device
 
@@ -183,6 +184,7 @@ func (d *device) measure() error {
 
 // discard closes a device that was not started.
 func (d *device) discard() {
+	d.marks.Wait()
 	if d.port != nil {
 		_ = d.port.Close()
 	}
@@ -441,8 +443,9 @@ func (d *device) finish() error {
 	return errors.Join(err, d.freeAll())
 }
 
-// freeAll closes the engine, the files and the lock.
+// freeAll closes the engine, the files and the lock, once no mark uses them.
 func (d *device) freeAll() error {
+	d.marks.Wait()
 	err := d.port.Close()
 	for s := range d.mu.space.All() {
 		err = errors.Join(err, s.File.Close())

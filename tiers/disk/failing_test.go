@@ -15,6 +15,7 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
+	"github.com/kvfs/kvfs/tiers/disk/home"
 	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
 	"github.com/kvfs/kvfs/tiers/driver"
@@ -92,6 +93,41 @@ func TestCloseFailing(t *testing.T) {
 			t.Errorf("%v is gone and the Host does not know when Close returns", b.key)
 		}
 	}
+}
+
+// TestCloseMarking shows that Close leaves a device which failed in the middle of a mark as it is until the mark ends: its
+// files stay open and its directory locked, so that the mark writes to nothing that others use.
+func TestCloseMarking(t *testing.T) {
+	r := newRig(t, 1, 16<<20, nil)
+	r.fill(t, 1, 6000)
+	must(t, r.checkpoint())
+	d := r.devices[0]
+	var slab *ledger.Slab
+	for s := range d.mu.space.All() {
+		slab = s
+	}
+	d.marking.Lock() // as a mark that the kernel does not end
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.store(t, stored{keyOf("later"), 1, bytesOf(7, 6000)})
+	}()
+	eventually(t, "a write that waits for the mark", func() bool { return slab.Writes.Load() > 0 })
+	d.port.Fail("given up")
+	wait(t, "the store", ended)
+	err := r.Close(context.Background())
+	wantErr(t, "Close during a mark", err, block.ErrUnavailable)
+	_, err = Open(context.Background(), r.opts)
+	wantErr(t, "Open during a mark", err, home.ErrBusy)
+	d.marking.Unlock()
+	eventually(t, "the end of the device", func() bool {
+		next, err := Open(context.Background(), r.opts)
+		if err != nil {
+			return false
+		}
+		must(t, next.Close(context.Background()))
+		return true
+	})
 }
 
 // deviceOf returns the number of the device that holds a block, and the block's slot.

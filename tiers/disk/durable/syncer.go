@@ -38,7 +38,8 @@ type Syncer[H comparable] struct {
 	opts   Options
 
 	kick, stop, gone chan struct{}
-	unsynced         atomic.Int64 // bytes written since the last sync
+	unsynced         atomic.Int64   // bytes written since the last sync
+	flushes          sync.WaitGroup // those of Run, which does not wait for them once the device fails
 
 	mu struct {
 		sync.Mutex
@@ -259,17 +260,18 @@ func (s *Syncer[H]) Run() {
 	}
 }
 
-// Close ends Run and waits for it.
+// Close ends Run, and waits for it and for its sync, which uses the files: it blocks until the device answers.
 func (s *Syncer[H]) Close() {
 	close(s.stop)
 	<-s.gone
+	s.flushes.Wait()
 }
 
 // flushFor syncs and ends the calls in list. If the device fails meanwhile, it does not wait for
 // the device.
 func (s *Syncer[H]) flushFor(list []Call) {
 	result := make(chan error, 1)
-	go func() { result <- s.Flush() }() // ends when the device answers
+	s.flushes.Go(func() { result <- s.Flush() }) // ends when the device answers
 	var err error
 	select {
 	case err = <-result:

@@ -115,6 +115,28 @@ func TestSyncerFlush(t *testing.T) {
 	}
 }
 
+// TestSyncerClose shows that Close waits for a sync whose device failed meanwhile: it uses the files. Its call of Sync does not wait.
+func TestSyncerClose(t *testing.T) {
+	down, begun, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	m := &fakeMedium{during: func() { close(begun); <-end }}
+	s := New[int](m, Options{100, time.Hour, down, make(chan struct{}, 1), zap.NewNop()})
+	addFile(t, s).Dirty.Store(true)
+	s.Wrote(100)
+	go s.Run()
+	<-begun
+	close(down)
+	<-s.gone
+	closed := make(chan struct{})
+	go func() { s.Close(); close(closed) }()
+	select {
+	case <-closed:
+		t.Error("Close returned during the sync")
+	case <-time.After(100 * time.Millisecond): // in which it would have returned
+	}
+	close(end)
+	<-closed
+}
+
 // TestSyncerDrop shows that a file which is dropped is closed, but not during a sync of it.
 func TestSyncerDrop(t *testing.T) {
 	m := &fakeMedium{}
