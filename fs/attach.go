@@ -36,8 +36,8 @@ func Attach(engine *tiers.Engine, mounts *Mounts, x *device.Session, opts Option
 }
 
 // Resume is Mount for a mount that another process has answered and handed over (HandOver).
-// Resume also answers the requests which that process left unanswered; doc.go says what becomes
-// of open files. The server takes the session, except if Resume fails, for example in SelfTest.
+// Resume also answers the requests which that process left unanswered, opens of blocks after the self-test;
+// doc.go says what becomes of open files. The server takes the session, except if Resume fails, for example in SelfTest.
 // Resume ignores opts.Dir.
 func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options) (*Server, error) {
 	opts.Dir = x.Dir
@@ -49,11 +49,13 @@ func Resume(engine *tiers.Engine, hooks *Hooks, x *device.Session, opts Options)
 	s.own = x
 	s.files.stale.resume(x.Stale)
 	hooks.files.Store(s.files)
+	s.files.tested = make(chan struct{})
 	s.conn.Start()
 	if err := s.selfTest(); err != nil {
 		s.Detach()
 		return nil, err
 	}
+	close(s.files.tested)
 	return s, nil
 }
 

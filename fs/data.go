@@ -43,6 +43,9 @@ func (f *files) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse
 	if isControl(in.NodeId) {
 		return f.control.open(in, out)
 	}
+	if st := f.awaitTest(in.Unique); st != fuse.OK {
+		return st
+	}
 	id := index.ID(in.NodeId)
 	if in.Flags&syscall.O_ACCMODE == syscall.O_RDONLY && in.Flags&syscall.O_TRUNC == 0 {
 		return f.openRead(id, in, out)
@@ -89,6 +92,9 @@ func (f *files) openRead(id index.ID, in *fuse.OpenIn, out *fuse.OpenOut) fuse.S
 // answer later.
 func (f *files) OpenLater(in *fuse.OpenIn, out *fuse.OpenOut, reply device.Reply) (st fuse.Status, later bool) {
 	defer f.begin(device.OpOpen).end()
+	if st := f.awaitTest(in.Unique); st != fuse.OK {
+		return st, false
+	}
 	id := index.ID(in.NodeId)
 	by := f.reader(in.Pid)
 	o, err := f.engine.OpenHot(id, by)

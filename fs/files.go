@@ -29,8 +29,9 @@ type files struct {
 	mount  uint32       // number among others; 0 if there are none
 	others *Mounts      // of the same engine, with this one; nil if there are none
 
-	direct   atomic.Bool // passthrough is in effect; then there are backings
-	splice   bool        // reads that are not passthrough are spliced; constant after Mount
+	tested   chan struct{} // opens of blocks wait until it is closed; nil for none; constant after Resume
+	direct   atomic.Bool   // passthrough is in effect; then there are backings
+	splice   bool          // reads that are not passthrough are spliced; constant after Mount
 	backings *backings
 	handles  handleTable
 	listings listings

@@ -70,6 +70,25 @@ func (f *files) openProbe(out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
+// awaitTest waits for the self-test before the open of a block: a client has files open from before, and asks at once.
+func (f *files) awaitTest(unique uint64) fuse.Status {
+	if f.tested == nil {
+		return fuse.OK
+	}
+	select {
+	case <-f.tested:
+		return fuse.OK
+	default:
+	}
+	f.kernel.MayBlock(unique)
+	select {
+	case <-f.tested:
+		return fuse.OK
+	case <-f.ctx.Done(): // the next owner answers
+		return fuse.EINTR
+	}
+}
+
 // ErrSelfTest reports that a read through the mount differed from memory.
 var ErrSelfTest = errors.New("self-test: the mount does not give back what memory holds")
 

@@ -64,9 +64,9 @@ func flaws(t *testing.T) map[string]func([]byte) ([]byte, error) {
 	t.Logf("seed %d", seed)
 	at := int(seed % uint64(len(probeContent())))
 	return map[string]func([]byte) ([]byte, error){
-		"another byte": func(b []byte) ([]byte, error) { b[at] ^= 1; return b, nil },
+		"another byte": func(b []byte) ([]byte, error) { b[at%len(b)] ^= 1; return b, nil },
 		"zeros":        func(b []byte) ([]byte, error) { return make([]byte, len(b)), nil },
-		"short":        func(b []byte) ([]byte, error) { return b[:at], nil },
+		"short":        func(b []byte) ([]byte, error) { return b[:at%len(b)], nil },
 		"long":         func(b []byte) ([]byte, error) { return append(b, 0), nil },
 		"no file":      func([]byte) ([]byte, error) { return nil, unix.ENOENT },
 	}
