@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,11 +70,18 @@ type Bucket struct {
 
 	mu struct {
 		sync.Mutex
+		failed span           // of the last read that the server did not do
 		recent latency.Counts // of reads, since the last change of p95
 		p95    time.Duration  // 0: not known yet
 		asked  uint64         // for ranges
 		hedges uint64         // second requests
 	}
+}
+
+// span is a range of an object; the zero value is none.
+type span struct {
+	key            string
+	offset, length int64
 }
 
 // CheckName fails for a name that no bucket of S3 can have.
@@ -131,12 +139,29 @@ func (b *Bucket) GoString() string { return b.String() }
 // MarshalText is String, for JSON.
 func (b *Bucket) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// answers probes the server for the breaker. A refusal is an answer, too.
+// mostProbed bounds the bytes of a probe.
+const mostProbed = 1 << 20
+
+// answers probes the server for the breaker. A refusal is an answer, too. The probe repeats the read that failed last, as there
+// are networks that stop long answers alone.
 func (b *Bucket) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.OpenDeadline)
 	defer cancel()
 	if _, err := b.page(ctx, "", 1); again(err) {
 		return err
+	}
+	b.mu.Lock()
+	failed := b.mu.failed
+	b.mu.Unlock()
+	if failed.key != "" {
+		r := &Reader{b: b, ctx: ctx, cancel: func() {}, key: failed.key, offset: failed.offset, left: min(failed.length, mostProbed)}
+		defer r.Close()
+		if _, err := io.Copy(io.Discard, r); again(err) {
+			return err
+		}
+		b.mu.Lock()
+		b.mu.failed = span{}
+		b.mu.Unlock()
 	}
 	b.opts.Logger.Info("the object store answers again", zap.Stringer("bucket", b))
 	return nil
@@ -169,6 +194,16 @@ func (b *Bucket) call(ctx context.Context, what string, limit time.Duration, f f
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return b.report(ctx, what, f(limited))
+}
+
+// failed notes a read that ended with err if the server did not do it. The next probe repeats the last such read.
+func (b *Bucket) failed(s span, err error) error {
+	if again(err) {
+		b.mu.Lock()
+		b.mu.failed = s
+		b.mu.Unlock()
+	}
+	return err
 }
 
 // Available reports whether calls go through: the breaker is closed.

@@ -68,7 +68,7 @@ func (b *Bucket) parts(ctx context.Context, name string, offset, length int64, r
 				return read(r, at)
 			})
 		}
-		return g.Wait()
+		return b.failed(span{key, offset, length}, g.Wait())
 	})
 }
 
@@ -95,7 +95,7 @@ func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (*
 	}
 	limited, cancel := context.WithTimeout(ctx, b.readTime(length))
 	r := &Reader{b: b, ctx: limited, cancel: cancel, key: key, offset: offset, left: length}
-	r.report = func(err error) error { return b.report(ctx, "get "+name, err) }
+	r.report = func(err error) error { return b.report(ctx, "get "+name, b.failed(span{key, offset, length}, err)) }
 	if length > 0 {
 		_, err = r.Read(nil)
 	}
