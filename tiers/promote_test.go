@@ -291,7 +291,7 @@ func TestPromoteLateWrite(t *testing.T) {
 
 // TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
 // tier keeps them waiting: it is a miss. A writer that has waited takes them, also
-// beyond what a search without force looks at.
+// beyond what a search without force looks at. As long as no copy ends after that, nobody waits again.
 func TestPromoteSpares(t *testing.T) {
 	const n = 64
 	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
@@ -309,6 +309,16 @@ func TestPromoteSpares(t *testing.T) {
 	must(t, w.put(10, "g/late", fill("1p", "z")))
 	if st := w.e.Stats(); st.Counters.Lost == 0 {
 		t.Error("the late writer found room, and nothing was lost")
+	}
+	waits := w.e.Stats().Counters.FullOfOpen
+	for i := range n {
+		must(t, w.put(10, fmt.Sprintf("g/later%03d", i), fill("1p", "z")))
+	}
+	if got := w.content("g/cold"); got != "ErrNotFound" {
+		t.Errorf("read %.20q", got)
+	}
+	if got := w.e.Stats().Counters.FullOfOpen; got != waits {
+		t.Errorf("%d waits for a tier that does not move", got-waits)
 	}
 	release()
 	w.quiesce()

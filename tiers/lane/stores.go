@@ -74,6 +74,9 @@ func (l *Lane) PushLocked(s *Store, urgent bool) {
 // LeavingLocked returns the bytes of the stores that are Leaving.
 func (l *Lane) LeavingLocked() int64 { return l.leaving }
 
+// BusyLocked reports whether the tier stores anything.
+func (l *Lane) BusyLocked() bool { return l.storing > 0 }
+
 // DeferLocked notes a block that found the queue full: it is queued when there is room. Beyond a limit it is
 // forgotten.
 func (l *Lane) DeferLocked(id index.ID, seq uint64) {

@@ -40,13 +40,15 @@ type Room struct {
 	accounts []*Account // by number; that of 0 is nil, as are free ones
 	holders  map[Holder]uint16
 
-	used   int64         // INVARIANT: at least 0
-	pinned int64         // of it, what cannot be evicted. INVARIANT: from 0 to used
-	limit  int64         // what used may come to: the capacity, or less while the file system has less
-	futile int64         // nothing is evicted for the file system before
-	space  chan struct{} // closed and replaced by Signal
-	full   fullness
-	bursts bursts
+	used    int64         // INVARIANT: at least 0
+	pinned  int64         // of it, what cannot be evicted. INVARIANT: from 0 to used
+	limit   int64         // what used may come to: the capacity, or less while the file system has less
+	moves   uint64        // how often copies have ended
+	stalled bool          // a wait for copies is in vain
+	futile  int64         // nothing is evicted for the file system before
+	space   chan struct{} // closed and replaced by Signal
+	full    fullness
+	bursts  bursts
 }
 
 // New returns a Room with nothing in it. It fails if the policy is unknown or a quota exceeds the capacity; the
@@ -141,6 +143,28 @@ func (r *Room) Relief(n int64, force bool, now int64) int64 {
 	}
 	return max(0, r.used+n-r.limit)
 }
+
+// Moves returns how often copies have ended: see Stall.
+func (r *Room) Moves() uint64 { return r.moves }
+
+// Moved notes that copies have ended. Whoever waits for room looks again.
+func (r *Room) Moved() {
+	r.moves++
+	r.stalled = false
+	r.Signal()
+}
+
+// Stall notes that somebody has waited for copies as long as he may, since Moves was so. If none has ended since, nobody
+// waits for them until one does, and those who wait look again.
+func (r *Room) Stall(moves uint64) {
+	if r.moves == moves {
+		r.stalled = true
+		r.Signal()
+	}
+}
+
+// Stalled reports whether a wait for copies is in vain.
+func (r *Room) Stalled() bool { return r.stalled }
 
 // Futile notes that what Relief asked for has brought nothing.
 func (r *Room) Futile(now int64) { r.futile = now + int64(futileFor) }

@@ -101,7 +101,7 @@ func (s *owner) StoredLocked(ended []*lane.Store, outcomes []driver.Outcome) (er
 		errs[i] = s.storedOneLocked(op, &outcomes[i])
 		e.leftLocked(s.Secondary, op, &g)
 	}
-	e.Mu.Room.Signal()
+	e.Mu.Room.Moved()
 	return errs, func() {
 		e.Finish(&g)
 		for i, err := range errs {
