@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cluster"
+	"github.com/kvfs/kvfs/rdma"
 	"github.com/kvfs/kvfs/tiers/peer/pace"
 )
 
@@ -45,7 +46,8 @@ const (
 //	                              if none came, test the other holders (Tier.test)
 //
 // A request that is cut off still answers for each piece, by the contract of Fetch. Only then may
-// another writer use the destination of the piece.
+// another writer use the destination of the piece, and after rdma.ErrUnsafe never: the piece fails as unavailable, after
+// which the engine takes another file.
 type attempt struct {
 	t      *Tier
 	ctx    context.Context
@@ -311,9 +313,11 @@ func (a *attempt) answered(f *fetched) {
 		t.counters.fetchedBytes.Add(uint64(p.tr.Size))
 		t.settle(p, f)
 		a.settled[f.at] = true
-		if a.hedge != nil && a.hedge.at == f.at {
-			a.closeHedge()
-		}
+		a.dropHedge(f.at)
+	case errors.Is(f.err, rdma.ErrUnsafe): // nothing else may be put into the destination
+		t.failed(p, p.holders[0], f.err, a.cut)
+		p.holders, p.left = nil, 0
+		a.dropHedge(f.at)
 	case a.cut == cutHedge && len(p.holders) == 1:
 		// It was not its turn, and no other node has it: try once more.
 	case a.cut == cutHedge:
@@ -325,6 +329,13 @@ func (a *attempt) answered(f *fetched) {
 		a.takeHedge()
 	}
 	a.restart()
+}
+
+// dropHedge ends the hedge if it is for that piece.
+func (a *attempt) dropHedge(at int) {
+	if a.hedge != nil && a.hedge.at == at {
+		a.closeHedge()
+	}
 }
 
 // waited is how long the request has stood still.

@@ -72,8 +72,12 @@ func answers(fn func(b *cluster.Fetch)) func(context.Context, []*cluster.Fetch) 
 	}
 }
 
+// errUnsafe is what a fetch fails with whose holder may still write to the destination.
+var errUnsafe = fmt.Errorf("%w: %w", rdma.ErrUnavailable, rdma.ErrUnsafe)
+
 // TestLoadHolders shows the outcome of a block for each failure of its first holder: the second one
-// gives it, and without a second one the outcome says why.
+// gives it, and without a second one the outcome says why. If the first one may still write to the file, the second one is
+// not asked.
 func TestLoadHolders(t *testing.T) {
 	data := payload(5000, 1)
 	good := cluster.BlockInfo{Path: "g/x", Seq: 7, Size: 5000, Sum: block.Sum(data), Mode: modeRegular | 0o640, UID: 3, Mtime: 11,
@@ -94,6 +98,7 @@ func TestLoadHolders(t *testing.T) {
 		{"gone", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrGone) }, driver.Absent, nil},
 		{"busy", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrBusy) }, driver.Failed, block.ErrUnavailable},
 		{"dead", func(b *cluster.Fetch) { b.Done(nil, rdma.ErrUnavailable) }, driver.Failed, block.ErrUnavailable},
+		{"may still write", func(b *cluster.Fetch) { b.Done(nil, errUnsafe) }, driver.Failed, block.ErrUnavailable},
 		{"fewer bytes", func(b *cluster.Fetch) {
 			info := good
 			dst, _ := b.Dest(&info)
@@ -120,7 +125,7 @@ func TestLoadHolders(t *testing.T) {
 				}
 				tier := openStub(t, n, testOptions(n), stillClock())
 				out, got := load(t, tier, want{"g/x", 5000, block.Checksum{}, 7})
-				if second {
+				if second && c.name != "may still write" {
 					if o := out[0]; o.Status != driver.Loaded || o.Sum != good.Sum || o.Bytes != 5000 || !bytes.Equal(got[0], data) {
 						t.Errorf("with a second holder: got %v (%v) of %d bytes", o.Status, o.Err, len(got[0]))
 					} else if a := o.Attrs; a == nil || a.Seq != 7 || a.Mode != 0o640 || a.UID != 3 || a.Mtime != 11 || len(a.Dirs) != 1 {
@@ -129,7 +134,7 @@ func TestLoadHolders(t *testing.T) {
 					continue
 				}
 				if o := out[0]; o.Status != c.status || c.err != nil && !errors.Is(o.Err, c.err) {
-					t.Errorf("alone: got %v (%v), want %v (%v)", o.Status, o.Err, c.status, c.err)
+					t.Errorf("second holder %v: got %v (%v), want %v (%v)", second, o.Status, o.Err, c.status, c.err)
 				}
 			}
 		})
@@ -383,6 +388,7 @@ func TestHedge(t *testing.T) {
 		err    error
 	}{
 		{"first fails, second wins", rdma.ErrUnavailable, data, driver.Loaded, nil},
+		{"first may still write", errUnsafe, data, driver.Failed, block.ErrUnavailable},
 		{"both fail", rdma.ErrGone, payload(3000, 1), driver.Failed, block.ErrCorrupt},
 	} {
 		t.Run(row.name, func(t *testing.T) {
