@@ -9,9 +9,9 @@ import (
 // Keep reports whether the load of the block may keep the thread that has called OpenLater. Where the client is alone,
 // the thread has no other request to answer: then neither a goroutine has to start nor another thread to wake up for the
 // load. OpenLater calls end before it returns. If another request comes all the same while the load waits, another thread
-// leads (stint).
+// leads (stint). A request that has announced that it waits (Conn.MayBlock) has no leader to keep: another thread leads already.
 func (r Reply) Keep() (ok bool, end func()) {
-	if r.d.opening.Load() != 1 || !r.d.follower.isAlone() {
+	if r.d.unique.Load() != r.unique || r.d.opening.Load() != 1 || !r.d.follower.isAlone() {
 		return false, func() {}
 	}
 	over := r.d.stint.begin(r.w, r.unique)
