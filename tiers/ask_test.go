@@ -17,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
+	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
 	"github.com/kvfs/kvfs/tiers/names"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -128,7 +129,8 @@ func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, ot
 }
 
 // TestAskLookup: a name of which the node knows nothing is asked for once, component by component, and then found. The
-// thread is told before. What is here already, and what others do not tell of, is not asked for.
+// thread is told before. What is here already, and what others do not tell of, is not asked for. The path is no part of the
+// request: others keep it.
 func TestAskLookup(t *testing.T) {
 	clock := newTestClock()
 	c, b, others := newNarrowCrowd(t, 2, state.Options{Now: clock.now})
@@ -172,6 +174,13 @@ func TestAskLookup(t *testing.T) {
 	}
 	others.wantAsks()
 	must(t, f.close(), late.close())
+
+	buffer := []byte("lasts")
+	if _, err := b.e.Lookup(index.Root, state.View(buffer), by(20)); !errors.Is(err, block.ErrNotFound) {
+		t.Error(err)
+	}
+	copy(buffer, "short") // the next request
+	others.wantAsks("lasts")
 }
 
 // TestAskLookupAllocs: what a narrow node has costs it no allocation.

@@ -15,7 +15,8 @@ import (
 // only about directories that are here: they must know whether other nodes have them, too.
 
 // UnknownLocked returns the path of a name of which this node knows nothing, if other nodes must be asked about it. It
-// returns "" for all other names, among them those that other nodes do not tell: temporary and plain ones.
+// returns "" for all other names, among them those that other nodes do not tell: temporary and plain ones. The path is a copy:
+// answers keep it, and name may be a part of a request's buffer.
 func (nm *Names) UnknownLocked(parent index.ID, name string) (path string) {
 	if nm.Asker == nil || nm.DirLocked(parent) != nil || nm.Mu.Ix.Lookup(parent, name) != 0 || nm.Mu.NameFlags(parent, name) != 0 {
 		return ""
@@ -24,7 +25,7 @@ func (nm *Names) UnknownLocked(parent index.ID, name string) (path string) {
 	if block.CheckPath(path) != nil || !nm.Asker.Unknown(path) {
 		return ""
 	}
-	return path
+	return strings.Clone(path)
 }
 
 // AppendUnknownLocked walks a path of several names. It appends to ask the path and the directories above it, as far as
