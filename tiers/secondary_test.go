@@ -366,6 +366,24 @@ func TestClosePromotion(t *testing.T) {
 	}
 }
 
+// onWait is called when a caller may wait.
+type onWait func()
+
+// MayWait implements state.Waiter.
+func (fn onWait) MayWait() { fn() }
+
+// TestCloseNoRoom: a promotion that finds no room begins no work after the engine was closed, which has waited for all by then.
+func TestCloseNoRoom(t *testing.T) {
+	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page}, tiertest.ReferenceOptions{})
+	w.hollow(string(fill("2p", "x")), "a")
+	must(t, w.put(10, "pin", fill("3p", "y")), w.e.SetPinned(resolve(t, w.world, "pin").ID, true))
+	caller := by(10)
+	caller.Waits = onWait(func() { must(t, w.e.Close(until(t), true)) })
+	if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "a").ID, caller, false); !errors.Is(err, block.ErrNotFound) {
+		t.Errorf("got %v", err) // context.Canceled: the work has begun
+	}
+}
+
 // TestTierSummary: one line a load job, with what was opened in memory or missed since
 // the line before, the groups of the batch (C17), and totals that agree (B19, B20).
 func TestTierSummary(t *testing.T) {

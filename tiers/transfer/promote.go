@@ -112,10 +112,10 @@ func (tr *Transfer) Promote(ctx context.Context, id index.ID, w Want) error {
 		}
 		return block.ErrNotFound
 	case w.Hint:
-		tr.Mu.Unlock()
 		if first {
 			tr.Work.Go(func() { tr.beginPromotion(tr.Ctx, p) }) // ends with the engine's context at the latest
 		}
+		tr.Mu.Unlock()
 		return block.ErrPending
 	}
 	p.waiters++
@@ -191,7 +191,20 @@ func (tr *Transfer) startPromotion(p *promotion) {
 		tr.fillPromotion(p)
 		return
 	}
-	tr.Work.Go(func() { tr.beginPromotion(tr.Ctx, p) }) // ends with the engine's context at the latest
+	tr.awaitRoom(p)
+}
+
+// awaitRoom has a promotion that found no room wait for it, unless the engine is closed, which has waited for its work then.
+func (tr *Transfer) awaitRoom(p *promotion) {
+	tr.Mu.Lock()
+	closed := tr.Mu.Closed
+	if !closed {
+		tr.Work.Go(func() { tr.beginPromotion(tr.Ctx, p) }) // ends with the engine's context at the latest
+	}
+	tr.Mu.Unlock()
+	if closed {
+		tr.failPromotion(p, block.ErrClosed)
+	}
 }
 
 // startPromotions is startPromotion for several promotions at a time, so that a tier gets them in few jobs.
@@ -199,7 +212,7 @@ func (tr *Transfer) startPromotions(list []*promotion) {
 	ready := list[:0]
 	for _, p := range list {
 		if tr.tryRoomForPromotion(p) != nil {
-			tr.Work.Go(func() { tr.beginPromotion(tr.Ctx, p) }) // ends with the engine's context at the latest
+			tr.awaitRoom(p)
 			continue
 		}
 		if tr.makeFile(p) {
