@@ -289,6 +289,25 @@ func TestPromoteLateWrite(t *testing.T) {
 	}
 }
 
+// TestOpenLaterGone: a block is removed while an open waits for it, and its kernel goes: the open is told to look again,
+// although nothing is left of the entry.
+func TestOpenLaterGone(t *testing.T) {
+	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
+	w.hollow("content", "a")
+	release := disk.Hold(tiertest.OpLoad)
+	a, err := w.lookup(10, "a")
+	must(t, err)
+	opened := make(chan error, 1)
+	w.e.OpenLater(a.ID, by(10), func(_ openfile.Opened, _ *os.File, err error) { opened <- err })
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpLoad, 1), w.unlink(20, "a"))
+	w.forget(a.ID)
+	release()
+	if err := <-opened; !errors.Is(err, state.ErrStale) {
+		t.Errorf("got %v", err)
+	}
+	w.end()
+}
+
 // TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
 // tier keeps them waiting: it is a miss. A writer that has waited takes them, also
 // beyond what a search without force looks at. As long as no copy ends after that, nobody waits again.

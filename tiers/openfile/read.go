@@ -58,7 +58,8 @@ func (fl *Files) OpenHot(id index.ID, by state.Caller) (Opened, error) {
 
 // OpenLater is OpenRead for a block for which OpenHot failed with ErrHollow. It does not wait, unless by is Spare. It
 // calls then when the open can be answered, from any goroutine, possibly before OpenLater returns. then must not block.
-// On success file is the block's file, open until then returns, or nil.
+// On success file is the block's file, open until then returns, or nil. The entry may go meanwhile, with the kernel that
+// asks: then gets ErrStale, or an open of the entry that has the number by then.
 func (fl *Files) OpenLater(id index.ID, by state.Caller, then func(o Opened, file *os.File, err error)) {
 	deadline, late := fl.transfer.OpenDeadline(id)
 	if late {
@@ -93,6 +94,9 @@ func (fl *Files) openPromoted(id index.ID, by state.Caller, err error) (Opened, 
 func (fl *Files) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hollow bool, err error) {
 	fl.Mu.Lock()
 	defer fl.Mu.Unlock()
+	if !fl.Mu.Ix.Valid(id) { // the kernel has gone that waited for the block, and nothing else needed the entry
+		return o, false, state.ErrStale
+	}
 	en := fl.Mu.Ix.At(id)
 	linked := en.Linked()
 	switch {
