@@ -39,6 +39,30 @@ func (w *world) write(tid uint32, name string, data string) *file {
 	return f
 }
 
+// found looks up a path that has to be there.
+func (w *world) found(tid uint32, name string) state.Attr {
+	w.t.Helper()
+	a, err := w.lookup(tid, name)
+	must(w.t, err)
+	return a
+}
+
+// reading opens a file for reading, which has to succeed.
+func (w *world) reading(tid uint32, name string) *file {
+	w.t.Helper()
+	f, err := w.openRead(tid, name)
+	must(w.t, err)
+	return f
+}
+
+// writing opens a file for writing, which has to succeed.
+func (w *world) writing(tid uint32, name string, trunc bool) *file {
+	w.t.Helper()
+	f, err := w.openWrite(context.Background(), tid, name, trunc)
+	must(w.t, err)
+	return f
+}
+
 // must fails the test at the first error.
 func must(t testing.TB, errs ...error) {
 	t.Helper()
@@ -49,11 +73,29 @@ func must(t testing.TB, errs ...error) {
 
 // content reads a file, or says why not.
 func (w *world) content(name string) string {
-	p, err := w.get(90, name)
+	p, err := w.get(w.reader, name)
 	if err != nil {
 		return kind(err)
 	}
 	return string(p)
+}
+
+// wantRead compares what is read under each of the names.
+func (w *world) wantRead(want string, names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		if got := w.content(name); got != want {
+			w.t.Errorf("%s reads %.60q, want %.60q", name, got, want)
+		}
+	}
+}
+
+// wantAll compares what is read, by name.
+func (w *world) wantAll(want map[string]string) {
+	w.t.Helper()
+	for name, data := range want {
+		w.wantRead(data, name)
+	}
 }
 
 // TestAdopt: after a crash, and after a close that keeps, the next engine has
@@ -89,14 +131,10 @@ func TestAdopt(t *testing.T) {
 
 			n := open(t, dir, o)
 			defer n.close(false)
-			for name, data := range map[string]string{
+			n.wantAll(map[string]string{
 				"g/d/a": "aaaa", "g/b": "ErrNotFound", "i/r": "renamed", "root": "root",
 				"g/new": "ErrNotFound", "g/gone": "ErrNotFound", "g/left.tmp": "not renamed", "h/r": "ErrNotFound",
-			} {
-				if got := n.content(name); got != data {
-					t.Errorf("%s: got %q, want %q", name, got, data)
-				}
-			}
+			})
 			got := resolve(t, n, "g/d/a")
 			if got.Mode != want.Mode || got.UID != 7 || got.GID != 8 || got.Mtime != mtime || got.Size != want.Size {
 				t.Errorf("attributes: got %+v, want %+v", got, want)
@@ -121,9 +159,7 @@ func TestAdopt(t *testing.T) {
 			n.crash()
 			m := open(t, dir, o)
 			defer m.close(false)
-			if got := m.content("g/b"); got != "third" {
-				t.Errorf("after the second crash: got %q", got)
-			}
+			m.wantRead("third", "g/b")
 		})
 	}
 }
@@ -148,11 +184,9 @@ func TestAdoptModified(t *testing.T) {
 	names := []string{"open", "open, synced before", "closed", "synced", "not changed", "p/open", "x.lock", "x.tmp"}
 	for _, name := range names {
 		must(t, w.put(10, name, []byte("data")))
-		f, err := w.openWrite(context.Background(), 10, name, false)
-		must(t, err)
+		f := w.writing(10, name, false)
 		if name != "not changed" {
-			_, err = f.h.WriteAt(context.Background(), []byte("more data"), 0)
-			must(t, err)
+			f.rewrite("more data", 0)
 		}
 		switch name {
 		case "closed":
@@ -161,8 +195,7 @@ func TestAdoptModified(t *testing.T) {
 			must(t, w.e.Fsync(context.Background(), f.id))
 		case "open, synced before":
 			must(t, w.e.Fsync(context.Background(), f.id))
-			_, err = f.h.WriteAt(context.Background(), []byte("MORE"), 0)
-			must(t, err)
+			f.rewrite("MORE", 0)
 		}
 	}
 	w.crash()
@@ -174,41 +207,16 @@ func TestAdoptModified(t *testing.T) {
 		if data == "" {
 			data = "more data"
 		}
-		if got := n.content(name); got != data {
-			t.Errorf("%s: got %q, want %q", name, got, data)
-		}
+		n.wantRead(data, name)
 	}
 	if st := n.e.Stats(); st.Counters.AdoptDropped != 2 || st.Blocks != 6 || n.blobs() != 7 {
 		t.Errorf("got %+v, %d files", st, n.blobs())
 	}
 }
 
-// TestAdoptReplaced: what is dropped because it changed after its commit leaves its name to nothing that
-// it has replaced (rule 5).
-func TestAdoptReplaced(t *testing.T) {
-	dir := shmDir(t)
-	w := open(t, dir, state.Options{CapacityBytes: 256 * page})
-	must(t, w.put(10, "a", []byte("old")))
-	old := resolve(t, w, "a") // who has looked it up may open it for a moment yet
-	_, err := w.e.Lookup(1, "a", by(10))
-	must(t, err, w.put(10, "a.tmp", []byte("new")), w.rename(10, "a.tmp", "a", false))
-	f, err := w.openWrite(context.Background(), 10, "a", false)
-	must(t, err)
-	_, err = f.h.WriteAt(context.Background(), []byte("newer"), 0)
-	must(t, err)
-	if f.id == old.ID {
-		t.Fatal("the block was not replaced")
-	}
-	w.crash()
-	n := open(t, dir, state.Options{})
-	defer n.close(false)
-	if got := n.content("a"); got != "ErrNotFound" {
-		t.Errorf("got %q, want nothing", got)
-	}
-}
-
 // TestAdoptShared: of a temporary name that several processes use a crash brings back no file that
-// waits for the name, nor one whose rename waits for its owner's close (rules 3 and 4).
+// waits for the name, nor one whose rename waits for its owner's close (rules 3 and 4). What is dropped
+// because it changed after its commit leaves its name to nothing that it has replaced (rule 5).
 func TestAdoptShared(t *testing.T) {
 	const nothing = "ErrNotFound"
 	for _, row := range []struct {
@@ -230,19 +238,26 @@ func TestAdoptShared(t *testing.T) {
 			w.write(10, "x.tmp", "a")
 			return w.rename(20, "x.tmp", "a", false)
 		}, nothing},
+		{"it was renamed over another, and changed", func(w *world) error {
+			must(w.t, w.put(10, "a", []byte("old")))
+			old := w.found(10, "a") // who has looked it up may open it for a moment yet
+			must(w.t, w.put(10, "x.tmp", []byte("new")), w.rename(10, "x.tmp", "a", false))
+			f := w.writing(10, "a", false)
+			f.rewrite("newer", 0)
+			if f.id == old.ID {
+				w.t.Fatal("the block was not replaced")
+			}
+			return nil
+		}, nothing},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			dir := shmDir(t)
-			w := open(t, dir, state.Options{})
+			w := open(t, dir, state.Options{CapacityBytes: 256 * page})
 			must(t, row.do(w))
 			w.crash()
 			n := open(t, dir, state.Options{})
 			defer n.close(false)
-			for name, want := range map[string]string{"x.tmp": row.want, "a": nothing} {
-				if got := n.content(name); got != want {
-					t.Errorf("%s: got %q, want %q", name, got, want)
-				}
-			}
+			n.wantAll(map[string]string{"x.tmp": row.want, "a": nothing})
 		})
 	}
 }
@@ -304,17 +319,10 @@ func TestAdoptRecords(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := shmDir(t)
 			leave(t, dir, tc.records)
-			defer func() {
-				if r := recover(); r != nil {
-					t.Errorf("Open panics: %v", r)
-				}
-			}()
 			w := open(t, dir, state.Options{})
 			defer w.close(false)
-			files := 0
 			for name, data := range tc.want {
 				if data == "dir" {
-					files++
 					if a := resolve(t, w, name); a.Mode&0o170000 != 0o040000 {
 						t.Errorf("%s: mode %#o", name, a.Mode)
 					}
@@ -363,32 +371,5 @@ func TestClose(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(path.Join(dir, "*")); len(left) != 0 {
 		t.Errorf("left: %v", left)
-	}
-}
-
-// TestOptions: Open reports every violation.
-func TestOptions(t *testing.T) {
-	for _, o := range []state.Options{
-		{},
-		{CapacityBytes: 100},
-		{CapacityBytes: 1 << 20, HighWatermark: 2},
-		{CapacityBytes: 1 << 20, HighWatermark: 0.5, LowWatermark: 0.6},
-	} {
-		if e, err := tiers.Open(context.Background(), o); err == nil {
-			e.Close(context.Background(), false)
-			t.Errorf("%+v: no error", o)
-		}
-	}
-	s, err := mem.Open(context.Background(), mem.Options{Dir: shmDir(t) + "/s", SizeBytes: 1 << 20, NoMount: true})
-	must(t, err)
-	defer s.Close(false)
-	for _, o := range []state.Options{
-		{Primary: s, CapacityBytes: 1 << 20, Policy: "random"},
-		{Primary: s, CapacityBytes: 1 << 20, Groups: map[block.GroupID]state.GroupOptions{"g": {QuotaBytes: 2 << 20}}},
-	} {
-		if e, err := tiers.Open(context.Background(), o); err == nil {
-			e.Close(context.Background(), false)
-			t.Errorf("policy %q, groups %v: no error", o.Policy, o.Groups)
-		}
 	}
 }

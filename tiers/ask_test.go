@@ -111,12 +111,8 @@ func (n *asking) lapse(tell bool, paths ...string) {
 	n.nd.tellLost()
 }
 
-// newNarrowCrowd starts n engines, the second of which is narrow and returned.
-func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, others *asking) {
-	all := make([]state.Options, n)
-	for i := range all {
-		all[i] = o
-	}
+// newNarrowCrowd starts n engines, the second of which, b, is narrow. They end with the test.
+func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, a, b *node, others *asking) {
 	c = newCrowdWith(t, state.CascadeOff, func(nd *node) driver.Tier {
 		f := &far{nd}
 		if nd.n != 1 {
@@ -124,8 +120,9 @@ func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, ot
 		}
 		others = &asking{far: f, knows: map[string]bool{}}
 		return others
-	}, all...)
-	return c, c.nodes[1], others
+	}, slices.Repeat([]state.Options{o}, n)...)
+	t.Cleanup(c.close)
+	return c, c.nodes[0], c.nodes[1], others
 }
 
 // TestAskLookup: a name of which the node knows nothing is asked for once, component by component, and then found. The
@@ -133,18 +130,12 @@ func newNarrowCrowd(t *testing.T, n int, o state.Options) (c *crowd, b *node, ot
 // request: others keep it.
 func TestAskLookup(t *testing.T) {
 	clock := newTestClock()
-	c, b, others := newNarrowCrowd(t, 2, state.Options{Now: clock.now})
-	defer c.close()
-	a := c.nodes[0]
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{Now: clock.now})
 	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/sub/x", []byte("content")))
 	c.tell()
-	if got := b.reads("g/sub/x"); got != "content" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("content", "g/sub/x")
 	others.wantAsks("g", "g/sub", "g/sub/x")
-	if got := b.reads("g/sub/x"); got != "content" {
-		t.Errorf("read %q again", got)
-	}
+	b.wantRead("content", "g/sub/x")
 	others.wantAsks()
 
 	before, thread := b.e.Stats().Counters, new(waitCount)
@@ -188,8 +179,7 @@ func TestAskLookupAllocs(t *testing.T) {
 	if invariant.Enabled {
 		t.Skip("the checks of this build allocate")
 	}
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
+	_, _, b, others := newNarrowCrowd(t, 2, state.Options{})
 	must(t, b.mkdir("g"))
 	paths, out := make([][]byte, 300), make([]names.Place, 300)
 	for i := range paths {
@@ -210,25 +200,22 @@ func TestAskLookupAllocs(t *testing.T) {
 
 // TestAskBlocked: while one look-up waits for others, the engine goes on.
 func TestAskBlocked(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
-	must(t, c.nodes[0].put(10, "x", []byte("content")), b.put(10, "own", []byte("own")))
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{})
+	must(t, a.put(10, "x", []byte("content")), b.put(10, "own", []byte("own")))
 	c.tell()
 	began, release, got := make(chan struct{}), make(chan struct{}), make(chan string)
 	others.let(func(context.Context) {
 		close(began)
 		<-release
 	})
-	go func() { got <- b.reads("x") }()
+	go func() { got <- b.content("x") }()
 	select {
 	case <-began:
 	case got := <-got:
 		t.Fatalf("read %q, and asked nobody", got)
 	}
 	others.let(nil)
-	if got := b.reads("own"); got != "own" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("own", "own")
 	must(t, b.unlink(10, "own"), b.mkdir("d"))
 	close(release)
 	if got := <-got; got != "content" {
@@ -238,9 +225,7 @@ func TestAskBlocked(t *testing.T) {
 
 // TestAskCancelled: a question ends with the engine, and that of a prefetch with its ctx, too. They are misses then.
 func TestAskCancelled(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	a := c.nodes[0]
-	defer a.close(false)
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{})
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("content")))
 	c.tell()
 	began, got := make(chan struct{}, 1), make(chan string)
@@ -260,22 +245,21 @@ func TestAskCancelled(t *testing.T) {
 		t.Errorf("entries %q", got)
 	}
 	others.wantAsks("g g/x g/y")
-	go func() { got <- b.reads("g/x") }()
+	go func() { got <- b.content("g/x") }()
 	select {
 	case <-began:
 	case got := <-got:
 		t.Fatalf("read %q, and asked nobody", got)
 	}
 	b.close(false)
-	if got := <-got; got != "ENOENT" {
+	if got := <-got; got != "ErrNotFound" {
 		t.Errorf("read %q", got)
 	}
 }
 
 // TestAskPresences: many names of all kinds take one question, about those of which the node knows nothing.
 func TestAskPresences(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
+	_, _, b, others := newNarrowCrowd(t, 2, state.Options{})
 	must(t, b.mkdir("g"))
 	var paths, ask []string
 	for i := range 10_000 {
@@ -317,9 +301,7 @@ func TestAskPresences(t *testing.T) {
 // TestAskPresencesViewer: whether a user may read what others have depends on the directories above, so they are asked
 // for, too, each once.
 func TestAskPresencesViewer(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
-	a := c.nodes[0]
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{})
 	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")))
 	c.tell()
 	user := names.PresenceOptions{As: &event.Viewer{UID: 77}}
@@ -334,9 +316,7 @@ func TestAskPresencesViewer(t *testing.T) {
 	others.lapse(false, "g", "g/d")
 	want("22", "g/d/x", "g/d/y")
 	others.wantAsks("g g/d")
-	mode := uint32(0o700)
-	_, err := a.e.SetAttr(resolve(t, a.world, "g/d").ID, tiers.Change{Mode: &mode})
-	must(t, err)
+	must(t, a.chmod("g/d", 0o700))
 	c.tell()
 	want(".", "g/d/x")
 	others.wantAsks()
@@ -345,9 +325,7 @@ func TestAskPresencesViewer(t *testing.T) {
 
 // TestAskPrefetch: the whole way to a block is asked for at once. Of very many blocks those that come soon are asked for.
 func TestAskPrefetch(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
-	a := c.nodes[0]
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{})
 	must(t, a.mkdir("g"), a.mkdir("g/d"), a.put(10, "g/d/x", []byte("content")), a.put(10, "g/d/y", []byte("content")), b.put(10, "own", nil))
 	c.tell()
 	others.wantAsks("own")
@@ -367,10 +345,8 @@ func TestAskPrefetch(t *testing.T) {
 // TestAskDirs: a directory of this node that others have, too, is listed with their names. It is neither removed nor
 // renamed nor replaced, and of one that no other has they are asked nothing but that.
 func TestAskDirs(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 2, state.Options{})
-	defer c.close()
+	c, a, b, others := newNarrowCrowd(t, 2, state.Options{})
 	b.e.SetListWait(time.Minute)
-	a := c.nodes[0]
 	for _, dir := range []string{"g", "h", "alone", "empty", "tmp"} {
 		must(t, b.mkdir(dir))
 	}
@@ -419,27 +395,21 @@ func TestAskDirs(t *testing.T) {
 // TestAskStale: an open of a version that its holder lost, of which the node knows nothing any more, is asked for again and finds
 // a later version.
 func TestAskStale(t *testing.T) {
-	c, b, others := newNarrowCrowd(t, 3, state.Options{})
-	defer c.close()
-	first, third := c.nodes[0], c.nodes[2]
+	c, first, b, others := newNarrowCrowd(t, 3, state.Options{})
+	third := c.nodes[2]
 	must(t, first.put(10, "x", []byte("older")), third.put(10, "x", []byte("newer")))
 	b.hear(0, "x", located(holding(t, first, "x")), true)
-	at, err := b.lookup(10, "x")
-	must(t, err)
-	first.evict("x")
+	at := b.found(10, "x")
+	first.evictForced("memory", "x")
 	b.hear(2, "x", located(holding(t, third, "x")), true)
 	others.lapse(false, "x")
 	if _, err := b.openReadID(10, at.ID); !errors.Is(err, state.ErrStale) {
 		t.Errorf("open: %v", err)
 	}
 	b.forget(at.ID)
-	if got := b.reads("x"); got != "newer" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("newer", "x")
 	others.wantAsks("x", "x")
-	if err := c.nodes[1].e.Quiesce(until(t)); err != nil {
-		t.Error(err)
-	}
+	must(t, b.e.Quiesce(until(t)))
 }
 
 func holding(t *testing.T, nd *node, path string) *tiers.Holding {

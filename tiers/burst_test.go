@@ -29,6 +29,14 @@ func (w *world) heads(chains ...string) (heads []int, all int) {
 	return heads, all
 }
 
+// chain stores the first n blocks of a chain, of a page each.
+func (w *world) chain(tid uint32, chain string, n int) {
+	w.t.Helper()
+	for i := range n {
+		must(w.t, w.put(tid, fmt.Sprint(chain, i), fill("1p", "x")))
+	}
+}
+
 // TestBurst shows that of a chain that is stored in one burst the head stays in memory (G8): of 90 blocks in room for
 // 60 all but the last, which is the newcomer. The chains of two processes that take turns both keep their heads. A
 // pause ends a burst, and so do two seconds: what is stored then is as recent as ever.
@@ -40,9 +48,7 @@ func TestBurst(t *testing.T) {
 				return open(t, shmDir(t), state.Options{CapacityBytes: 60 * page, Policy: policy, BurstGap: 100 * time.Millisecond, Now: clock.now})
 			}
 			w := begin()
-			for i := range 90 {
-				must(t, w.put(10, fmt.Sprint("a", i), fill("1p", "x")))
-			}
+			w.chain(10, "a", 90)
 			if heads, all := w.heads("a"); heads[0] != 59 || all != 60 {
 				t.Errorf("%d blocks from the head, %d in all", heads[0], all)
 			}
@@ -58,13 +64,9 @@ func TestBurst(t *testing.T) {
 			w.close(false)
 
 			w = begin()
-			for i := range 40 {
-				must(t, w.put(10, fmt.Sprint("a", i), fill("1p", "x")))
-			}
+			w.chain(10, "a", 40)
 			clock.add(time.Second)
-			for i := range 40 {
-				must(t, w.put(10, fmt.Sprint("b", i), fill("1p", "x")))
-			}
+			w.chain(10, "b", 40)
 			if heads, all := w.heads("a", "b"); !slices.Equal(heads, []int{20, 40}) || all != 60 {
 				t.Errorf("after a pause: %d blocks from the heads, %d in all", heads, all)
 			}
@@ -93,9 +95,7 @@ func TestBurstLooked(t *testing.T) {
 	for what, look := range map[string]func(w *world){
 		"names": func(w *world) {
 			for _, name := range chain {
-				a, err := w.lookup(10, name)
-				must(t, err)
-				w.forget(a.ID)
+				w.forget(w.found(10, name).ID)
 			}
 		},
 		"lists": func(w *world) {
@@ -115,22 +115,16 @@ func TestBurstLooked(t *testing.T) {
 					must(t, w.put(10, name, fill("1p", "x")))
 				}
 				clock.add(time.Second)
-				for i := range 20 {
-					must(t, w.put(10, fmt.Sprint("b", i), fill("1p", "x")))
-				}
+				w.chain(10, "b", 20)
 				clock.add(time.Second)
 				look(w)
 				if policy == "lru" {
 					for _, i := range []int{3, 1, 2, 0} {
-						f, err := w.openRead(10, chain[i])
-						must(t, err)
-						must(t, f.close())
+						must(t, w.reading(10, chain[i]).close())
 					}
 				}
 				clock.add(time.Second)
-				for i := range 25 {
-					must(t, w.put(10, fmt.Sprint("c", i), fill("1p", "x")))
-				}
+				w.chain(10, "c", 25)
 				if heads, all := w.heads("a", "b"); heads[0] != 35 || heads[1] != 0 || all != 35 {
 					t.Errorf("%d blocks from the heads, %d in all", heads, all)
 				}
@@ -149,13 +143,25 @@ type ordered struct {
 	bursts map[string]uint16
 }
 
+func newOrdered(t *testing.T, o tiertest.ReferenceOptions) *ordered {
+	return &ordered{Reference: tiertest.NewReference(t, o), bursts: map[string]uint16{}}
+}
+
 // Touch implements driver.Tier.
 func (o *ordered) Touch(keys []block.Key) {
+	o.Reference.Touch(keys)
 	o.Lock()
 	defer o.Unlock()
 	for _, k := range keys {
 		o.keys = append(o.keys, string(k.Hash))
 	}
+}
+
+// touched returns the blocks that it was told to have been read.
+func (o *ordered) touched() string {
+	o.Lock()
+	defer o.Unlock()
+	return fmt.Sprint(o.keys)
 }
 
 // Store implements driver.Tier.
@@ -172,16 +178,15 @@ func (o *ordered) Store(job *driver.Job) {
 // over, the last block first, and of two that took turns in the order of each.
 func TestBurstTold(t *testing.T) {
 	clock := newTestClock()
-	told := &ordered{Reference: tiertest.NewReference(t, tiertest.ReferenceOptions{}), bursts: map[string]uint16{}}
-	o := state.Options{
-		CapacityBytes: 16 * page, BurstGap: 100 * time.Millisecond, Now: clock.now, Secondaries: []state.SecondaryOptions{{Tier: told}},
-	}
+	told := newOrdered(t, tiertest.ReferenceOptions{})
+	o := state.Options{BurstGap: 100 * time.Millisecond, Now: clock.now, Secondaries: []state.SecondaryOptions{{Tier: told}}}
 	w := openLower(t, shmDir(t), o, told.Reference)
 	must(t, w.mkdir("g"))
-	for _, b := range []struct {
+	turns := []struct {
 		tid  uint32
 		name string
-	}{{10, "g/a"}, {20, "g/x"}, {10, "g/b"}, {20, "g/y"}, {10, "g/c"}} {
+	}{{10, "g/a"}, {20, "g/x"}, {10, "g/b"}, {20, "g/y"}, {10, "g/c"}}
+	for _, b := range turns {
 		must(t, w.put(b.tid, b.name, fill("1p", "x")))
 	}
 	w.quiesce()
@@ -192,24 +197,17 @@ func TestBurstTold(t *testing.T) {
 	}
 	told.Unlock()
 	clock.add(time.Second)
-	for _, r := range []struct {
-		tid  uint32
-		name string
-	}{{10, "g/a"}, {20, "g/x"}, {10, "g/b"}, {20, "g/y"}, {10, "g/c"}} {
-		f, err := w.openRead(r.tid, r.name)
-		must(t, err)
-		must(t, f.close())
+	for _, b := range turns {
+		must(t, w.reading(b.tid, b.name).close())
 	}
 	w.e.TellTouched()
-	told.Lock()
-	if len(told.keys) != 0 {
-		t.Errorf("told of %v while the bursts go on", told.keys)
+	if got := told.touched(); got != "[]" {
+		t.Errorf("told of %s while the bursts go on", got)
 	}
-	told.Unlock()
 	clock.add(time.Second)
 	w.e.TellTouched()
-	eventually(t, "the tier is told", func() bool { told.Lock(); defer told.Unlock(); return len(told.keys) == 5 })
-	if got := fmt.Sprint(told.keys); got != "[c y b x a]" {
+	eventually(t, "the tier is told", func() bool { return len(strings.Fields(told.touched())) == 5 })
+	if got := told.touched(); got != "[c y b x a]" {
 		t.Errorf("told of %s", got)
 	}
 	w.end()

@@ -38,8 +38,7 @@ func TestCascade(t *testing.T) {
 	must(t, err, f.close())
 	must(t, w.put(10, "g/rewritten", []byte("one")), w.put(10, "g/rewritten", []byte("three")))
 	must(t, w.put(10, "g/appended", []byte("one")))
-	f, err = w.openWrite(ctx, 10, "g/appended", false)
-	must(t, err)
+	f = w.writing(10, "g/appended", false)
 	_, err = f.h.WriteAt(ctx, []byte(" two"), 3)
 	must(t, err, f.close())
 	must(t, w.put(10, "g/empty", nil), w.put(10, "top", []byte("top")))
@@ -107,9 +106,7 @@ func TestCascadeRefused(t *testing.T) {
 			if st.CascadeSkipped != row.skipped || st.CascadeFailed != row.failed {
 				t.Errorf("counters %+v", st)
 			}
-			if got := w.content("b"); got != strings.Repeat("b", 4*page) {
-				t.Errorf("b: %.20q", got)
-			}
+			w.wantRead(strings.Repeat("b", 4*page), "b")
 			for i := range 4 { // b has to make room, at once
 				must(t, w.put(10, fmt.Sprint(i), fill("4p", "x")))
 			}
@@ -141,9 +138,7 @@ func TestOverrunSpares(t *testing.T) {
 	}
 	release()
 	eventually(t, "the capacity is kept again", func() bool { return w.e.Stats().UsedBytes <= 8*page })
-	if got := w.content("a"); got != strings.Repeat("a", 6*page) {
-		t.Errorf("a: %.20q", got)
-	}
+	w.wantRead(strings.Repeat("a", 6*page), "a")
 	w.quiesce()
 	w.end()
 }
@@ -253,9 +248,7 @@ func TestCascadeOnEvict(t *testing.T) {
 	w.wantWhere("3", "[disk]", "4", "[disk]", "5", "[disk]", "6", "[memory]")
 	w.quiesce()
 	for _, name := range []string{"1", "3"} {
-		if got := w.content(name); got != string(fill("4p", name)) {
-			t.Errorf("%s has %d bytes: %.20q", name, len(got), got)
-		}
+		w.wantRead(string(fill("4p", name)), name)
 	}
 	if st := w.e.Stats(); st.Counters.Lost != 0 {
 		t.Errorf("%d blocks lost", st.Counters.Lost)
@@ -271,9 +264,7 @@ func TestCascadeQueue(t *testing.T) {
 		CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{QueueBytes: 3 * page}},
 	}, disk)
 	defer w.close(false)
-	for i := range 12 {
-		must(t, w.put(10, fmt.Sprint(i), fill("1p", "x")))
-	}
+	w.chain(10, "", 12)
 	st := w.e.Stats().Secondaries[0]
 	if st.QueuedBytes != 3*page || st.QueuedBlocks != 3 || st.QueueLimitBytes != 3*page {
 		t.Errorf("queue: %+v", st)

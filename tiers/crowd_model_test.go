@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ type crowdModel struct {
 	rng   *rand.Rand
 	clock *testClock
 	c     *crowd
-	log   []string
+	trace
 
 	dirs    []string
 	written map[string]bool // contents
@@ -65,7 +66,7 @@ func crowdRounds(t *testing.T, rounds int) {
 		}
 		m.run(round)
 		if t.Failed() {
-			t.Fatalf("round %d:\n%s", round, strings.Join(m.log, "\n"))
+			t.Fatalf("round %d:\n%s", round, strings.Join(m.trace, "\n"))
 		}
 	}
 }
@@ -84,7 +85,7 @@ func (m *crowdModel) run(round int) {
 		m.clock.add(time.Millisecond)
 		nd, op := m.c.nodes[m.rng.IntN(4)], &crowdOps[m.rng.IntN(len(crowdOps))]
 		what, err := op.do(m, nd)
-		m.log = append(m.log, fmt.Sprintf("%d: node %d: %s %s: %v", step, nd.n, op.name, what, err))
+		m.logf("%d: node %d: %s %s: %v", step, nd.n, op.name, what, err)
 		if step%10 == 0 {
 			for _, nd := range m.c.nodes {
 				nd.audit()
@@ -116,8 +117,8 @@ func (m *crowdModel) agree() {
 			name := fmt.Sprintf("%s/%d", dir, i)
 			var with, without []int
 			for _, nd := range m.c.nodes {
-				switch got := nd.reads(name); {
-				case got == "ENOENT":
+				switch got := nd.content(name); {
+				case got == "ErrNotFound":
 					without = append(without, nd.n)
 				case !m.written[got]:
 					m.t.Errorf("in the end node %d reads %.60q of %s", nd.n, got, name)
@@ -142,15 +143,9 @@ func (m *crowdModel) file() string { return fmt.Sprintf("%s/%d", m.dir(), m.rng.
 
 // check fails the test if err is of none of the kinds.
 func (m *crowdModel) check(err error, kinds ...error) error {
-	if err == nil {
-		return nil
+	if err != nil && !slices.ContainsFunc(kinds, func(k error) bool { return errors.Is(err, k) }) {
+		m.t.Errorf("not allowed here: %v", err)
 	}
-	for _, k := range kinds {
-		if errors.Is(err, k) {
-			return err
-		}
-	}
-	m.t.Errorf("not allowed here: %v", err)
 	return err
 }
 
@@ -202,7 +197,7 @@ func (m *crowdModel) tell(nd *node) (string, error) {
 
 func (m *crowdModel) read(nd *node) (string, error) {
 	name := m.file()
-	if got := nd.reads(name); got != "ENOENT" && !m.written[got] {
+	if got := nd.content(name); got != "ErrNotFound" && !m.written[got] {
 		m.t.Errorf("node %d reads %d bytes of %s that nobody wrote: %.60q", nd.n, len(got), name, got)
 	}
 	return name, nil
@@ -245,11 +240,8 @@ func (m *crowdModel) take(nd *node) (string, error) {
 	if !ok || from == nd {
 		return name, nil
 	}
-	nd.mu.Lock()
-	void := nd.graves[name] > h.Seq // the tier does not offer such a block to the engine
-	nd.mu.Unlock()
-	if void {
-		return name, nil
+	if (&far{nd}).Buried(name) > h.Seq {
+		return name, nil // the tier does not offer such a block to the engine
 	}
 	err := nd.e.Take(context.Background(), &h)
 	return fmt.Sprint(name, " of node ", from.n), m.check(err, block.ErrExist, block.ErrNotFound, block.ErrNoSpace)

@@ -33,6 +33,12 @@ func newTestClock() *testClock {
 func (c *testClock) now() time.Time      { return time.Unix(0, c.ns.Load()) }
 func (c *testClock) add(d time.Duration) { c.ns.Add(int64(d)) }
 
+// aheadClock is the clock of the machine, but for add.
+type aheadClock struct{ ahead atomic.Int64 }
+
+func (c *aheadClock) now() time.Time      { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *aheadClock) add(d time.Duration) { c.ahead.Add(int64(d)) }
+
 // crowd is some engines, each of which is the Remote tier of the others: the smallest
 // cluster. What one has or removes, the others know after tell.
 type crowd struct {
@@ -68,11 +74,14 @@ type node struct {
 // newCrowd starts n engines with the same options and a disk tier each, to which only
 // fsync copies.
 func newCrowd(t *testing.T, n int, o state.Options) *crowd {
-	all := make([]state.Options, n)
-	for i := range all {
-		all[i] = o
-	}
-	return newCrowdOf(t, state.CascadeOff, all...)
+	return newCrowdOf(t, state.CascadeOff, slices.Repeat([]state.Options{o}, n)...)
+}
+
+// newPair starts two such engines, which end with the test.
+func newPair(t *testing.T, o state.Options) (c *crowd, a, b *node) {
+	c = newCrowd(t, 2, o)
+	t.Cleanup(c.close)
+	return c, c.nodes[0], c.nodes[1]
 }
 
 // newCrowdOf starts an engine for each of the options.
@@ -91,7 +100,7 @@ func newCrowdWith(t *testing.T, cascade state.CascadeMode, others func(nd *node)
 			state.SecondaryOptions{Name: "disk", Tier: nd.disk, Cascade: cascade},
 			state.SecondaryOptions{Name: "peer", Tier: others(nd), Cascade: state.CascadeOff})
 		nd.world = open(t, shmDir(t), o)
-		nd.hold = true
+		nd.hold, nd.reader = true, 10
 		nd.event = nd.e.Events().Next()
 		c.nodes = append(c.nodes, nd)
 	}
@@ -433,33 +442,19 @@ func (nd *node) entries() string {
 	return strings.Join(all, " ")
 }
 
-// reads returns what a node reads under a name: the content, or what the error is.
-func (nd *node) reads(name string) string {
-	data, err := nd.get(10, name)
-	switch {
-	case errors.Is(err, block.ErrNotFound):
-		return "ENOENT"
-	case err != nil:
-		return err.Error()
-	}
-	return string(data)
-}
-
 // everywhere checks what all nodes read under a name.
 func (c *crowd) everywhere(name, want string) {
 	c.t.Helper()
 	for _, nd := range c.nodes {
-		if got := nd.reads(name); got != want {
+		if got := nd.content(name); got != want {
 			c.t.Errorf("node %d reads %s: %q, want %q", nd.n, name, got, want)
 		}
 	}
 }
 
-// evict evicts what memory has of a name, which another node or the disk has to have.
-func (nd *node) evict(name string) {
-	nd.t.Helper()
-	r, err := nd.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: "memory", Paths: []string{name}, Force: true})
-	if err != nil || r.Blocks != 1 {
-		nd.t.Errorf("evict %s: %+v, %v", name, r, err)
-	}
+// locked runs fn while nobody else uses what a node knows.
+func (nd *node) locked(fn func()) {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	fn()
 }

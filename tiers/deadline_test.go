@@ -3,7 +3,6 @@ package tiers_test
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,6 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/names"
-	"github.com/kvfs/kvfs/tiers/openfile"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -20,17 +18,12 @@ import (
 // openLike opens a file in one of the two ways and returns what the error is.
 func (w *lower) openLike(later bool, name string) string {
 	w.t.Helper()
-	a, err := w.lookup(10, name)
-	must(w.t, err)
+	a, open := w.found(10, name), w.openWaiting
 	defer w.forget(a.ID)
-	var o openfile.Opened
 	if later {
-		done := make(chan struct{})
-		w.e.OpenLater(a.ID, by(10), func(opened openfile.Opened, _ *os.File, openErr error) { o, err = opened, openErr; close(done) })
-		<-done
-	} else {
-		o, err = w.e.OpenRead(context.Background(), a.ID, by(10), false)
+		open = w.openCold
 	}
+	o, err := open(a.ID, by(10))
 	if err == nil {
 		w.e.CloseRead(o.ID)
 	}
@@ -111,8 +104,7 @@ func TestOpenDeadlineNonblock(t *testing.T) {
 	w.hollow("content", "g/a")
 	w.e.Measure("disk", 7, time.Hour)
 	release := disk.Hold(tiertest.OpLoad)
-	a, err := w.lookup(10, "g/a")
-	must(t, err)
+	a := w.found(10, "g/a")
 	w.wantStates("l", "g/a")
 	if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
 		t.Errorf("open: %v", err)

@@ -363,17 +363,6 @@ const (
 	MaxHintCalls = transfer.MaxHintCalls
 )
 
-// AuditLoads compares the accounts of loads with what is queued and under way.
-func (e *Engine) AuditLoads() error {
-	e.st.Mu.Lock()
-	defer e.st.Mu.Unlock()
-	var errs []error
-	for _, s := range e.st.Tiers {
-		errs = append(errs, s.AuditLocked())
-	}
-	return errors.Join(errs...)
-}
-
 // Measure has a tier appear to have given bytes in took, just now.
 func (e *Engine) Measure(tier string, bytes int64, took time.Duration) {
 	e.st.Mu.Lock()

@@ -45,18 +45,7 @@ func foreign(path string, seq uint64) driver.Attrs {
 // give stores a block as somebody else does.
 func (b *bucket) give(path, data string, a driver.Attrs) {
 	b.t.Helper()
-	f, err := os.CreateTemp(b.t.TempDir(), "")
-	must(b.t, err)
-	defer f.Close()
-	_, err = f.WriteString(data)
-	must(b.t, err)
-	done := make(chan *driver.Result, 1)
-	b.Store(&driver.Job{ID: 1, Done: func(r *driver.Result) { done <- r }, Blocks: []driver.Transfer{
-		{Key: mustKey(b.t, path), Size: int64(len(data)), Attrs: a, File: f},
-	}})
-	if o := (<-done).Outcomes[0]; o.Status != driver.Stored {
-		b.t.Fatalf("store of %s: %+v", path, o)
-	}
+	plant(b.t, b.Reference, path, data, a)
 }
 
 // gives is give for blocks whose content is their path.
@@ -87,16 +76,6 @@ func overBucket(t testing.TB, dir string, o state.Options, b *bucket) *lower {
 	return openLower(t, dir, o, b.Reference)
 }
 
-// wantRead compares what is read under names with their own.
-func (w *world) wantRead(want string, names ...string) {
-	w.t.Helper()
-	for _, name := range names {
-		if got := w.content(name); got != want {
-			w.t.Errorf("%s reads %q, want %q", name, got, want)
-		}
-	}
-}
-
 // TestFound: a block that only a Finder has is there, with its attributes and its directories, and its bytes when it is
 // opened. It is a miss of nothing, and the entries stay.
 func TestFound(t *testing.T) {
@@ -105,8 +84,7 @@ func TestFound(t *testing.T) {
 		w.later = later
 		b.gives("g/a/b/x", "g/a/y", "top")
 		before := w.e.Stats().Counters
-		a, err := w.lookup(10, "g/a/b/x")
-		must(t, err)
+		a := w.found(10, "g/a/b/x")
 		want := foreign("g/a/b/x", 10)
 		if a.Mode != unix.S_IFREG|want.Mode || a.UID != want.UID || a.GID != want.GID || a.Mtime != want.Mtime || a.Size != 7 || !a.Stable {
 			t.Errorf("attributes %+v, want %+v", a, want)
@@ -187,9 +165,7 @@ func TestFoundChanges(t *testing.T) {
 			must(w.t, w.unlink(10, "h/d/z"), w.rmdir("h/d"), w.rmdir("h"), w.mkdir("h"), w.put(10, "h/d", []byte("file")))
 		}, map[string]string{"h/d": "file", "h/d/z": "ErrNotFound"}, "g/x=g/x g/y=g/y h/d=file"},
 		{"chmod and pin", func(w *lower) {
-			mode, id := uint32(0o600), resolve(w.t, w.world, "g/x").ID
-			_, err := w.e.SetAttr(id, tiers.Change{Mode: &mode})
-			must(w.t, err, w.e.SetPinned(id, true))
+			must(w.t, w.chmod("g/x", 0o600), w.e.SetPinned(resolve(w.t, w.world, "g/x").ID, true))
 		}, map[string]string{"g/x": "g/x"}, "g/x=g/x g/y=g/y h/d/z=h/d/z"},
 		{"truncate", func(w *lower) {
 			must(w.t, w.e.TruncateName(context.Background(), resolve(w.t, w.world, "g/x").ID, by(10), 1))
@@ -199,13 +175,9 @@ func TestFoundChanges(t *testing.T) {
 			w, b := openBucket(t, state.Options{Secondaries: []state.SecondaryOptions{{}}, TempPatterns: []string{"*.tmp"}})
 			b.gives("g/x", "g/y", "h/d/z")
 			row.do(w)
-			for name, want := range row.want {
-				w.wantRead(want, name)
-			}
+			w.wantAll(row.want)
 			w.drain()
-			for name, want := range row.want {
-				w.wantRead(want, name)
-			}
+			w.wantAll(row.want)
 			w.drain()
 			w.wantHeld(b.Reference, row.held)
 			for _, name := range []string{"g/x", "g/y", "h/d/z"} { // so that the engine knows of them
@@ -281,18 +253,15 @@ func TestFoundUnknown(t *testing.T) {
 		{"overwrite, then evict", func(w *lower) {
 			must(w.t, w.put(10, "g/x", []byte("newer")))
 			w.drain()
-			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/x"}, Force: true})
-			must(w.t, err)
+			w.evictForced("memory", "g/x")
 		}, "ErrNotFound"},
 		{"rename over, then evict", func(w *lower) {
 			must(w.t, w.put(10, "g/n", []byte("newer")), w.rename(10, "g/n", "g/x", false))
 			w.drain()
-			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/x"}, Force: true})
-			must(w.t, err)
+			w.evictForced("memory", "g/x")
 		}, "ErrNotFound"},
 		{"evict", func(w *lower) { // nobody said that it is to go
-			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/x"}, Force: true})
-			must(w.t, err)
+			w.evictForced("memory", "g/x")
 		}, "old"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -467,36 +436,20 @@ func TestFoundRemote(t *testing.T) {
 	seq := resolveSeq(first, "g/x")
 	b.give("g/x", "older", foreign("g/x", 10))
 	second.wantStates("3", "g/x")
-	if got := second.reads("g/x"); got != "peer" {
-		t.Errorf("an older version wins: %q", got)
-	}
-	a, err := second.lookup(10, "g/y")
-	must(t, err)
+	second.wantRead("peer", "g/x")
+	a := second.found(10, "g/y")
 	b.give("g/y", "newer", foreign("g/y", resolveSeq(first, "g/y")+1))
-	if got := second.reads("g/y"); got != "newer" {
-		t.Errorf("an older version stays: %q", got)
-	}
+	second.wantRead("newer", "g/y")
 	second.forget(a.ID)
 	b.give("g/z/x", "found", foreign("g/z/x", seq))
 	second.wantStates("1", "g/z/x")
-	if got := second.reads("g/z/x"); got != "found" {
-		t.Errorf("found %q", got)
-	}
+	second.wantRead("found", "g/z/x")
 	c.tell()
-	if _, l, ok := first.best("g/z"); !ok || l.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if l, ok := (&far{first}).Locate("g/z"); !ok || l.Mode&unix.S_IFMT != unix.S_IFDIR {
 		t.Errorf("the other node knows of the directory found: %+v, %v", l, ok)
 	}
 	b.Remove([]block.Key{mustKey(t, "g/z/x")})
-	if got := first.reads("g/z/x"); got != "found" {
-		t.Errorf("the other node reads %q", got)
-	}
-}
-
-// best is bestLocked.
-func (nd *node) best(p string) (from int, best driver.Located, ok bool) {
-	nd.mu.Lock()
-	defer nd.mu.Unlock()
-	return nd.bestLocked(p)
+	first.wantRead("found", "g/z/x")
 }
 
 // plainBucket is a bucket that can neither rename blocks nor change what is kept with them, as object storage.

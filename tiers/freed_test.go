@@ -62,18 +62,25 @@ func TestFreed(t *testing.T) {
 			must(t, w.mkdir("p"), w.put(10, "p/x", payload(0, 1, 3*page)))
 			l, err := w.e.Lend(ctx, tiers.LendOptions{Path: "p/x"})
 			must(t, err)
-			fi, err := l.File.Stat()
-			must(t, err)
+			number := numberOf(t, l.File)
 			l.Close()
-			st := fi.Sys().(*syscall.Stat_t)
 			must(t, tc.do(w))
 			mu.Lock()
 			defer mu.Unlock()
-			if got := freed[[2]uint64{st.Dev, st.Ino}]; got != tc.want {
+			if got := freed[number]; got != tc.want {
 				t.Errorf("told %v, want %v", got, tc.want)
 			}
 		})
 	}
+}
+
+// numberOf returns by which numbers a file is told of.
+func numberOf(t *testing.T, f *os.File) [2]uint64 {
+	t.Helper()
+	fi, err := f.Stat()
+	must(t, err)
+	st := fi.Sys().(*syscall.Stat_t)
+	return [2]uint64{st.Dev, st.Ino}
 }
 
 // inPlace changes a file that is open for writing.
@@ -86,45 +93,4 @@ func (w *world) inPlace(name string, fn func(f *file) error) error {
 		return err
 	}
 	return f.close()
-}
-
-// TestFreedStream shows that a block that is lent from a file of its own, because memory is
-// short, is told of when the loan ends, before the file goes.
-func TestFreedStream(t *testing.T) {
-	var mu sync.Mutex
-	freed := map[[2]uint64]bool{}
-	var lent *os.File
-	c := newCrowd(t, 1, state.Options{HighWatermark: 1, Freed: func(dev, ino uint64) {
-		mu.Lock()
-		defer mu.Unlock()
-		freed[[2]uint64{dev, ino}] = true
-		if lent != nil {
-			if _, err := lent.Stat(); err != nil {
-				t.Errorf("the file has gone: %v", err)
-			}
-		}
-	}})
-	defer c.close()
-	a, ctx := c.nodes[0], context.Background()
-	must(t, a.mkdir("g"), a.put(10, "g/x", payload(0, 1, 3*page)), a.e.Fsync(ctx, resolve(t, a.world, "g/x").ID))
-	a.evict("g/x")
-	must(t, a.put(10, "g/fill", payload(0, 2, 14*page))) // of 16
-	l, err := a.e.Lend(ctx, tiers.LendOptions{Path: "g/x"})
-	must(t, err)
-	if h, _ := a.e.Holding("g/x"); h.Memory {
-		t.Fatal("it is lent from memory")
-	}
-	fi, err := l.File.Stat()
-	must(t, err)
-	mu.Lock()
-	lent = l.File
-	clear(freed)
-	mu.Unlock()
-	l.Close()
-	mu.Lock()
-	defer mu.Unlock()
-	lent = nil
-	if st := fi.Sys().(*syscall.Stat_t); !freed[[2]uint64{st.Dev, st.Ino}] {
-		t.Errorf("not told of, but of %v", freed)
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -150,8 +149,7 @@ func TestCopyTorn(t *testing.T) {
 	w.quiesce()
 	must(t, w.put(10, "a", []byte("1")))
 	slow := g.next(t)
-	f, err := w.openWrite(context.Background(), 10, "a", false)
-	must(t, err)
+	f := w.writing(10, "a", false)
 	f.rewrite("22", 0)
 	must(t, f.close(), w.rename(10, "a", "b", false), w.rename(10, "other", "a", false))
 	g.Reference.Store(slow)
@@ -168,8 +166,7 @@ func TestCopyMixed(t *testing.T) {
 	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: g}}}, g.Reference)
 	must(t, w.put(10, "a", []byte("1")))
 	slow := g.next(t)
-	f, err := w.openWrite(context.Background(), 10, "a", false)
-	must(t, err)
+	f := w.writing(10, "a", false)
 	f.rewrite("22", 0)
 	g.Reference.Store(slow)
 	w.drain()
@@ -183,8 +180,7 @@ func TestCopyMixed(t *testing.T) {
 
 // fsyncOf writes a in place, and returns what fsyncs and closes it.
 func (w *lower) fsyncOf() func() error {
-	f, err := w.openWrite(context.Background(), 10, "a", false)
-	must(w.t, err)
+	f := w.writing(10, "a", false)
 	f.rewrite("new", 0)
 	return func() error { return errors.Join(w.e.Fsync(until(w.t), f.id), f.close()) }
 }
@@ -238,9 +234,7 @@ func TestFsyncReplaces(t *testing.T) {
 				if fail == (err == nil) {
 					t.Errorf("commit: %v", err)
 				}
-				if got := w.content("a"); got != "new" {
-					t.Errorf("a: %q", got)
-				}
+				w.wantRead("new", "a")
 				w.end()
 			})
 		}
@@ -251,19 +245,15 @@ func TestFsyncReplaces(t *testing.T) {
 // waits in the queue does not make a tier take what fsync stored of the unfinished file
 // for the block.
 func TestAttributesWhileQueued(t *testing.T) {
-	mode := uint32(0o600)
 	for _, row := range []struct {
 		name string
 		do   func(w *lower, id index.ID) error
 		want string
 	}{
-		{"mode", func(w *lower, id index.ID) error { _, err := w.e.SetAttr(id, tiers.Change{Mode: &mode}); return err }, "d/a"},
+		{"mode", func(w *lower, _ index.ID) error { return w.chmod("d/a", 0o600) }, "d/a"},
 		{"pin", func(w *lower, id index.ID) error { return w.e.SetPinned(id, true) }, "d/a"},
 		{"ttl", func(w *lower, id index.ID) error { return w.e.SetTTL(id, time.Hour) }, "d/a"},
-		{"mode of the directory", func(w *lower, _ index.ID) error {
-			_, err := w.e.SetAttr(resolve(w.t, w.world, "d").ID, tiers.Change{Mode: &mode})
-			return err
-		}, "d/a"},
+		{"mode of the directory", func(w *lower, _ index.ID) error { return w.chmod("d", 0o600) }, "d/a"},
 		{"rename", func(w *lower, _ index.ID) error { return w.rename(10, "d/a", "b", false) }, "b"},
 		{"rename of the directory", func(w *lower, _ index.ID) error { return w.rename(10, "d", "e", false) }, "e/a"},
 	} {
@@ -316,9 +306,7 @@ func TestDrainEnds(t *testing.T) {
 				o.Secondaries[0].Tier = bare{g}
 			}
 			w := openLower(t, shmDir(t), o, g.Reference)
-			for i := range 4 {
-				must(t, w.put(10, fmt.Sprint("first", i), fill("1p", "x")))
-			}
+			w.chain(10, "first", 4)
 			done := make(chan error, 1)
 			go func() { done <- w.e.Drain(until(t)) }()
 			n := 0
@@ -428,18 +416,6 @@ func TestFsyncDir(t *testing.T) {
 	})
 }
 
-// slowUpdates is a tier that changes no name before free is closed.
-type slowUpdates struct {
-	*tiertest.Reference
-	free chan struct{}
-}
-
-// Update implements driver.Recorder.
-func (u *slowUpdates) Update(from, to block.Key, a *driver.Attrs) bool {
-	<-u.free
-	return u.Reference.Update(from, to, a)
-}
-
 // waited is a context whose first waiter is told of.
 type waited struct {
 	context.Context
@@ -457,13 +433,13 @@ func (w waited) Done() <-chan struct{} {
 func TestFsyncGivenUp(t *testing.T) {
 	for _, of := range []string{"file", "directory"} {
 		t.Run(of, func(t *testing.T) {
-			u := &slowUpdates{tiertest.NewReference(t, tiertest.ReferenceOptions{MaxKeyBytes: 20}), make(chan struct{})}
+			u := newSlowRecorder(t, tiertest.ReferenceOptions{MaxKeyBytes: 20})
 			w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page, Secondaries: []state.SecondaryOptions{{Tier: u}}}, u.Reference)
 			must(t, w.put(10, "a", []byte("1")), w.e.Fsync(until(t), resolve(t, w.world, "a").ID))
 			w.wantHeld(u.Reference, "a=1")
 			long := strings.Repeat("n", 30)
 			must(t, w.rename(10, "a", long, false))
-			ctx, fsync := waited{until(t), sync.OnceFunc(func() { close(u.free) })}, w.e.Fsync
+			ctx, fsync := waited{until(t), sync.OnceFunc(func() { close(u.next) })}, w.e.Fsync
 			id := resolve(t, w.world, long).ID
 			if of == "directory" {
 				fsync, id = w.e.FsyncDir, index.Root

@@ -110,8 +110,7 @@ func TestStrict(t *testing.T) {
 	must(t, err, w.e.Fsync(until(t), f.id), f.close())
 	holds("g/a", good)
 
-	f, err = w.openWrite(context.Background(), 10, "g/a", false)
-	must(t, err)
+	f = w.writing(10, "g/a", false)
 	_, err = f.h.WriteAt(context.Background(), old[:page], 2*page)
 	must(t, err)
 	refused("close after a change in place", f.close())

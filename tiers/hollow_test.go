@@ -57,8 +57,7 @@ var hollowOps = []struct {
 		}
 	}, "g/a=content", "[disk]"},
 	{"open for writing only", func(w *lower) {
-		a, err := w.lookup(10, "g/a")
-		must(w.t, err)
+		a := w.found(10, "g/a")
 		h, err := w.e.OpenWrite(context.Background(), a.ID, by(10), openfile.WriteOptions{}) // on the block's own inode
 		must(w.t, err)
 		f := &file{w: w.world, tid: 10, id: a.ID, h: h}
@@ -139,17 +138,20 @@ func TestHollow(t *testing.T) {
 			w.wantHeld(disk, row.then)
 			for _, pair := range strings.Fields(row.then) {
 				name, want, _ := strings.Cut(pair, "=")
-				if got := w.content(name); got != want {
-					t.Errorf("%s: %q, want %q", name, got, want)
-				}
+				w.wantRead(want, name)
 				w.evict("memory", name)
-				if got := w.content(name); got != want {
-					t.Errorf("%s, from below: %q, want %q", name, got, want)
-				}
+				w.wantRead(want, name)
 			}
 			w.end()
 		})
 	}
+}
+
+// chmod changes the mode of a file or a directory.
+func (w *world) chmod(name string, mode uint32) error {
+	w.t.Helper()
+	_, err := w.e.SetAttr(resolve(w.t, w, name).ID, tiers.Change{Mode: &mode})
+	return err
 }
 
 // quiesceStores waits until the tiers have stored what they were given.
@@ -223,8 +225,7 @@ func TestFsyncRefused(t *testing.T) {
 		t.Errorf("after fsync the tier holds %s", got)
 	}
 	sick.refuse.Store(true)
-	_, err := f.h.WriteAt(context.Background(), []byte("finished"), 2)
-	must(t, err)
+	f.rewrite("finished", 2)
 	if err := f.close(); !errors.Is(err, block.ErrUnavailable) {
 		t.Errorf("close: %v", err)
 	}

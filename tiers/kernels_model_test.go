@@ -60,11 +60,7 @@ type mounts struct {
 	blocks map[string][]byte
 	dirs   map[string]bool
 	evicts bool // blocks may go by themselves
-	trace  []string
-}
-
-func (m *mounts) logf(format string, args ...any) {
-	m.trace = append(m.trace, fmt.Sprintf(format, args...))
+	trace
 }
 
 func (m *mounts) mount() {
@@ -624,9 +620,7 @@ func TestKernelsModel(t *testing.T) {
 				}
 				m.audit()
 				if t.Failed() {
-					for _, line := range m.trace[max(0, len(m.trace)-30):] {
-						t.Log(line)
-					}
+					m.show(t)
 					break
 				}
 			}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -40,17 +39,19 @@ func (k *told) take() []string {
 	return calls
 }
 
-// TestKernelsNotices: what one kernel asked for is told to all where there are several. Where there is one, not even one
-// call is made for what it asked for.
+// TestKernelsNotices: what one kernel asked for is told to all where there are several, and that a name is not there is
+// not to be kept, because another one can make it. Where there is one, not even one call is made for what it asked for.
 func TestKernelsNotices(t *testing.T) {
 	for _, several := range []bool{false, true} {
 		var k told
 		w := open(t, shmDir(t), state.Options{Kernels: several, Invalidate: k.invalidate})
+		if a, err := w.lookup(10, "a"); kind(err) != "ErrNotFound" || a.Stable == several {
+			t.Errorf("several %v: %v, stable %v", several, err, a.Stable)
+		}
 		f := w.write(thread(1, 10), "a", "bytes")
 		must(t, f.close(), w.put(10, "b", []byte("b")))
 		for _, name := range []string{"a", "b"} { // another kernel knows them
-			at, err := w.lookup(thread(2, 10), name)
-			must(t, err)
+			at := w.found(thread(2, 10), name)
 			defer w.forget(at.ID)
 		}
 		k.take()
@@ -60,10 +61,9 @@ func TestKernelsNotices(t *testing.T) {
 				t.Errorf("several %v, %s: %v, told %q, want %q", several, what, do, got, want)
 			}
 		}
-		mode := uint32(0o600)
-		_, err := w.e.SetAttr(resolve(t, w, "a").ID, tiers.Change{Mode: &mode})
-		want("chmod", err, "attrs")
-		want("a read", func() error { _, err := w.get(20, "a"); return err }())
+		want("chmod", w.chmod("a", 0o600), "attrs")
+		_, err := w.get(20, "a")
+		want("a read", err)
 		f, err = w.openWrite(context.Background(), thread(1, 10), "a", false)
 		want("open", err, "attrs")
 		want("a size", f.h.Truncate(context.Background(), 2), "attrs")
@@ -86,8 +86,7 @@ func TestKernelsRenameFails(t *testing.T) {
 	must(t, w.put(10, "a", []byte("old")))
 	f := w.write(10, "a.tmp", "new")
 	must(t, w.e.Fsync(until(t), f.id), f.close())
-	a, err := w.lookup(thread(2, 10), "a")
-	must(t, err)
+	a := w.found(thread(2, 10), "a")
 	defer w.forget(a.ID)
 	k.take()
 	if err := w.rename(thread(1, 10), "a.tmp", "a", false); !errors.Is(err, block.ErrUnavailable) {
@@ -95,17 +94,5 @@ func TestKernelsRenameFails(t *testing.T) {
 	}
 	if got, want := k.take(), []string{"a@1", "a"}; !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
-	}
-}
-
-// TestKernelsAbsence: that a name is not there is not to be kept by a kernel where another
-// one can make it.
-func TestKernelsAbsence(t *testing.T) {
-	for _, several := range []bool{false, true} {
-		w := open(t, shmDir(t), state.Options{Kernels: several})
-		if a, err := w.lookup(10, "a"); kind(err) != "ErrNotFound" || a.Stable == several {
-			t.Errorf("several %v: %v, stable %v", several, err, a.Stable)
-		}
-		w.close(false)
 	}
 }

@@ -188,6 +188,15 @@ func (w *lower) evict(tier string, names ...string) {
 	}
 }
 
+// evictForced drops a file from a tier, whatever the other tiers have.
+func (w *world) evictForced(tier, name string) {
+	w.t.Helper()
+	r, err := w.e.EvictFrom(context.Background(), tiers.EvictRequest{Tier: tier, Paths: []string{name}, Force: true})
+	if err != nil || r.Blocks != 1 {
+		w.t.Errorf("evict %s from %s: %+v, %v", name, tier, r, err)
+	}
+}
+
 // hollow writes files and makes them hollow: their bytes are in the first tier only.
 func (w *lower) hollow(data string, names ...string) {
 	w.t.Helper()

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,12 +24,24 @@ import (
 type model struct {
 	*lower
 	rng   *rand.Rand
-	now   atomic.Int64        // nanoseconds ahead of the real clock
+	clock aheadClock
 	names map[string]*bytesOf // what has a name, hidden or not
 	open  []*opening
 	reads []*snapshot
-	trace []string
 	told  map[string]*copies // what the events say
+	trace
+}
+
+// trace is what a random test has done.
+type trace []string
+
+func (tr *trace) logf(format string, args ...any) { *tr = append(*tr, fmt.Sprintf(format, args...)) }
+
+// show prints its end.
+func (tr trace) show(t testing.TB) {
+	for _, line := range tr[max(0, len(tr)-60):] {
+		t.Log(line)
+	}
 }
 
 // bytesOf is a file.
@@ -97,10 +108,6 @@ func (m *model) data() []byte {
 		p[i] = byte('a' + m.rng.IntN(26))
 	}
 	return p
-}
-
-func (m *model) logf(format string, args ...any) {
-	m.trace = append(m.trace, fmt.Sprintf(format, args...))
 }
 
 // mine reports whether a process finds a file that others do not.
@@ -423,7 +430,7 @@ func (m *model) expire() {
 	}
 	m.logf("expire %s", name)
 	m.want("ttl", m.e.SetTTL(resolve(m.t, m.world, name).ID, time.Second), nil)
-	m.now.Add(int64(2 * time.Second))
+	m.clock.add(2 * time.Second)
 	m.e.Expire()
 	m.lose(b)
 	m.absorb()
@@ -534,7 +541,7 @@ func TestModel(t *testing.T) {
 
 func (m *model) run(t *testing.T, row stormSetup) {
 	o := row.o
-	o.Now = func() time.Time { return time.Now().Add(time.Duration(m.now.Load())) }
+	o.Now = m.clock.now
 	o.Groups = maps.Clone(o.Groups)
 	if o.Groups == nil {
 		o.Groups = map[block.GroupID]state.GroupOptions{}
@@ -563,9 +570,7 @@ func (m *model) run(t *testing.T, row stormSetup) {
 		m.compare()
 		m.audit()
 		if t.Failed() {
-			for _, line := range m.trace[max(0, len(m.trace)-60):] {
-				t.Log(line)
-			}
+			m.show(t)
 			break
 		}
 	}
@@ -594,9 +599,7 @@ func (m *model) crashed(dir string, o state.Options) {
 		}
 	}
 	if m.t.Failed() {
-		for _, line := range m.trace[max(0, len(m.trace)-60):] {
-			m.t.Log(line)
-		}
+		m.show(m.t)
 	}
 }
 
@@ -608,7 +611,7 @@ func (m *model) over() {
 	for _, r := range m.reads {
 		r.f.close()
 	}
-	m.now.Add(int64(24 * time.Hour))
+	m.clock.add(24 * time.Hour)
 	m.e.Expire()
 	m.lower.end()
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/index"
@@ -18,16 +17,13 @@ import (
 
 // slowRecorder is a tier whose updates wait for the test.
 type slowRecorder struct {
-	*tiertest.Reference
-	host  driver.Host
+	guest
 	begun chan struct{} // gets one at each update, while there is room
 	next  chan struct{} // closed to let the updates go on
 }
 
-// SetHost implements driver.Hosted.
-func (s *slowRecorder) SetHost(h driver.Host) {
-	s.host = h
-	s.Reference.SetHost(h)
+func newSlowRecorder(t *testing.T, o tiertest.ReferenceOptions) *slowRecorder {
+	return &slowRecorder{guest{Reference: tiertest.NewReference(t, o)}, make(chan struct{}, 1), make(chan struct{})}
 }
 
 // Update implements driver.Recorder.
@@ -45,7 +41,6 @@ func (s *slowRecorder) Update(from, to block.Key, a *driver.Attrs) bool {
 // evict by names that mean nothing yet.
 func TestRenameDirOrder(t *testing.T) {
 	const blocks = 600 // more than two holds of the lock
-	ctx := context.Background()
 	w := &lower{}
 	for _, row := range []struct {
 		name string
@@ -66,15 +61,11 @@ func TestRenameDirOrder(t *testing.T) {
 		{"rename back", func() error { return w.rename(10, "e", "d", false) }},
 		{"rename twice", func() error { return errors.Join(w.mkdir("f"), w.rename(10, "e", "f/e", false)) }},
 		{"pin", func() error { return w.e.SetPinned(resolve(t, w.world, "e/599").ID, true) }},
-		{"read", func() error {
-			_, err := w.e.EvictFrom(ctx, tiers.EvictRequest{Tier: "memory", Paths: []string{"e/599"}, Force: true})
-			return err
-		}},
+		{"read", func() error { w.evictForced("memory", "e/599"); return nil }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-			slow := &slowRecorder{Reference: disk, begun: make(chan struct{}, 1), next: make(chan struct{})}
-			w = openLower(t, shmDir(t), state.Options{CapacityBytes: 4 * blocks * page, Secondaries: []state.SecondaryOptions{{Tier: slow}}}, disk)
+			slow := newSlowRecorder(t, tiertest.ReferenceOptions{})
+			w = openLower(t, shmDir(t), state.Options{CapacityBytes: 4 * blocks * page, Secondaries: []state.SecondaryOptions{{Tier: slow}}}, slow.Reference)
 			must(t, w.mkdir("d"))
 			for i := range blocks {
 				must(t, w.put(10, fmt.Sprint("d/", i), []byte("1")))
@@ -92,9 +83,7 @@ func TestRenameDirOrder(t *testing.T) {
 			close(slow.next)
 			w.quiesce()
 			if row.name == "read" {
-				if got := w.content("e/599"); got != "1" {
-					t.Errorf("e/599: %q", got)
-				}
+				w.wantRead("1", "e/599")
 			}
 			w.end()
 		})

@@ -52,9 +52,7 @@ func TestQuotaCgroup(t *testing.T) {
 	a := w.e.Accounts()
 	quota := memory.Quota{Kind: memory.QuotaCgroup, Name: "/c", Bytes: 2 * page}
 	must(t, a.SetQuota(t.Context(), quota))
-	for i := range 4 {
-		must(t, w.put(10, fmt.Sprint("a/", i), fill("1p", "x")))
-	}
+	w.chain(10, "a/", 4)
 	if q := a.Quotas(); len(q) != 1 || q[0].UsedBytes != 2*page || !a.NeedCgroups() {
 		t.Errorf("%+v; control groups are asked for: %v", q, a.NeedCgroups())
 	}

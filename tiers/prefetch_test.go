@@ -26,7 +26,6 @@ type fetched struct {
 	mu      sync.Mutex
 	results []transfer.PrefetchResult
 	times   []int // Done was called, by path
-	news    chan int
 }
 
 // prefetch asks for blocks and waits for all answers.
@@ -42,7 +41,7 @@ func (w *world) prefetch(ctx context.Context, names ...string) *fetched {
 }
 
 func newFetched(n int) *fetched {
-	return &fetched{results: make([]transfer.PrefetchResult, n), times: make([]int, n), news: make(chan int, n+16)}
+	return &fetched{results: make([]transfer.PrefetchResult, n), times: make([]int, n)}
 }
 
 func (w *world) fetch(ctx context.Context, f *fetched, names ...string) {
@@ -55,7 +54,6 @@ func (w *world) fetch(ctx context.Context, f *fetched, names ...string) {
 		defer f.mu.Unlock()
 		f.results[i] = r
 		f.times[i]++
-		f.news <- i
 	}})
 }
 
@@ -75,7 +73,7 @@ func (w *lower) atRest() {
 	w.t.Helper()
 	w.drain()
 	eventually(w.t, "all loads have ended", w.e.AtRest)
-	must(w.t, w.e.AuditLoads())
+	w.audit()
 	if p := w.e.Stats().PinnedBytes; p != 0 {
 		w.t.Errorf("%d bytes pinned", p)
 	}
@@ -100,10 +98,8 @@ func TestPrefetch(t *testing.T) {
 	temp, err := w.create(10, "g/x.tmp", true, true)
 	must(t, err)
 	must(t, w.put(10, "g/shadow", []byte("old")))
-	shadow, err := w.openWrite(context.Background(), 20, "g/shadow", true)
-	must(t, err)
-	_, err = shadow.h.WriteAt(context.Background(), []byte("new"), 0)
-	must(t, err)
+	shadow := w.writing(20, "g/shadow", true)
+	shadow.rewrite("new", 0)
 	must(t, w.put(10, "g/old", []byte("x")))
 	must(t, w.e.SetTTL(resolve(t, w.world, "g/old").ID, time.Nanosecond))
 	eventually(t, "its time passes", func() bool { return w.states(names.PresenceOptions{}, "g/old") == "." })
@@ -356,8 +352,7 @@ func TestHint(t *testing.T) {
 // TestPrefetchStorm: prefetches that are cancelled, opens that are interrupted or come too late,
 // and whatever else happens to the names at the same time leave nothing behind.
 func TestPrefetchStorm(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed(t)
 	w, disk := openLowerOne(t, state.Options{
 		CapacityBytes: 24 * page, LookupLease: time.Millisecond, WriteTimeout: 2 * time.Millisecond,
 		OpenDeadline: 2 * time.Millisecond, PromoteBatchKeys: 3, PromoteWindow: 50 * time.Microsecond,
@@ -382,7 +377,6 @@ func TestPrefetchStorm(t *testing.T) {
 	wg.Wait()
 	w.drain()
 	eventually(t, "all loads have ended", w.e.AtRest)
-	must(t, w.e.AuditLoads())
 	w.audit()
 	if n, done := disk.Jobs(tiertest.OpLoad); n == 0 || n != done {
 		t.Errorf("%d loads, %d done", n, done)
@@ -414,7 +408,7 @@ func (w *lower) stormStep(rng *rand.Rand, n int, blocks []string) {
 		w.presences(names.PresenceOptions{Lease: true}, some...)
 		w.e.Why(name)
 		w.e.Jobs()
-		must(w.t, w.e.AuditLoads())
+		w.audit()
 	default:
 		paths := make([][]byte, len(some))
 		for i := range some {

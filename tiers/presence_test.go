@@ -85,10 +85,8 @@ func TestPresences(t *testing.T) {
 	w.wantStates("")
 
 	// A name that is written anew is pending.
-	shadow, err := w.openWrite(context.Background(), 20, "g/a", true)
-	must(t, err)
-	_, err = shadow.h.WriteAt(context.Background(), []byte("y"), 0)
-	must(t, err)
+	shadow := w.writing(20, "g/a", true)
+	shadow.rewrite("y", 0)
 	w.wantStates("w", "g/a")
 	must(t, shadow.close(), w.put(10, "g/t.tmp", []byte("z")))
 	late, err := w.openWrite(context.Background(), 10, "g/t.tmp", false)
@@ -103,8 +101,7 @@ func TestPresences(t *testing.T) {
 	eventually(t, "its time passes", func() bool { return w.states(names.PresenceOptions{}, "g/new") == "." })
 
 	release := refs[0].Hold(tiertest.OpLoad)
-	a, err := w.lookup(10, "g/b")
-	must(t, err)
+	a := w.found(10, "g/b")
 	if _, err := w.e.OpenRead(context.Background(), a.ID, by(10), true); !errors.Is(err, block.ErrPending) {
 		t.Fatal(err)
 	}
@@ -144,9 +141,7 @@ func TestPresencesRemote(t *testing.T) {
 		t.Errorf("with a long one: %q", got)
 	}
 	b.e.Measure("peer", 1<<40, time.Second)
-	if got := b.reads("g/x"); got != "content" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("content", "g/x")
 	b.wantStates("m2", "g/x", "g/sub/y")
 }
 
@@ -159,11 +154,9 @@ func TestBlocks(t *testing.T) {
 	must(t, a.mkdir("g"), a.put(10, "g/far", []byte("1")), a.put(10, "g/both", []byte("12")))
 	c.tell()
 	must(t, b.mkdir("h"), b.put(10, "h/low", []byte("123")), b.e.Drain(until(t)), b.put(10, "top.tmp", nil))
-	b.evict("h/low")
+	b.evictForced("memory", "h/low")
 	resolve(t, b.world, "g/far")
-	if got := b.reads("g/both"); got != "12" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("12", "g/both")
 	must(t, b.e.Drain(until(t)))
 	got := map[string]string{}
 	must(t, b.e.Blocks(context.Background(), func(path string, size int64, tiers []string) error {
@@ -202,8 +195,7 @@ func TestPresencesAllocs(t *testing.T) {
 	w.evict("memory", string(paths[3]), string(paths[20]))
 	f, err := w.create(10, "g/new", true, true) // so that there is something being written
 	must(t, err)
-	shadow, err := w.openWrite(context.Background(), 20, string(paths[0]), true)
-	must(t, err)
+	shadow := w.writing(20, string(paths[0]), true)
 	out := make([]names.Place, len(paths))
 	if n := testing.AllocsPerRun(20, func() { w.e.Presences(paths, names.PresenceOptions{Lease: true}, out) }); n != 0 {
 		t.Errorf("%v allocations", n)

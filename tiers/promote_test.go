@@ -65,9 +65,7 @@ func TestPromote(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			if got := w.content("g/a"); got != "content" {
-				t.Errorf("read %q", got)
-			}
+			w.wantRead("content", "g/a")
 		})
 	}
 	eventually(t, "it is asked for", func() bool { return w.e.Promotions() == 1 })
@@ -133,8 +131,7 @@ func TestPromoteBatch(t *testing.T) {
 			for i := range row.blocks { // by one goroutine: what two ask for at the same time may go in smaller jobs
 				name := fmt.Sprintf("g/%d", i)
 				w.hollow(string(fill("2p", "x")), name)
-				a, err := w.lookup(10, name)
-				must(t, err)
+				a := w.found(10, name)
 				wg.Add(1)
 				w.e.OpenLater(a.ID, by(10), func(o openfile.Opened, _ *os.File, err error) {
 					defer wg.Done()
@@ -172,9 +169,7 @@ func TestPromoteNoRoom(t *testing.T) {
 	pin := resolve(t, w.world, "g/pin").ID
 	must(t, w.e.SetPinned(pin, true))
 	for range 2 {
-		if got := w.content("g/a"); got != "ErrNotFound" {
-			t.Errorf("read %.20q", got)
-		}
+		w.wantRead("ErrNotFound", "g/a")
 	}
 	if n := w.e.Stats().Counters.PromoteNoRoom; n != 2 {
 		t.Errorf("counted %d", n)
@@ -199,8 +194,7 @@ func TestPromoteHint(t *testing.T) {
 		w, disk := openLowerOne(t, state.Options{PromoteOnLookup: onLookup}, tiertest.ReferenceOptions{})
 		w.hollow("content", "g/a")
 		release := disk.Hold(tiertest.OpLoad)
-		a, err := w.lookup(10, "g/a")
-		must(t, err)
+		a := w.found(10, "g/a")
 		if n := w.e.Promotions(); (n == 1) != onLookup {
 			t.Errorf("%d promotions after a look-up", n)
 		}
@@ -274,16 +268,12 @@ func TestPromoteLateWrite(t *testing.T) {
 			must(t, w.put(10, "a", []byte("content")))
 			w.quiesce()
 			w.evict("memory", "a")
-			if got := w.content("a"); got != "content" {
-				t.Errorf("read %q", got)
-			}
+			w.wantRead("content", "a")
 			late := <-sick.late
 			defer late.Close()
 			_, err := late.WriteAt([]byte("garbage"), 0)
 			must(t, err)
-			if got := w.content("a"); got != "content" {
-				t.Errorf("after the late write: read %q", got)
-			}
+			w.wantRead("content", "a")
 			w.end()
 		})
 	}
@@ -319,9 +309,7 @@ func TestPromoteSpares(t *testing.T) {
 	for i := range n {
 		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))
 	}
-	if got := w.content("g/cold"); got != "ErrNotFound" {
-		t.Errorf("read %.20q", got)
-	}
+	w.wantRead("ErrNotFound", "g/cold")
 	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Blocks != n {
 		t.Errorf("%d blocks lost by a read, %d left", st.Counters.Lost, st.Blocks)
 	}
@@ -341,8 +329,6 @@ func TestPromoteSpares(t *testing.T) {
 	}
 	release()
 	w.quiesce()
-	if got := w.content("g/cold"); got != string(fill("1p", "x")) {
-		t.Errorf("read %.20q", got)
-	}
+	w.wantRead(string(fill("1p", "x")), "g/cold")
 	w.end()
 }

@@ -27,25 +27,35 @@ func (nd *node) fill() {
 	}
 }
 
-// TestRemoteBusy: a block that cannot be had just now is a miss, also where others have a
-// later version: an engine never gets ESTALE from what it has just looked up.
-func TestRemoteBusy(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	b := c.nodes[1]
+// TestRemoteNewer: a later version that is announced without a grave of the earlier one is what a look-up finds from then
+// on. What cannot be had just now is a miss: an engine never gets ESTALE from what it has just looked up.
+func TestRemoteNewer(t *testing.T) {
+	_, _, b := newPair(t, state.Options{})
 	b.busy = true
-	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
-	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
-	at, err := b.lookup(10, "g/x")
-	must(t, err)
-	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, state.ErrStale) {
+	announce := func(seq uint64, mode uint32, size int64) {
+		b.hear(0, "g", driver.Located{Seq: seq, Mode: mode}, true)
+		for _, name := range []string{"g/x", "g/y"} {
+			b.hear(0, name, driver.Located{Seq: seq, Mode: 0o100644, Size: size}, true)
+		}
+	}
+	announce(10, 0o40755, 3)
+	old, x := b.found(10, "g/y"), b.found(10, "g/x")
+	announce(20, 0o40700, 7)
+	if at := b.found(10, "g/y"); at.Size != 7 || at.ID == old.ID {
+		t.Errorf("found %+v, before %+v", at, old)
+	} else {
+		b.forget(at.ID)
+	}
+	b.forget(old.ID)
+	if dir := resolve(t, b.world, "g"); dir.Mode != 0o40700 {
+		t.Errorf("the directory: mode %o", dir.Mode)
+	}
+	if _, err := b.e.OpenRead(context.Background(), x.ID, by(10), false); !errors.Is(err, state.ErrStale) {
 		t.Errorf("what was looked up before: %v", err)
 	}
-	b.forget(at.ID)
+	b.forget(x.ID)
 	for range 3 {
-		at, err := b.lookup(10, "g/x")
-		must(t, err)
+		at := b.found(10, "g/x")
 		if _, err := b.e.OpenRead(context.Background(), at.ID, by(10), false); !errors.Is(err, block.ErrNotFound) {
 			t.Errorf("what was just looked up: %v", err)
 		}
@@ -58,30 +68,18 @@ func TestRemoteBusy(t *testing.T) {
 // node, where that is wanted.
 func TestRemoteLease(t *testing.T) {
 	for _, cascade := range []state.CascadeMode{state.CascadeOff, state.CascadeAsync} {
-		clock := newTestClock()
-		o := state.Options{LookupLease: time.Hour, WriteTimeout: 50 * time.Millisecond}
-		o.Now = clock.now
+		o := state.Options{LookupLease: time.Hour, WriteTimeout: 50 * time.Millisecond, Now: newTestClock().now}
 		c := newCrowdOf(t, cascade, o, o)
 		a, b := c.nodes[0], c.nodes[1]
 		must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
 		c.tell()
-		b.reads("g/x")
+		b.content("g/x")
 		c.tell()
-		at, err := b.lookup(10, "g/x")
-		must(t, err)
-		if cascade == state.CascadeOff {
-			b.fill()
-			if h, ok := b.e.Holding("g/x"); ok {
-				t.Errorf("still here: %+v", h)
-			}
-			if got := b.reads("g/x"); got != "x" {
-				t.Errorf("fetched again: %q", got)
-			}
-			b.forget(at.ID)
-			c.close()
-			continue
-		} else {
-			b.fill()
+		at := b.found(10, "g/x")
+		b.fill()
+		if h, ok := b.e.Holding("g/x"); ok && cascade == state.CascadeOff {
+			t.Errorf("still here: %+v", h)
+		} else if cascade == state.CascadeAsync {
 			more := 0
 			eventually(t, "the disk has it", func() bool { // its turn comes when the queue has room
 				more++
@@ -89,12 +87,10 @@ func TestRemoteLease(t *testing.T) {
 				_, ok := b.e.Copies("disk")["g/x"]
 				return ok
 			})
+			a.evictForced("memory", "g/x")
+			c.tell()
 		}
-		a.evict("g/x")
-		c.tell()
-		if got := b.reads("g/x"); got != "x" {
-			t.Errorf("cascade %s: read %q", cascade, got)
-		}
+		b.wantRead("x", "g/x")
 		b.forget(at.ID)
 		c.close()
 	}
@@ -103,18 +99,12 @@ func TestRemoteLease(t *testing.T) {
 // TestRemoteAttrs: attributes that are set on what only others have stay, because this
 // node has it from then on.
 func TestRemoteAttrs(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("g"))
 	set := map[string]func(at *state.Attr) error{
-		"g/mode": func(at *state.Attr) error {
-			mode := uint32(0o600)
-			_, err := b.e.SetAttr(at.ID, tiers.Change{Mode: &mode})
-			return err
-		},
-		"g/pin": func(at *state.Attr) error { return b.e.SetPinned(at.ID, true) },
-		"g/ttl": func(at *state.Attr) error { return b.e.SetTTL(at.ID, time.Hour) },
+		"g/mode": func(*state.Attr) error { return b.chmod("g/mode", 0o600) },
+		"g/pin":  func(at *state.Attr) error { return b.e.SetPinned(at.ID, true) },
+		"g/ttl":  func(at *state.Attr) error { return b.e.SetTTL(at.ID, time.Hour) },
 	}
 	for name := range set {
 		must(t, a.put(10, name, []byte("x")))
@@ -133,35 +123,24 @@ func TestRemoteAttrs(t *testing.T) {
 	}
 	must(t, a.mkdir("d"))
 	c.tell()
-	at, err := b.lookup(10, "d")
-	must(t, err)
-	mode := uint32(0o700)
-	_, err = b.e.SetAttr(at.ID, tiers.Change{Mode: &mode})
-	must(t, err)
-	b.forget(at.ID)
+	must(t, b.chmod("d", 0o700))
 	c.tell()
-	for _, nd := range c.nodes {
-		if at := resolve(t, nd.world, "d"); nd == b && at.Mode&0o7777 != mode {
-			t.Errorf("the directory has mode %o", at.Mode)
-		}
+	if at := resolve(t, b.world, "d"); at.Mode&0o7777 != 0o700 {
+		t.Errorf("the directory has mode %o", at.Mode)
 	}
-	a.put(10, "g/gone", []byte("x"))
+	resolve(t, a.world, "d")
+	must(t, a.put(10, "g/gone", []byte("x")))
 	c.tell()
-	at, err = b.lookup(10, "g/gone")
-	must(t, err)
 	b.deaf[0] = true
-	if _, err = b.e.SetAttr(at.ID, tiers.Change{Mode: &mode}); !errors.Is(err, block.ErrNotFound) {
+	if err := b.chmod("g/gone", 0o700); !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("of what cannot be fetched: %v", err)
 	}
-	b.forget(at.ID)
 }
 
 // TestTakeOver: a version that is offered takes the place of an older one of this node
 // when it is here, and not before.
 func TestTakeOver(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{PromoteTimeout: patience})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	_, a, b := newPair(t, state.Options{PromoteTimeout: patience})
 	must(t, a.mkdir("g"), b.mkdir("g"), b.put(10, "g/x", []byte("old")), a.put(10, "g/x", []byte("newer")))
 	h, _ := a.e.Holding("g/x")
 	b.hear(0, "g/x", located(&h), true)
@@ -169,9 +148,7 @@ func TestTakeOver(t *testing.T) {
 	if err := b.e.Take(context.Background(), &h); !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("what cannot be fetched: %v", err)
 	}
-	if got := b.reads("g/x"); got != "old" {
-		t.Errorf("then it reads %q", got)
-	}
+	b.wantRead("old", "g/x")
 	large := h
 	large.Size = 1 << 30
 	if err := b.e.Take(context.Background(), &large); !errors.Is(err, block.ErrNoSpace) {
@@ -182,25 +159,19 @@ func TestTakeOver(t *testing.T) {
 	if err := b.e.Take(cut, &h); err == nil {
 		t.Error("took it although nobody waits")
 	}
-	b.mu.Lock()
-	b.deaf[0] = false
-	b.mu.Unlock()
+	b.locked(func() { b.deaf[0] = false })
 	eventually(t, "what nobody waits for ends", b.e.AtRest)
 	r, err := b.openRead(10, "g/x")
 	var jobs []lane.LoadJob
-	b.mu.Lock()
-	b.atLoad = func() { jobs, _ = b.e.Jobs() }
-	b.mu.Unlock()
+	b.locked(func() { b.atLoad = func() { jobs, _ = b.e.Jobs() } })
 	must(t, err, b.e.Take(context.Background(), &h))
 	if len(jobs) != 1 || jobs[0].Tier != "peer" || jobs[0].Keys != 1 || jobs[0].Bytes != h.Size || !jobs[0].Promotion {
 		t.Errorf("jobs meanwhile: %+v", jobs)
 	}
 	eventually(t, "its job ends", b.e.AtRest)
-	must(t, b.e.AuditLoads())
-	b.mu.Lock()
-	b.atLoad = nil
-	b.mu.Unlock()
-	if got := b.reads("g/x"); got != "newer" || resolveSeq(b, "g/x") != h.Seq {
+	b.audit()
+	b.locked(func() { b.atLoad = nil })
+	if got := b.content("g/x"); got != "newer" || resolveSeq(b, "g/x") != h.Seq {
 		t.Errorf("read %q, version %d of %d", got, resolveSeq(b, "g/x"), h.Seq)
 	}
 	if data, err := r.read(); err != nil || string(data) != "old" {
@@ -234,9 +205,7 @@ func TestTakeRemoved(t *testing.T) {
 			b.bury(grave)
 			b.e.Supersede(grave.Path, grave.Dir, grave.Seq)
 		}
-		b.mu.Lock()
-		b.loaded = remove
-		b.mu.Unlock()
+		b.locked(func() { b.loaded = remove })
 		if !older { // there is nothing on its way, but the offer was looked at before
 			remove()
 		}
@@ -259,7 +228,7 @@ func TestLendRemoved(t *testing.T) {
 	a := c.nodes[0]
 	ctx := until(t)
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")), a.e.Fsync(ctx, resolve(t, a.world, "g/x").ID))
-	a.evict("g/x")
+	a.evictForced("memory", "g/x")
 	release := a.disk.Hold(tiertest.OpLoad)
 	done := make(chan error, 1)
 	go func() { // ends with the loan
@@ -277,26 +246,21 @@ func TestLendRemoved(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("lent")
 	}
-	if got := a.reads("g/y"); got != "y" {
-		t.Errorf("read %q", got)
-	}
+	a.wantRead("y", "g/y")
 }
 
 // TestLendShared: a block that is open for writing is lent when it is closed, with the checksum of what
 // it is then.
 func TestLendShared(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a := c.nodes[0]
+	c, a, _ := newPair(t, state.Options{})
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
 	c.tell()
-	f, err := a.openWrite(context.Background(), 10, "g/x", false)
-	must(t, err)
+	f := a.writing(10, "g/x", false)
 	if _, err := a.e.Lend(context.Background(), tiers.LendOptions{Path: "g/x"}); !errors.Is(err, block.ErrPending) {
 		t.Errorf("while it is open on its holder: %v", err)
 	}
-	_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
-	must(t, err, f.close())
+	f.rewrite("y", 0)
+	must(t, f.close())
 	l, err := a.e.Lend(context.Background(), tiers.LendOptions{Path: "g/x"})
 	must(t, err)
 	if l.Sum != block.Sum([]byte("y")) {
@@ -310,15 +274,13 @@ func TestLendShared(t *testing.T) {
 // TestLendOwn: what is lent comes from this node: who lends does not ask those who may be
 // waiting for the loan.
 func TestLendOwn(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	ctx := context.Background()
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
 	c.tell()
-	b.reads("g/x")
+	b.content("g/x")
 	must(t, b.e.Fsync(ctx, resolve(t, b.world, "g/x").ID))
-	b.evict("g/x")
+	b.evictForced("memory", "g/x")
 	if n := b.disk.Corrupt(mustKey(t, "g/x")); n != 1 {
 		t.Fatalf("%d copies on disk", n)
 	}
@@ -329,9 +291,7 @@ func TestLendOwn(t *testing.T) {
 	if b.loads != loads {
 		t.Error("asked the others")
 	}
-	if got := b.reads("g/x"); got != "x" { // who reads here does ask them
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("x", "g/x") // who reads here does ask them
 }
 
 // TestRemoteForcedEvict: a block that others have too, and that is evicted while it is
@@ -347,56 +307,28 @@ func TestRemoteForcedEvict(t *testing.T) {
 	h, _ := a.e.Holding("g/x")
 	must(t, b.e.Take(until(t), &h), b.disk.AwaitSubmitted(until(t), tiertest.OpStore, 1))
 	b.letGo()
-	b.evict("g/x")
+	b.evictForced("memory", "g/x")
 	b.e.Expire() // which finds it being copied
 	b.disk.Fail(errors.New("broken"))
 	eventually(t, "the entry goes", func() bool { return b.entries() == "g" })
 }
 
-// TestRemoteNewer: a later version that is announced without a grave of the earlier one is
-// what a look-up finds from then on, and the kernel is told of the change.
-func TestRemoteNewer(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	b := c.nodes[1]
-	b.hear(0, "g", driver.Located{Seq: 5, Mode: 0o40755}, true)
-	b.hear(0, "g/x", driver.Located{Seq: 10, Mode: 0o100644, Size: 3}, true)
-	old, err := b.lookup(10, "g/x")
-	must(t, err)
-	b.hear(0, "g/x", driver.Located{Seq: 20, Mode: 0o100644, Size: 7}, true)
-	b.hear(0, "g", driver.Located{Seq: 21, Mode: 0o40700}, true)
-	at, err := b.lookup(10, "g/x")
-	must(t, err)
-	if at.Size != 7 || at.ID == old.ID {
-		t.Errorf("found %+v, before %+v", at, old)
-	}
-	if dir := resolve(t, b.world, "g"); dir.Mode != 0o40700 {
-		t.Errorf("the directory: mode %o", dir.Mode)
-	}
-	b.forget(old.ID)
-	b.forget(at.ID)
-}
-
 // TestRemoteSameNumber: a block that is evicted while it is being copied to disk, and then
 // found elsewhere, is not taken for the one that was copied.
 func TestRemoteSameNumber(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	b := c.nodes[1]
+	_, _, b := newPair(t, state.Options{})
 	ctx := until(t)
 	must(t, b.mkdir("g"), b.put(10, "g/y", []byte("y")))
 	h, _ := b.e.Holding("g/y")
 	release := b.disk.Hold(tiertest.OpStore)
-	at, err := b.lookup(10, "g/y")
-	must(t, err)
+	at := b.found(10, "g/y")
 	done := make(chan error, 1)
 	go func() { done <- b.e.Fsync(ctx, at.ID) }() // ends with the store
 	must(t, b.disk.AwaitSubmitted(ctx, tiertest.OpStore, 1))
-	b.evict("g/y")
+	b.evictForced("memory", "g/y")
 	b.forget(at.ID)
 	b.hear(0, "g/y", located(&h), true)
-	again, err := b.lookup(10, "g/y")
-	must(t, err)
+	again := b.found(10, "g/y")
 	release()
 	if err := <-done; err != nil && !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("fsync: %v", err)

@@ -21,15 +21,11 @@ import (
 // TestRemoteDirsGone: directories that nobody has any more go, the inner ones with the
 // outer, also where something was being written in them until then.
 func TestRemoteDirsGone(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("g"), a.mkdir("g/sub"))
 	c.tell()
 	resolve(t, b.world, "g/sub")
-	b.mu.Lock()
-	b.known[0] = nil
-	b.mu.Unlock()
+	b.locked(func() { b.known[0] = nil })
 	b.host.Lost(mustKey(t, "g/sub"), block.ErrUnavailable)
 	if got := b.entries(); got != "" {
 		t.Errorf("left: %q", got)
@@ -55,18 +51,14 @@ func TestRemoteRemoveWindow(t *testing.T) {
 	a, b := c.nodes[0], c.nodes[1]
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("x")))
 	c.tell()
-	if got := b.reads("g/x"); got != "x" {
-		t.Fatalf("read %q", got)
-	}
+	b.wantRead("x", "g/x")
 	c.tell()
 	h.remove = func() {
-		if got := b.reads("g/x"); got != "ENOENT" {
-			t.Errorf("during the removal: %q", got)
-		}
+		b.wantRead("ErrNotFound", "g/x")
 	}
 	must(t, b.unlink(10, "g/x"))
 	c.tell()
-	c.everywhere("g/x", "ENOENT")
+	c.everywhere("g/x", "ErrNotFound")
 }
 
 // TestRenameNeverFetches: a rename takes no bytes from other nodes and asks them nothing. What only they have it
@@ -103,15 +95,11 @@ func TestRenameNeverFetches(t *testing.T) {
 				a.put(10, "g/far", []byte("far")), a.put(10, "g/far2", []byte("far2")), a.put(10, "g/ssd", []byte("ssd")))
 			c.tell()
 			must(t, b.mkdir("raw"), b.mkdir("mine"), b.put(10, "mine/x", []byte("x")), b.put(10, "g/own", []byte("own")), b.put(10, "g/w.tmp", []byte("w")))
-			if got := b.reads("g/ssd"); got != "ssd" {
-				t.Fatalf("read %q", got)
-			}
+			b.wantRead("ssd", "g/ssd")
 			must(t, b.e.Fsync(until(t), resolve(t, b.world, "g/ssd").ID))
-			b.evict("g/ssd")
+			b.evictForced("memory", "g/ssd")
 			c.tell()
-			b.mu.Lock()
-			b.loads, b.lists, b.deaf[0] = 0, 0, true
-			b.mu.Unlock()
+			b.locked(func() { b.loads, b.lists, b.deaf[0] = 0, 0, true })
 			if err := b.rename(10, row.from, row.to, false); !errors.Is(err, row.want) || row.want == nil && err != nil {
 				t.Errorf("rename: %v, want %v", err, row.want)
 			}
@@ -146,9 +134,7 @@ func TestRenameExpired(t *testing.T) {
 // TestRemoteFuture: version numbers that cannot be right are ignored, of whatever they are.
 func TestRemoteFuture(t *testing.T) {
 	clock := newTestClock()
-	c := newCrowd(t, 2, state.Options{Now: clock.now})
-	defer c.close()
-	a := c.nodes[0]
+	_, a, _ := newPair(t, state.Options{Now: clock.now})
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("old")))
 	far, near := uint64(1<<62+1), uint64(clock.now().Add(time.Hour).UnixNano())
 	a.e.Observe(math.MaxUint64, "b")
@@ -165,7 +151,7 @@ func TestRemoteFuture(t *testing.T) {
 		t.Errorf("take: %v", err)
 	}
 	must(t, a.put(10, "g/y", []byte("y")))
-	if got := a.reads("g/x"); got != "old" || resolveSeq(a, "g/y") > near {
+	if got := a.content("g/x"); got != "old" || resolveSeq(a, "g/y") > near {
 		t.Errorf("read %q, numbered %d", got, resolveSeq(a, "g/y"))
 	}
 	if n := a.e.Stats().Counters.Implausible; n < 4 {
@@ -183,14 +169,11 @@ func TestRemoteFuture(t *testing.T) {
 
 // TestHideElsewhere: a listing of this node's own leaves out what only others have.
 func TestHideElsewhere(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{HideElsewhere: true})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{HideElsewhere: true})
 	must(t, a.mkdir("g"), a.mkdir("g/sub"), a.put(10, "g/x", []byte("x")), a.put(10, "g/y", []byte("y")), b.mkdir("own"))
 	c.tell()
 	for _, name := range []string{"g/sub", "g/x"} {
-		at, err := b.lookup(10, name)
-		must(t, err)
+		at := b.found(10, name)
 		defer b.forget(at.ID)
 	}
 	list := func(dir string, want ...string) {
@@ -201,7 +184,7 @@ func TestHideElsewhere(t *testing.T) {
 	}
 	list("g")
 	list("", "own")
-	b.reads("g/y")
+	b.content("g/y")
 	list("g", "y")
 	list("", "own", "g")
 }
@@ -229,21 +212,17 @@ func TestRemoteAdoptedDirs(t *testing.T) {
 // TestRemoteEmptyUnlinked: a file that was committed empty, read elsewhere, and unlinked
 // while it was being written, is gone everywhere.
 func TestRemoteEmptyUnlinked(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("g"), a.put(10, "g/x", nil))
 	c.tell()
-	if got := b.reads("g/x"); got != "" {
-		t.Errorf("read %q", got)
-	}
+	b.wantRead("", "g/x")
 	c.tell()
 	f, err := a.openOrCreate(10, "g/x")
 	must(t, err)
 	_, err = f.h.WriteAt(context.Background(), []byte("more"), 0)
 	must(t, err, a.unlink(10, "g/x"), f.close())
 	c.tell()
-	c.everywhere("g/x", "ENOENT")
+	c.everywhere("g/x", "ErrNotFound")
 }
 
 // TestRemoteInPlace: a version that takes the place of another in the same file voids the
@@ -255,9 +234,7 @@ func TestRemoteInPlace(t *testing.T) {
 		fetch := func(name, want string) {
 			t.Helper()
 			c.tell()
-			if got := b.reads(name); got != want {
-				t.Errorf("read %q, want %q", got, want)
-			}
+			b.wantRead(want, name)
 			if tell {
 				c.tell()
 			}
@@ -271,11 +248,9 @@ func TestRemoteInPlace(t *testing.T) {
 
 		f, err := a.openOrCreate(10, "g/y")
 		must(t, err, f.close())
-		r, err := a.openRead(20, "g/y")
-		must(t, err)
+		r := a.reading(20, "g/y")
 		fetch("g/y", "")
-		w, err := a.openWrite(context.Background(), 10, "g/y", false)
-		must(t, err)
+		w := a.writing(10, "g/y", false)
 		_, err = w.h.WriteAt(context.Background(), []byte("data"), 0)
 		must(t, err, w.close(), r.close())
 		c.tell()
@@ -288,25 +263,18 @@ func TestRemoteInPlace(t *testing.T) {
 // TestRemoteRenameDir: what moves with a directory is found under the new name, whatever
 // was removed there before, and under the old one nobody keeps it.
 func TestRemoteRenameDir(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("d"), a.put(10, "d/x", []byte("keep")))
 	must(t, a.mkdir("e"), a.put(10, "e/x", []byte("old")), a.unlink(10, "e/x"), a.rmdir("e"))
 	must(t, a.rename(10, "d", "e", false))
 	c.tell()
 	c.everywhere("e/x", "keep")
-	c.everywhere("d/x", "ENOENT")
+	c.everywhere("d/x", "ErrNotFound")
 	for p, seq := range b.graves { // as in an exchange of graves
 		a.e.Supersede(p, false, seq)
 	}
-	if got := a.reads("e/x"); got != "keep" {
-		t.Errorf("after an exchange of graves its own node reads %q", got)
-	}
-	a.mu.Lock()
-	grave := a.graves["d/x"]
-	a.mu.Unlock()
-	if grave == 0 {
+	a.wantRead("keep", "e/x")
+	if (&far{a}).Buried("d/x") == 0 {
 		t.Error("no grave under the old name")
 	}
 

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,15 +26,12 @@ func resolveSeq(nd *node, name string) uint64 {
 // TestTake: a block that is offered becomes this node's own and goes on to its disk, but
 // not to others.
 func TestTake(t *testing.T) {
-	o := state.Options{}
-	c := newCrowd(t, 2, o)
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("g"), a.put(10, "g/x", []byte("one")))
 	h, _ := a.e.Holding("g/x")
 	b.hear(0, "g/x", located(&h), true)
 	must(t, b.e.Take(context.Background(), &h))
-	a.evict("g/x")
+	a.evictForced("memory", "g/x")
 	c.tell()
 	c.everywhere("g/x", "one")
 	for _, bad := range []tiers.Holding{{Path: "g/../x", Mode: 0o100644}, {Path: "g/y", Mode: 0o40755}, {Path: "g/y", Mode: 0o100644, Size: -1}, {Path: ".kvfs/x", Mode: 0o100644}} {
@@ -46,17 +45,30 @@ func TestTake(t *testing.T) {
 }
 
 // TestLend: what is lent is whole, of the wanted version, and held; from memory, or from
-// disk with or without room in memory.
+// disk with or without room in memory. What is lent from a file of its own, because memory
+// is short, is told of when the loan ends, before the file goes.
 func TestLend(t *testing.T) {
+	var mu sync.Mutex
+	freed := map[[2]uint64]bool{}
+	var lent *os.File
 	// The clock stands still, so that a loan waits for as long as it takes.
-	c := newCrowd(t, 1, state.Options{HighWatermark: 1, Now: newTestClock().now})
+	c := newCrowd(t, 1, state.Options{HighWatermark: 1, Now: newTestClock().now, Freed: func(dev, ino uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		freed[[2]uint64{dev, ino}] = true
+		if lent != nil {
+			if _, err := lent.Stat(); err != nil {
+				t.Errorf("the file has gone: %v", err)
+			}
+		}
+	}})
 	defer c.close()
 	a := c.nodes[0]
 	ctx := context.Background()
 	content := payload(0, 1, 3*page)
 	must(t, a.mkdir("g"), a.put(10, "g/x", content))
 	id := resolve(t, a.world, "g/x").ID
-	must(t, a.e.Fsync(ctx, id), nil)
+	must(t, a.e.Fsync(ctx, id))
 	check := func(what string, wantMemory bool) {
 		t.Helper()
 		l, err := a.e.Lend(ctx, tiers.LendOptions{Path: "g/x"})
@@ -71,12 +83,22 @@ func TestLend(t *testing.T) {
 		if h.Memory != wantMemory {
 			t.Errorf("%s: in memory %v", what, h.Memory)
 		}
+		number := numberOf(t, l.File)
+		mu.Lock()
+		lent = l.File
+		clear(freed)
+		mu.Unlock()
 		l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		if lent = nil; freed[number] == wantMemory {
+			t.Errorf("%s: told of %v", what, freed)
+		}
 	}
 	check("hot", true)
-	a.evict("g/x")
+	a.evictForced("memory", "g/x")
 	check("from disk", true)
-	a.evict("g/x")
+	a.evictForced("memory", "g/x")
 	must(t, a.put(10, "g/fill", payload(0, 2, 14*page))) // of 16
 	check("from disk, memory full", false)
 	seq := resolveSeq(a, "g/x")
@@ -115,8 +137,7 @@ func TestElsewhere(t *testing.T) {
 	must(t, a.put(10, "g/untold", []byte("1")))
 	list := func(n int) string {
 		nd := c.nodes[n]
-		at, err := nd.lookup(10, "g")
-		must(t, err)
+		at := nd.found(10, "g")
 		defer nd.forget(at.ID)
 		var names []string
 		for _, d := range nd.e.Elsewhere(context.Background(), at.ID) {
@@ -151,8 +172,7 @@ func TestElsewhereFrozen(t *testing.T) {
 	must(t, a.put(10, "g/1", []byte("1")), b.put(10, "g/2", []byte("2")), b.put(10, "g/3", []byte("3")))
 	c.tell()
 	ctx := until(t)
-	at, err := nd.lookup(10, "g")
-	must(t, err)
+	at := nd.found(10, "g")
 	defer nd.forget(at.ID)
 	list := func() string {
 		var names []string
@@ -164,9 +184,7 @@ func TestElsewhereFrozen(t *testing.T) {
 	if got := list(); got != "1 2 3 sub" {
 		t.Errorf("listed %q", got)
 	}
-	nd.mu.Lock()
-	nd.frozen = map[int]bool{1: true}
-	nd.mu.Unlock()
+	nd.locked(func() { nd.frozen = map[int]bool{1: true} })
 	nd.e.SetListWait(50 * time.Millisecond)
 	must(t, a.put(10, "g/4", []byte("4")), b.unlink(10, "g/3"))
 	c.tell()
@@ -183,10 +201,8 @@ func TestElsewhereFrozen(t *testing.T) {
 // TestHoldings: what a node tells of is what it has: no temporary names, nothing that is
 // being written, nothing pinned in place, no directory of others.
 func TestHoldings(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{CapacityBytes: 4096 * page, Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}}})
-	defer c.close()
-	a := c.nodes[0]
-	must(t, c.nodes[1].mkdir("theirs"), c.nodes[1].put(10, "theirs/x", []byte("x")))
+	c, a, b := newPair(t, state.Options{CapacityBytes: 4096 * page, Groups: map[block.GroupID]state.GroupOptions{"raw": {Pinned: true}}})
+	must(t, b.mkdir("theirs"), b.put(10, "theirs/x", []byte("x")))
 	must(t, a.mkdir("g"), a.mkdir("g/deep"), a.mkdir("raw"), a.put(10, "raw/r", []byte("r")), a.put(10, "g/t.tmp", []byte("t")))
 	want := []string{"g", "g/deep", "raw"}
 	for i := range 3000 { // several batches
@@ -196,8 +212,7 @@ func TestHoldings(t *testing.T) {
 	f, err := a.openOrCreate(10, "g/writing")
 	must(t, err)
 	c.tell()
-	at, err := a.lookup(10, "theirs/x")
-	must(t, err)
+	at := a.found(10, "theirs/x")
 	var got []string
 	must(t, a.e.Holdings(context.Background(), func(h *tiers.Holding) error {
 		if i := strings.LastIndexByte(h.Path, '/'); i >= 0 && !slices.Contains(got, h.Path[:i]) {

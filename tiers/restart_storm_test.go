@@ -3,10 +3,8 @@ package tiers_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,19 +43,11 @@ func TestStormRestart(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			dir := shmDir(t)
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond, Clock: jitter{}, OnJob: checkJob})
-			var late atomic.Bool
-			o := state.Options{CapacityBytes: 32 * page, WriteTimeout: 20 * time.Millisecond, Now: func() time.Time {
-				if late.Load() {
-					return time.Now().Add(24 * time.Hour)
-				}
-				return time.Now()
-			}}
-			s := &storm{lower: openLower(t, dir, o, disk)}
-			for g := range stormGroups {
-				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
-			}
+			var clock aheadClock
+			o := state.Options{CapacityBytes: 32 * page, WriteTimeout: 20 * time.Millisecond, Now: clock.now}
+			s := newStorm(openLower(t, dir, o, disk))
 			s.blow(seed + uint64(i))
-			late.Store(true) // temporary files, of which memory may be full, go
+			clock.add(24 * time.Hour) // temporary files, of which memory may be full, go
 			s.e.Expire()
 			s.quiesce()
 			want := s.contents("", map[string][]byte{})

@@ -87,9 +87,7 @@ func TestLoadNoRoom(t *testing.T) {
 	once := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Nth: 1, Fault: tiertest.Fault{Err: block.ErrNoSpace}})
 	w, _ := openLowerOne(t, state.Options{WriteTimeout: time.Second}, tiertest.ReferenceOptions{Faults: once})
 	w.hollow("content", "g/a")
-	if got := w.content("g/a"); got != "content" {
-		t.Errorf("read %q", got)
-	}
+	w.wantRead("content", "g/a")
 	w.end()
 }
 
@@ -100,15 +98,14 @@ func TestDirFiles(t *testing.T) {
 	dir := shmDir(t)
 	w := open(t, dir, state.Options{})
 	must(t, w.mkdir("g"))
-	top, err := w.lookup(1, "g")
-	must(t, err)
+	top := w.found(1, "g")
 	for i := range files + more {
 		a, err := w.e.Mkdir(top.ID, fmt.Sprint(i), 0o755, 7, 8, state.Process{})
 		must(t, err)
 		w.forget(a.ID)
 	}
 	uid := uint32(9)
-	_, err = w.e.SetAttr(top.ID, tiers.Change{UID: &uid})
+	_, err := w.e.SetAttr(top.ID, tiers.Change{UID: &uid})
 	must(t, err)
 	w.forget(top.ID)
 	if n := w.blobs(); n != files {
@@ -127,8 +124,7 @@ func TestDirFiles(t *testing.T) {
 	if got, err := w.get(20, last+"/x"); err != nil || len(got) != page {
 		t.Errorf("block in a directory without a file: %d bytes, %v", len(got), err)
 	}
-	a, err := w.lookup(1, last)
-	must(t, err)
+	a := w.found(1, last)
 	if w.forget(a.ID); a.Mode&0o7777 != 0o755 || a.UID != 9 {
 		t.Errorf("that directory: %+v", a)
 	}

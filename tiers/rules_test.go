@@ -66,17 +66,14 @@ func TestIdle(t *testing.T) {
 	clock.add(time.Hour)
 	left("a block", 1, "b")
 
-	old, err := w.openRead(20, "b")
-	must(t, err)
-	at, err := w.lookup(10, "b")
-	must(t, err)
+	old := w.reading(20, "b")
+	at := w.found(10, "b")
 	trunc := openfile.WriteOptions{Truncate: true}
 	if _, err := w.e.OpenWrite(context.Background(), at.ID, by(10), trunc); !errors.Is(err, state.ErrStale) {
 		t.Errorf("open of a block that another process reads: %v", err)
 	}
 	w.forget(at.ID)
-	anew, err := w.lookup(10, "b")
-	must(t, err)
+	anew := w.found(10, "b")
 	if _, err := w.openRead(10, "b"); !errors.Is(err, block.ErrNotFound) {
 		t.Errorf("read of a version before its open: %v", err)
 	}
@@ -105,9 +102,7 @@ func TestDescriptors(t *testing.T) {
 		f.rewrite("22", 0) // it goes on
 	}
 	must(t, f.flush(closer{}))
-	if got := w.content("a"); got != "22" {
-		t.Errorf("then: %q", got)
-	}
+	w.wantRead("22", "a")
 	f.release()
 	// The same for what another process renames meanwhile.
 	f = w.write(10, "b.tmp", "1")
@@ -117,9 +112,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	f.rewrite("22", 0)
 	must(t, f.flush(closer{}))
-	if got := w.content("b"); got != "22" {
-		t.Errorf("renamed, then: %q", got)
-	}
+	w.wantRead("22", "b")
 	f.release()
 	w.close(false)
 }
@@ -172,8 +165,7 @@ func TestAnew(t *testing.T) {
 		must(t, w.e.SetPinned(id, true), w.e.SetTTL(id, time.Hour))
 		release := func() {}
 		if held {
-			f, err := w.openRead(20, "a")
-			must(t, err)
+			f := w.reading(20, "a")
 			release = f.release
 		}
 		must(t, w.put(10, "a", []byte("new")))
@@ -194,8 +186,7 @@ func TestRetained(t *testing.T) {
 	version("x")
 	var refs []state.Attr
 	for _, letter := range []string{"y", "z", "u"} {
-		at, err := w.lookup(20, "a")
-		must(t, err)
+		at := w.found(20, "a")
 		refs = append(refs, at)
 		version(letter)
 	}
@@ -269,26 +260,18 @@ func TestOverrun(t *testing.T) {
 	w.close(false)
 }
 
-// abandon ends a file as that of a mount that is gone.
+// abandon ends a file that is open for writing as that of a mount that is gone.
 func (f *file) abandon() {
-	switch {
-	case f.h != nil:
-		f.w.e.Abandon(f.h)
-	default:
-		f.release()
-		return
-	}
+	f.w.e.Abandon(f.h)
 	f.w.forget(f.id)
 }
 
 // TestGone: a private file that was given up is told from a file without a name that somebody has
 // open. A kernel may still take the file for the block, and must not find its size.
 func TestGone(t *testing.T) {
-	ctx := context.Background()
 	w := open(t, shmDir(t), state.Options{})
 	must(t, w.put(10, "a", []byte("old")))
-	f, err := w.openWrite(ctx, 10, "a", true)
-	must(t, err)
+	f := w.writing(10, "a", true)
 	if w.e.Attr(f.id).Gone {
 		t.Error("a private file is gone")
 	}
@@ -314,11 +297,6 @@ func TestLate(t *testing.T) {
 	if err := w.e.Close(context.Background(), false); err != nil {
 		t.Error(err)
 	}
-	defer func() {
-		if r := recover(); r != nil {
-			t.Errorf("panic: %v", r)
-		}
-	}()
 	f.release()
 	if err := w.unlink(10, "b"); err != nil && !errors.Is(err, block.ErrNotFound) && !errors.Is(err, block.ErrClosed) {
 		t.Errorf("unlink: got %v", err)
@@ -394,8 +372,7 @@ func TestRemovedDir(t *testing.T) {
 		w := open(t, shmDir(t), state.Options{Kernels: several})
 		ctx := context.Background()
 		must(t, w.mkdir("g"), w.mkdir("g/d"), w.put(10, "g/a", []byte("x")))
-		g, err := w.lookup(20, "g")
-		must(t, err)
+		g := w.found(20, "g")
 		d, err := w.lookup(20, "g/d")
 		must(t, err, w.rmdir("g/d"))
 		absent := "ErrNotFound"

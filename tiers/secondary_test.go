@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/mem"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -204,11 +204,7 @@ func TestRestart(t *testing.T) {
 			if g := resolve(t, n.world, "g"); g.Mode&0o7777 != mode || g.GID != gid {
 				t.Errorf("directory %+v", g)
 			}
-			for name, want := range map[string]string{"g/both": "both", "top": "top", "g/sub/hollow": "hollow"} {
-				if got := n.content(name); got != want {
-					t.Errorf("%s: %q", name, got)
-				}
-			}
+			n.wantAll(map[string]string{"g/both": "both", "top": "top", "g/sub/hollow": "hollow"})
 			seq := held(again)["g/both"].Attrs.Seq
 			must(t, n.put(10, "g/both", []byte("later")))
 			n.quiesce()
@@ -222,7 +218,7 @@ func TestRestart(t *testing.T) {
 }
 
 // plant stores a block in a tier without an engine.
-func plant(t *testing.T, r *tiertest.Reference, path, data string, a driver.Attrs) {
+func plant(t testing.TB, r *tiertest.Reference, path, data string, a driver.Attrs) {
 	t.Helper()
 	file, err := os.CreateTemp(t.TempDir(), "")
 	must(t, err)
@@ -259,14 +255,10 @@ func TestRestartConflicts(t *testing.T) {
 	plant(t, disk, "x/y/z", "disk", driver.Attrs{Seq: 5, Dirs: []driver.DirAttrs{{Mode: 0o700, UID: 3}, {Mode: 0o711}}})
 	n := openLower(t, dir, state.Options{CapacityBytes: 64 * page}, disk, peer)
 	n.quiesce()
-	for name, want := range map[string]string{
+	n.wantAll(map[string]string{
 		"newer in memory": "memory", "older in memory": "disk", "only memory": "memory", "expired": "ErrNotFound",
 		"newer on peer": "peer", "newer on disk": "disk", "x/y/z": "disk", "d": "ErrIsDir", "only memory/below": "ErrNotFound",
-	} {
-		if got := n.content(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
+	})
 	if x, y := resolve(t, n.world, "x"), resolve(t, n.world, "x/y"); x.Mode&0o7777 != 0o700 || x.UID != 3 || y.Mode&0o7777 != 0o711 {
 		t.Errorf("directories %+v, %+v", x, y)
 	}
@@ -438,23 +430,10 @@ func TestTierSummary(t *testing.T) {
 	w.end()
 }
 
-// touched is a tier that counts the blocks that it was told to have been read.
-type touched struct {
-	*tiertest.Reference
-	n atomic.Int64
-}
-
-// Touch implements driver.Tier.
-func (c *touched) Touch(keys []block.Key) {
-	c.Reference.Touch(keys)
-	c.n.Add(int64(len(keys)))
-}
-
 // TestTouch: tiers are told which of their blocks were read (A28).
 func TestTouch(t *testing.T) {
-	disk := tiertest.NewReference(t, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
-	told := &touched{Reference: disk}
-	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 16 * page, Secondaries: []state.SecondaryOptions{{Tier: told}}}, disk)
+	told := newOrdered(t, tiertest.ReferenceOptions{CapacityBytes: 3 * page})
+	w := openLower(t, shmDir(t), state.Options{Secondaries: []state.SecondaryOptions{{Tier: told}}}, told.Reference)
 	must(t, w.mkdir("g"))
 	for _, name := range []string{"g/a", "g/b", "g/c"} {
 		must(t, w.put(10, name, fill("1p", "x")))
@@ -462,10 +441,10 @@ func TestTouch(t *testing.T) {
 	}
 	w.content("g/a")
 	w.e.TellTouched()
-	eventually(t, "the tier is told", func() bool { return told.n.Load() == 1 }) // the clock may be about to tell
+	eventually(t, "the tier is told", func() bool { return told.touched() == "[a]" }) // the clock may be about to tell
 	must(t, w.put(10, "g/d", fill("1p", "x")))
 	w.quiesce()
-	if got := holds(disk); got != "[g/a g/c g/d]" {
+	if got := holds(told.Reference); got != "[g/a g/c g/d]" {
 		t.Errorf("the tier holds %s: the block least recently used had to go", got)
 	}
 	w.end()
@@ -499,27 +478,44 @@ func TestNoSecondaries(t *testing.T) {
 	w.end()
 }
 
-// TestSecondaryOptions: all that is wrong with the tiers is reported at once.
-func TestSecondaryOptions(t *testing.T) {
+// TestOptions: all that is wrong with the options, and with the tiers, is reported at once.
+func TestOptions(t *testing.T) {
 	r := tiertest.NewReference(t, tiertest.ReferenceOptions{})
-	many := make([]state.SecondaryOptions, 17)
-	for i := range many {
-		many[i] = state.SecondaryOptions{Name: fmt.Sprint(i), Tier: r}
+	over := func(s ...state.SecondaryOptions) state.Options {
+		return state.Options{CapacityBytes: page, Secondaries: s}
+	}
+	many := over()
+	for i := range 17 {
+		many.Secondaries = append(many.Secondaries, state.SecondaryOptions{Name: fmt.Sprint(i), Tier: r})
 	}
 	for _, row := range []struct {
-		secondaries []state.SecondaryOptions
-		errors      int
+		o      state.Options
+		errors int
 	}{
-		{[]state.SecondaryOptions{{Name: "disk"}}, 1},
-		{[]state.SecondaryOptions{{Tier: r}, {Name: "memory", Tier: r}}, 2},
-		{[]state.SecondaryOptions{{Name: "a", Tier: r}, {Name: "a", Tier: r}}, 1},
-		{[]state.SecondaryOptions{{Name: "a", Tier: r, Cascade: "often"}, {Name: "b", Tier: r, QueueBytes: -1}}, 2},
+		{state.Options{CapacityBytes: 100, HighWatermark: 2}, 2},
+		{state.Options{CapacityBytes: page, HighWatermark: 0.5, LowWatermark: 0.6}, 1},
+		{over(state.SecondaryOptions{Name: "disk"}), 1},
+		{over(state.SecondaryOptions{Tier: r}, state.SecondaryOptions{Name: "memory", Tier: r}), 2},
+		{over(state.SecondaryOptions{Name: "a", Tier: r}, state.SecondaryOptions{Name: "a", Tier: r}), 1},
+		{over(state.SecondaryOptions{Name: "a", Tier: r, Cascade: "often"}, state.SecondaryOptions{Name: "b", Tier: r, QueueBytes: -1}), 2},
 		{many, 1},
 	} {
-		_, err := tiers.Open(context.Background(), state.Options{CapacityBytes: page, Secondaries: row.secondaries})
+		_, err := tiers.Open(context.Background(), row.o)
 		var joined interface{ Unwrap() []error }
 		if !errors.As(err, &joined) || len(joined.Unwrap()) != row.errors+1 { // no primary tier
-			t.Errorf("%+v: %v", row.secondaries, err)
+			t.Errorf("%+v: %v", row.o, err)
+		}
+	}
+	s, err := mem.Open(context.Background(), mem.Options{Dir: shmDir(t) + "/s", SizeBytes: 1 << 20, NoMount: true})
+	must(t, err)
+	defer s.Close(false)
+	for _, o := range []state.Options{
+		{Primary: s, CapacityBytes: 1 << 20, Policy: "random"},
+		{Primary: s, CapacityBytes: 1 << 20, Groups: map[block.GroupID]state.GroupOptions{"g": {QuotaBytes: 2 << 20}}},
+	} {
+		if e, err := tiers.Open(context.Background(), o); err == nil {
+			e.Close(context.Background(), false)
+			t.Errorf("policy %q, groups %v: no error", o.Policy, o.Groups)
 		}
 	}
 }

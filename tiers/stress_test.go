@@ -85,6 +85,14 @@ const (
 	stormSlots  = 12
 )
 
+// newStorm makes the directories.
+func newStorm(w *lower) *storm {
+	for g := range stormGroups {
+		must(w.t, w.mkdir(fmt.Sprintf("g%d", g)), w.mkdir(fmt.Sprintf("g%d/d", g)))
+	}
+	return &storm{lower: w}
+}
+
 // expected are the answers that a worker may get at any time; EXDEV where a tier cannot rename.
 var expected = []error{block.ErrNotFound, block.ErrNoSpace, block.ErrNotDir, block.ErrIsDir, block.ErrQuota, block.ErrExist, block.ErrPoisoned, unix.EXDEV}
 
@@ -377,14 +385,8 @@ func TestStorm(t *testing.T) {
 	for i, row := range stormSetups() {
 		t.Run(fmt.Sprintf("%d %s %d", i, row.o.Policy, row.o.CapacityBytes/page), func(t *testing.T) {
 			o := row.o
-			o.WriteTimeout = 20 * time.Millisecond
-			var late atomic.Bool
-			o.Now = func() time.Time {
-				if late.Load() {
-					return time.Now().Add(24 * time.Hour)
-				}
-				return time.Now()
-			}
+			var clock aheadClock
+			o.WriteTimeout, o.Now = 20*time.Millisecond, clock.now
 			var refs []*tiertest.Reference
 			for _, r := range row.refs {
 				refs = append(refs, tiertest.NewReference(t, r))
@@ -394,11 +396,8 @@ func TestStorm(t *testing.T) {
 			} else if row.found {
 				o.Secondaries = []state.SecondaryOptions{{Tier: tiertest.Finding{Reference: refs[0]}}}
 			}
-			s := &storm{lower: openLower(t, shmDir(t), o, refs...)}
+			s := newStorm(openLower(t, shmDir(t), o, refs...))
 			s.later, s.users, s.bare = row.later, true, row.bare
-			for g := range stormGroups {
-				must(t, s.mkdir(fmt.Sprintf("g%d", g)), s.mkdir(fmt.Sprintf("g%d/d", g)))
-			}
 			s.blow(seed(t))
 			st := s.e.Stats()
 			t.Logf("%d reads, %d versions, %+v", s.reads.Load(), s.version.Load(), st.Counters)
@@ -410,7 +409,7 @@ func TestStorm(t *testing.T) {
 			if s.absent > 0 && !row.bare { // of a bare one, a rename takes copies away
 				t.Errorf("%d copies were not where they were thought to be", s.absent)
 			}
-			late.Store(true) // versions that nobody opened, and temporary files, expire
+			clock.add(24 * time.Hour) // versions that nobody opened, and temporary files, expire
 			s.e.Expire()
 			s.end()
 		})
@@ -507,44 +506,6 @@ func follow(told map[string]*copies, ev event.Event) {
 	}
 }
 
-// TestOpenDuringCreate: who opens a temporary file of another process while it is
-// being created agrees with that about how its bytes are written.
-func TestOpenDuringCreate(t *testing.T) {
-	w := open(t, shmDir(t), state.Options{
-		CapacityBytes: 8 * page, Groups: map[block.GroupID]state.GroupOptions{"": {BlockBytes: 6 * page}}, // no guess fits
-	})
-	defer w.close(false)
-	var done atomic.Bool
-	var wg sync.WaitGroup
-	var mixed atomic.Int64
-	wg.Go(func() {
-		for !done.Load() {
-			f, err := w.openRead(20, "a.tmp")
-			if err != nil {
-				continue
-			}
-			if f.h != nil && f.h.Direct() {
-				mixed.Add(1)
-			}
-			f.close()
-		}
-	})
-	for range 500 {
-		f, err := w.create(10, "a.tmp", false, true)
-		must(t, err)
-		if f.h.Direct() {
-			t.Error("direct without room")
-		}
-		f.release()
-		must(t, w.unlink(10, "a.tmp"))
-	}
-	done.Store(true)
-	wg.Wait()
-	if n := mixed.Load(); n != 0 {
-		t.Errorf("%d opens went straight to a file that its creator writes through the engine", n)
-	}
-}
-
 // TestUnlinkDuringCreate: a file that Create found in place may go before Create
 // opens it; Create then makes it, or asks for another look-up.
 func TestUnlinkDuringCreate(t *testing.T) {
@@ -558,20 +519,13 @@ func TestUnlinkDuringCreate(t *testing.T) {
 				must(t, w.put(30, "b", []byte("other")))
 			}
 		}
-		func() {
-			defer func() {
-				if r := recover(); r != nil {
-					t.Fatalf("panic: %v", r)
-				}
-			}()
-			f, err := w.create(20, "a", false, false)
-			if err == nil {
-				_, err = f.h.WriteAt(context.Background(), []byte("y"), 0)
-				must(t, err, f.close())
-			} else if !errors.Is(err, state.ErrStale) {
-				t.Errorf("create: %v", err)
-			}
-		}()
+		f, err := w.create(20, "a", false, false)
+		if err == nil {
+			f.rewrite("y", 0)
+			must(t, f.close())
+		} else if !errors.Is(err, state.ErrStale) {
+			t.Errorf("create: %v", err)
+		}
 		if got := w.content("b"); reuse && got != "other" {
 			t.Errorf("create of one file changed another: got %q", got)
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/fate"
@@ -95,13 +94,11 @@ func TestWhy(t *testing.T) {
 			must(w.t, w.put(10, "g/a", []byte("x")))
 			w.drain()
 			w.evict("disk", "g/a")
-			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "memory", Paths: []string{"g/a"}, Force: true})
-			must(w.t, err)
+			w.evictForced("memory", "g/a")
 		}, "g/a", "evicted tier=memory rule=request", "from memory: on request"},
 		{"from the disk", func(w *failing) {
 			w.hollow("x", "g/a")
-			_, err := w.e.EvictFrom(until(w.t), tiers.EvictRequest{Tier: "disk", Paths: []string{"g/a"}, Force: true})
-			must(w.t, err)
+			w.evictForced("disk", "g/a")
 		}, "g/a", "evicted tier=disk rule=request", "from disk: on request"},
 		{"from the disk, but not memory", func(w *failing) {
 			must(w.t, w.put(10, "g/a", []byte("x")))
@@ -134,9 +131,7 @@ func TestWhy(t *testing.T) {
 				w.t.Errorf("%d failures counted", n)
 			}
 			w.wantVerdict("g/a", "unreachable tier=disk")
-			if got := w.content("g/a"); got != "x" {
-				w.t.Errorf("read %q", got)
-			}
+			w.wantRead("x", "g/a")
 			w.evict("memory", "g/a")
 		}, "g/a", "present tier=disk", ""},
 		{"no room", func(w *failing) {
@@ -217,15 +212,12 @@ func TestWhyOf(t *testing.T) {
 	w := open(t, shmDir(t), state.Options{})
 	defer w.close(false)
 	must(t, w.put(10, "a", []byte("x")))
-	f, err := w.openRead(10, "a")
-	must(t, err)
+	f := w.reading(10, "a")
 	if got, want := fmt.Sprint(w.e.WhyOf(f.id)), fmt.Sprint(w.e.Why("a")); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	next, err := w.openWrite(context.Background(), 20, "a", true)
-	must(t, err)
-	_, err = next.h.WriteAt(context.Background(), []byte("y"), 0)
-	must(t, err)
+	next := w.writing(20, "a", true)
+	next.rewrite("y", 0)
 	if v := w.e.WhyOf(next.id); v.Kind != fate.Pending {
 		t.Errorf("a new version: %+v", v)
 	}
@@ -238,9 +230,7 @@ func TestWhyOf(t *testing.T) {
 
 // TestWhyRemote: what only another node had and has no more; what it removed; what it has.
 func TestWhyRemote(t *testing.T) {
-	c := newCrowd(t, 2, state.Options{})
-	defer c.close()
-	a, b := c.nodes[0], c.nodes[1]
+	c, a, b := newPair(t, state.Options{})
 	must(t, a.mkdir("g"))
 	for _, name := range []string{"g/x", "g/y", "g/z", "g/far"} {
 		must(t, a.put(10, name, []byte("content")))
@@ -248,16 +238,13 @@ func TestWhyRemote(t *testing.T) {
 	c.tell()
 	b.wantVerdict("g/far", "present tier=peer")
 	for _, name := range []string{"g/x", "g/y", "g/z"} {
-		if got := b.reads(name); got != "content" {
-			t.Errorf("%s: %q", name, got)
-		}
+		b.wantRead("content", name)
 	}
 	c.tell()
-	b.evict("g/x")
+	b.evictForced("memory", "g/x")
 	b.wantVerdict("g/x", "present tier=peer")
-	at, err := b.lookup(10, "g/y")
-	must(t, err)
-	b.evict("g/y")
+	at := b.found(10, "g/y")
+	b.evictForced("memory", "g/y")
 	b.wantVerdict("g/y", "present tier=peer")
 	c.tell()
 	for _, name := range []string{"g/x", "g/y"} { // the other node drops them

@@ -52,6 +52,8 @@ type world struct {
 
 	hold bool       // keep the references to directories, as the kernel does
 	held []index.ID // those
+
+	reader uint32 // thread by which content reads
 }
 
 // by is the caller that a number stands for.
@@ -86,7 +88,7 @@ func open(t testing.TB, dir string, o state.Options) *world {
 		store.Close(false)
 		t.Fatal(err)
 	}
-	return &world{t: t, dir: dir, store: store, e: e, event: 1}
+	return &world{t: t, dir: dir, store: store, e: e, event: 1, reader: 90}
 }
 
 // hooked is a memory tier that calls remove before it removes a file, and create before it
@@ -317,10 +319,15 @@ func (w *world) openWaiting(id index.ID, by state.Caller) (openfile.Opened, erro
 }
 
 // openLater opens as a front does that must not wait.
-func (w *world) openLater(id index.ID, by state.Caller) (o openfile.Opened, err error) {
-	if o, err = w.e.OpenHot(id, by); !errors.Is(err, state.ErrHollow) {
+func (w *world) openLater(id index.ID, by state.Caller) (openfile.Opened, error) {
+	if o, err := w.e.OpenHot(id, by); !errors.Is(err, state.ErrHollow) {
 		return o, err
 	}
+	return w.openCold(id, by)
+}
+
+// openCold opens what was not in memory just now.
+func (w *world) openCold(id index.ID, by state.Caller) (o openfile.Opened, err error) {
 	done := make(chan struct{})
 	w.e.OpenLater(id, by, func(opened openfile.Opened, bytes *os.File, openErr error) {
 		defer close(done)
