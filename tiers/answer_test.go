@@ -91,12 +91,8 @@ func TestLyingTier(t *testing.T) {
 				want = "[g/kept g/new]"
 			}
 			eventually(t, "the tier holds "+want, func() bool { return holds(l.Reference) == want })
-			if data, err := w.get(10, "g/new"); string(data) != "bytes" {
-				t.Errorf("read %q, %v", data, err)
-			}
-			if data, err := w.get(10, "g/kept"); string(data) != "before" {
-				t.Errorf("read when it says the truth: %q, %v", data, err)
-			}
+			w.wantRead("bytes", "g/new")
+			w.wantRead("before", "g/kept")
 			must(t, w.e.Drain(context.Background()))
 			w.quiesce()
 		})

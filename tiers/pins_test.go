@@ -125,9 +125,7 @@ func TestPinQuotaLower(t *testing.T) {
 		t.Errorf("a block below memory: %v", err)
 	}
 	w.pinQuota(memory.QuotaGroup, "g", 1)
-	if got := w.content("g/a"); len(got) != 3*page {
-		t.Errorf("g/a: %.20q", got)
-	}
+	w.wantRead(string(fill("3p", "x")), "g/a")
 	pins(w, "group g: 3 of 1")
 	w.wantWhere("g/a", "[memory disk]")
 	w.quiesce()

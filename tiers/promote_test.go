@@ -146,9 +146,7 @@ func TestPromoteBatch(t *testing.T) {
 			release()
 			wg.Wait()
 			for i := range row.blocks {
-				if got := w.content(fmt.Sprintf("g/%d", i)); len(got) != 2*page {
-					t.Errorf("%d: %.20q", i, got)
-				}
+				w.wantRead(string(fill("2p", "x")), fmt.Sprintf("g/%d", i))
 			}
 			slices.Sort(jobs)
 			w.quiesce()
@@ -181,9 +179,7 @@ func TestPromoteNoRoom(t *testing.T) {
 	w.wantWhere("g/a", "[disk]")
 	w.drain()
 	must(t, w.e.SetPinned(pin, false))
-	if got := w.content("g/a"); len(got) != 2*page {
-		t.Errorf("read %.20q", got)
-	}
+	w.wantRead(string(fill("2p", "x")), "g/a")
 	w.end()
 }
 
