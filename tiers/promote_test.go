@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
+	"github.com/kvfs/kvfs/tiers/names"
 	"github.com/kvfs/kvfs/tiers/openfile"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -299,7 +300,7 @@ func TestOpenLaterGone(t *testing.T) {
 // beyond what a search without force looks at. As long as no copy ends after that, nobody waits again.
 func TestPromoteSpares(t *testing.T) {
 	const n = 64
-	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
+	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond, LookupLease: time.Hour}, tiertest.ReferenceOptions{})
 	w.hollow(string(fill("1p", "x")), "g/cold")
 	release := disk.Hold(tiertest.OpStore)
 	for i := range n {
@@ -313,15 +314,16 @@ func TestPromoteSpares(t *testing.T) {
 	if st := w.e.Stats(); st.Counters.Lost == 0 {
 		t.Error("the late writer found room, and nothing was lost")
 	}
-	waits := w.e.Stats().Counters.FullOfOpen
-	for i := range n {
-		must(t, w.put(10, fmt.Sprintf("g/later%03d", i), fill("1p", "z")))
+	waits := func() uint64 { c := w.e.Stats().Counters; return c.FullOfOpen + c.FullOfLeased }
+	before := waits()
+	for i := range 2 * n { // at last in the place of leased ones
+		later := fmt.Sprintf("g/later%03d", i)
+		must(t, w.put(10, later, fill("1p", "z")))
+		w.presences(names.PresenceOptions{Lease: true}, later)
 	}
-	if got := w.content("g/cold"); got != "ErrNotFound" {
-		t.Errorf("read %.20q", got)
-	}
-	if got := w.e.Stats().Counters.FullOfOpen; got != waits {
-		t.Errorf("%d waits for a tier that does not move", got-waits)
+	w.wantRead("ErrNotFound", "g/cold")
+	if got := waits() - before; got != 0 {
+		t.Errorf("%d waits for a tier that does not move", got)
 	}
 	release()
 	w.quiesce()

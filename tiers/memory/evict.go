@@ -41,26 +41,11 @@ func New(st *state.State, nm *names.Names) *Memory {
 	return &Memory{State: st, names: nm, wake: make(chan struct{}, 1)}
 }
 
-// kept says which blocks an eviction leaves although there is no room.
-type kept uint8
-
-const (
-	keepUncopied kept = iota // those without a copy, and those with a lease
-	keepLeased               // those with a lease
-	keepNone                 // neither
-)
-
-func keptUnless(force bool) kept {
-	if force {
-		return keepNone
-	}
-	return keepUncopied
-}
-
 // evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
 // bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
-func (mem *Memory) evictLocked(pol policy.Policy, need int64, reason fate.Reason, keep kept, g *state.Gone) (freed, until int64) {
-	h := hunt{Memory: mem, order: pol, now: mem.Now(), need: need, keep: keep}
+// force evicts leased blocks too.
+func (mem *Memory) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
+	h := hunt{Memory: mem, order: pol, now: mem.Now(), need: need, force: force}
 	if reason == fate.ReasonWatermark {
 		h.idle = int64(watermarkIdle)
 	}
@@ -80,7 +65,7 @@ type hunt struct {
 	order       policy.Policy // which offers the blocks
 	now, idle   int64         // nanoseconds; blocks used within idle stay; 0: no bound
 	need, freed int64         // bytes
-	keep        kept
+	force       bool
 	until       int64 // earliest end of a lease that kept a block; 0: none did
 	dirty       int   // blocks met that have no copy yet
 	victims     []index.ID
@@ -102,7 +87,7 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 	if v, stays := h.uncopiedLocked(id, en); stays {
 		return v
 	}
-	if en.Lease() > h.now && h.keep != keepNone && en.Tiers() == 0 { // else another tier or node keeps the promise
+	if en.Lease() > h.now && !h.force && en.Tiers() == 0 { // else another tier or node keeps the promise
 		if h.until == 0 || en.Lease() < h.until {
 			h.until = en.Lease()
 		}
@@ -118,7 +103,7 @@ func (h *hunt) judgeLocked(n uint32) policy.Verdict {
 // before that, and v is the verdict on it.
 func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, stays bool) {
 	own := h.OwnTiers(en)
-	if h.Lazy != 0 && own|en.Storing() == 0 && h.keep == keepUncopied {
+	if h.Lazy != 0 && own|en.Storing() == 0 && !h.force {
 		if v, ok := h.leaveLocked(id, en, h.need-h.freed); ok {
 			if v == policy.Evict {
 				h.ApplyLocked(catalog.Leaving{ID: id, By: h.order})
@@ -126,10 +111,10 @@ func (h *hunt) uncopiedLocked(id index.ID, en *index.Entry) (v policy.Verdict, s
 			return v, true
 		}
 	}
-	if en.Storing() == 0 && (own != 0 || len(h.Tiers) == 0 || h.keep != keepUncopied || h.dirty <= maxDirty && !h.Clean(id, en, false)) {
+	if en.Storing() == 0 && (own != 0 || len(h.Tiers) == 0 || h.force || h.dirty <= maxDirty && !h.Clean(id, en, false)) {
 		return 0, false
 	}
-	if h.dirty++; h.dirty > maxSearch && h.keep == keepUncopied {
+	if h.dirty++; h.dirty > maxSearch && !h.force {
 		return policy.Stop, true
 	}
 	return policy.Skip, true
@@ -182,29 +167,29 @@ func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reas
 	mem.names.SettleRemoteLocked(id, en, g)
 }
 
-// victims returns the functions by which package room evicts blocks.
-func (mem *Memory) victims(keep kept, g *state.Gone) room.Victims {
+// victims returns the functions by which package room evicts blocks. force evicts leased blocks too.
+func (mem *Memory) victims(force bool, g *state.Gone) room.Victims {
 	return room.Victims{
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
 			reason := fate.ReasonCapacity
 			if quota {
 				reason = fate.ReasonQuota
 			}
-			return mem.evictLocked(order, need, reason, keep, g)
+			return mem.evictLocked(order, need, reason, force, g)
 		},
 	}
 }
 
 // RoomLocked evicts until those who pay may take n bytes more, and reports whether it may. until is the earliest end of a
-// lease that kept a block, 0 if none did. force evicts leased blocks and those without a copy, too: for a writer that has
-// waited as long as it may.
+// lease that kept a block, 0 if none did. force evicts leased blocks too: for a writer that has waited as long as it
+// may.
 func (mem *Memory) RoomLocked(b room.Bill, n int64, force bool, g *state.Gone) (ok bool, until int64) {
-	return mem.Mu.Room.Make(b, n, force, mem.victims(keptUnless(force), g))
+	return mem.Mu.Room.Make(b, n, force, mem.victims(force, g))
 }
 
 // QuotaLocked evicts blocks of those who pay until their quotas leave n bytes, and reports whether they do.
 func (mem *Memory) QuotaLocked(b room.Bill, n int64, force bool, g *state.Gone) bool {
-	ok, _ := mem.Mu.Room.MakeInQuotas(b, n, mem.victims(keptUnless(force), g))
+	ok, _ := mem.Mu.Room.MakeInQuotas(b, n, mem.victims(force, g))
 	return ok
 }
 
@@ -282,8 +267,8 @@ func (mem *Memory) Reserve(ctx context.Context, id index.ID, n int64, started bo
 }
 
 // Waited follows a wait for room that has lasted as long as it may, in vain. moves: Room.Moves at its beginning. If copies are
-// under way, and none has ended meanwhile, nobody waits for them until one does: a writer takes blocks without a copy, and
-// a read is a miss.
+// under way, and none has ended meanwhile, nobody waits until one does: a writer takes leased blocks and those without a copy
+// at once, and a read is a miss.
 func (mem *Memory) Waited(moves uint64) {
 	mem.Mu.Lock()
 	defer mem.Mu.Unlock()
@@ -299,7 +284,7 @@ func (mem *Memory) grantLocked(b room.Bill, id index.ID, en *index.Entry, n int6
 	}
 	ok, until = mem.RoomLocked(b, n, force, g)
 	if !ok && !force && mem.Mu.Room.Stalled() {
-		ok, until = mem.Mu.Room.Make(b, n, false, mem.victims(keepLeased, g))
+		ok, until = mem.Mu.Room.Make(b, n, false, mem.victims(true, g)) // no more than it needs
 	}
 	if !ok && started && !b.Over(n) && mem.Mu.Room.Overruns(n) {
 		ok = true
@@ -345,7 +330,7 @@ func (mem *Memory) RunEvictor(ctx context.Context) {
 				reason = fate.ReasonCapacity
 			}
 			if excess > 0 {
-				freed, _ = mem.evictLocked(mem.Mu.Room.Shared(), min(excess, evictBatch), reason, keepUncopied, &g)
+				freed, _ = mem.evictLocked(mem.Mu.Room.Shared(), min(excess, evictBatch), reason, false, &g)
 			}
 			mem.Mu.Unlock()
 			mem.Finish(&g)

@@ -258,7 +258,7 @@ func (mem *Memory) evictExcess(ctx context.Context, gr *room.Group, a *room.Acco
 		mem.Mu.Lock()
 		freed = 0
 		if n, order := mem.Mu.Room.ExcessOf(gr, a); n > 0 && order != nil {
-			freed, _ = mem.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, keepUncopied, &g)
+			freed, _ = mem.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, false, &g)
 		}
 		mem.Mu.Unlock()
 		mem.Finish(&g)

@@ -42,7 +42,7 @@ func (mem *Memory) Gauge(n int64, force bool) (free int64, err error) {
 	mem.Mu.Lock()
 	need := mem.Mu.Room.Relief(n, force, mem.Now())
 	if need > 0 {
-		mem.Mu.Room.Evict(need, need, mem.victims(keptUnless(force), &g))
+		mem.Mu.Room.Evict(need, need, mem.victims(force, &g))
 	}
 	mem.Mu.Unlock()
 	if need == 0 {
@@ -64,7 +64,7 @@ func (mem *Memory) Relieve(force bool) {
 	var g state.Gone
 	mem.Mu.Lock()
 	mem.Mu.Counters.FileSystemFull++
-	mem.Mu.Room.Evict(1, 1, mem.victims(keptUnless(force), &g))
+	mem.Mu.Room.Evict(1, 1, mem.victims(force, &g))
 	mem.Mu.Unlock()
 	mem.Finish(&g)
 }

@@ -44,7 +44,7 @@ type Room struct {
 	pinned  int64         // of it, what cannot be evicted. INVARIANT: from 0 to used
 	limit   int64         // what used may come to: the capacity, or less while the file system has less
 	moves   uint64        // how often copies have ended
-	stalled bool          // a wait for copies is in vain
+	stalled bool          // a wait for room is in vain
 	futile  int64         // nothing is evicted for the file system before
 	space   chan struct{} // closed and replaced by Signal
 	full    fullness
@@ -154,8 +154,8 @@ func (r *Room) Moved() {
 	r.Signal()
 }
 
-// Stall notes that somebody has waited for copies as long as he may, since Moves was so. If none has ended since, nobody
-// waits for them until one does, and those who wait look again.
+// Stall notes that somebody has waited for room as long as he may, since Moves was so. If no copy has ended since, nobody
+// waits until one does, and those who wait look again.
 func (r *Room) Stall(moves uint64) {
 	if r.moves == moves {
 		r.stalled = true
@@ -163,7 +163,7 @@ func (r *Room) Stall(moves uint64) {
 	}
 }
 
-// Stalled reports whether a wait for copies is in vain.
+// Stalled reports whether a wait for room is in vain.
 func (r *Room) Stalled() bool { return r.stalled }
 
 // Futile notes that what Relief asked for has brought nothing.
