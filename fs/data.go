@@ -201,6 +201,9 @@ func (f *files) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *f
 	if isControl(in.NodeId) {
 		return fuse.EPERM
 	}
+	if st := f.awaitTest(in.Unique); st != fuse.OK { // the block may be there
+		return st
+	}
 	by := f.maker(in.Pid)
 	by.Waits = waiter{f, in.Unique}
 	if !f.opts.Descriptors.take(f.ctx, by.Waits.MayWait) {

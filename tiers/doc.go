@@ -125,7 +125,7 @@
 // A block with a copy in a secondary tier becomes hollow, whatever its lease: that tier keeps the promise. A block
 // without one is copied first, and skipped until the copy is there. A writer that has waited for WriteTimeout takes
 // its memory all the same. Then the block is lost, and counted as lost. If no copy has ended during that wait, nobody
-// waits until one does. A block that a tier has refused (full, write budget, admission) goes without a copy.
+// waits for copies until one does. A block that a tier has refused (full, write budget, admission) goes without a copy.
 //
 // # After a crash
 //

@@ -2,7 +2,7 @@ package memory
 
 import (
 	"context"
-	"slices"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,7 +220,7 @@ func (mem *Memory) Reserve(ctx context.Context, id index.ID, n int64, started bo
 		return nil
 	}
 	deadline := mem.Opts.Now().Add(mem.Opts.WriteTimeout)
-	var moves uint64 // before the wait
+	var moves uint64 // at the beginning of the wait
 	for waited := false; ; waited = true {
 		var g state.Gone
 		var err error
@@ -238,13 +238,13 @@ func (mem *Memory) Reserve(ctx context.Context, id index.ID, n int64, started bo
 		high, overQuota := mem.Mu.Room.High(0), b.Over(n)
 		space, wait := mem.Mu.Room.Space(), mem.Mu.Room.Wait(left)
 		if !waited {
-			moves = mem.Mu.Room.Moves()
+			moves = mem.MovesLocked()
 		}
 		mem.Mu.Unlock()
 		mem.Finish(&g)
 		switch {
 		case ok:
-			if left <= 0 {
+			if waited && left <= 0 {
 				mem.Waited(moves)
 			}
 			if high {
@@ -266,15 +266,40 @@ func (mem *Memory) Reserve(ctx context.Context, id index.ID, n int64, started bo
 	}
 }
 
-// Waited follows a wait for room that has lasted as long as it may, in vain. moves: Room.Moves at its beginning. If copies are
-// under way, and none has ended meanwhile, nobody waits until one does: a writer takes leased blocks and those without a copy
-// at once, and a read is a miss.
+// Waited follows a wait for room that has lasted WriteTimeout, in vain. moves: MovesLocked at its beginning. If all tiers were
+// copying, and no copy has ended meanwhile, nobody waits for copies until one does: a writer takes leased blocks and those
+// without a copy at once, and a read is a miss.
 func (mem *Memory) Waited(moves uint64) {
 	mem.Mu.Lock()
 	defer mem.Mu.Unlock()
-	if slices.ContainsFunc(mem.Tiers, func(s *state.Secondary) bool { return s.BusyLocked() }) {
+	if mem.copyingLocked() {
 		mem.Mu.Room.Stall(moves)
 	}
+}
+
+// MovesLocked returns Room.Moves if all tiers are copying, else a number that it never has.
+func (mem *Memory) MovesLocked() uint64 {
+	if mem.copyingLocked() {
+		return mem.Mu.Room.Moves()
+	}
+	return math.MaxUint64
+}
+
+// StalledLocked reports whether a wait for copies is in vain; see Waited.
+func (mem *Memory) StalledLocked() bool { return mem.Mu.Room.Stalled() && mem.copyingLocked() }
+
+// copyingLocked reports whether all tiers that get copies have some under way.
+func (mem *Memory) copyingLocked() bool {
+	some := false
+	for _, s := range mem.Tiers {
+		if s.Opts.Cascade == state.CascadeOff {
+			continue
+		}
+		if some = s.BusyLocked(); !some {
+			break
+		}
+	}
+	return some
 }
 
 // grantLocked charges n more bytes to a file if there is room, or room can be made; see reserve.
@@ -283,7 +308,7 @@ func (mem *Memory) grantLocked(b room.Bill, id index.ID, en *index.Entry, n int6
 		return false, 0 // no other block need go for it
 	}
 	ok, until = mem.RoomLocked(b, n, force, g)
-	if !ok && !force && mem.Mu.Room.Stalled() {
+	if !ok && !force && mem.StalledLocked() {
 		ok, until = mem.Mu.Room.Make(b, n, false, mem.victims(true, g)) // no more than it needs
 	}
 	if !ok && started && !b.Over(n) && mem.Mu.Room.Overruns(n) {

@@ -154,8 +154,8 @@ func (r *Room) Moved() {
 	r.Signal()
 }
 
-// Stall notes that somebody has waited for room as long as he may, since Moves was so. If no copy has ended since, nobody
-// waits until one does, and those who wait look again.
+// Stall notes that somebody has waited for room as long as he may, since Moves was so, and that all tiers have been copying
+// since. If no copy has ended, nobody waits until one does, and those who wait look again.
 func (r *Room) Stall(moves uint64) {
 	if r.moves == moves {
 		r.stalled = true

@@ -284,7 +284,7 @@ func (tr *Transfer) makeFile(p *promotion) bool {
 // PromoteTimeout at most. It evicts no block that is leased or has no copy yet: a miss is better.
 func (tr *Transfer) roomForPromotion(ctx context.Context, p *promotion) error {
 	deadline := tr.Opts.Now().Add(min(tr.Opts.WriteTimeout, tr.Opts.PromoteTimeout))
-	var moves uint64 // before the wait
+	var moves uint64 // at the beginning of the wait
 	for waited := false; ; waited = true {
 		left := deadline.Sub(tr.Opts.Now())
 		short := tr.tryRoomForPromotion(p)
@@ -294,7 +294,9 @@ func (tr *Transfer) roomForPromotion(ctx context.Context, p *promotion) error {
 		case short.hopeless != nil:
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: short.hopeless}
 		case left <= 0:
-			tr.memory.Waited(moves)
+			if tr.Opts.PromoteTimeout >= tr.Opts.WriteTimeout {
+				tr.memory.Waited(moves)
+			}
 			fallthrough
 		case short.stalled:
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: block.ErrNoSpace}
@@ -319,7 +321,7 @@ type shortage struct {
 	until    int64         // when a lease ends; 0: none does
 	left     time.Duration // the longest wait
 	stalled  bool          // a wait is in vain
-	moves    uint64        // see Room.Moves
+	moves    uint64        // see Memory.MovesLocked
 	hopeless error         // not nil: no attempt is worthwhile
 }
 
@@ -338,7 +340,7 @@ func (tr *Transfer) tryRoomForPromotion(p *promotion) *shortage {
 		p.charge = n
 		tr.Mu.Room.Charge(p.bill, n, true)
 	}
-	short.stalled, short.moves = tr.Mu.Room.Stalled(), tr.Mu.Room.Moves()
+	short.stalled, short.moves = tr.memory.StalledLocked(), tr.memory.MovesLocked()
 	high := ok && tr.Mu.Room.High(0)
 	tr.Mu.Unlock()
 	tr.Finish(&g)

@@ -70,7 +70,8 @@ type Bucket struct {
 
 	mu struct {
 		sync.Mutex
-		failed span           // of the last read that the server did not do
+		failed span           // of the last read that did not end
+		tries  int            // probes that have repeated it
 		recent latency.Counts // of reads, since the last change of p95
 		p95    time.Duration  // 0: not known yet
 		asked  uint64         // for ranges
@@ -139,32 +140,48 @@ func (b *Bucket) GoString() string { return b.String() }
 // MarshalText is String, for JSON.
 func (b *Bucket) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// mostProbed bounds the bytes of a probe.
-const mostProbed = 1 << 20
+const (
+	mostProbed = 1 << 20 // bytes of a read that a probe repeats
+	mostTries  = 3       // probes that repeat a read: it may be the object that is at fault
+)
 
-// answers probes the server for the breaker. A refusal is an answer, too. The probe repeats the read that failed last, as there
+// answers probes the server for the breaker. A refusal is an answer, too. Some probes repeat the read that did not end, as there
 // are networks that stop long answers alone.
 func (b *Bucket) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, b.opts.OpenDeadline)
+	short, cancel := context.WithTimeout(ctx, b.opts.OpenDeadline)
 	defer cancel()
-	if _, err := b.page(ctx, "", 1); again(err) {
+	if _, err := b.page(short, "", 1); again(err) {
 		return err
 	}
-	b.mu.Lock()
-	failed := b.mu.failed
-	b.mu.Unlock()
-	if failed.key != "" {
-		r := &Reader{b: b, ctx: ctx, cancel: func() {}, key: failed.key, offset: failed.offset, left: min(failed.length, mostProbed)}
-		defer r.Close()
-		if _, err := io.Copy(io.Discard, r); again(err) {
-			return err
-		}
-		b.mu.Lock()
-		b.mu.failed = span{}
-		b.mu.Unlock()
+	if err := b.readAgain(ctx); again(err) && code(err) == "" {
+		return err
 	}
 	b.opts.Logger.Info("the object store answers again", zap.Stringer("bucket", b))
 	return nil
+}
+
+// readAgain repeats the read that did not end, if there is one.
+func (b *Bucket) readAgain(ctx context.Context) error {
+	b.mu.Lock()
+	failed := b.mu.failed
+	if b.mu.tries++; b.mu.tries == mostTries {
+		b.mu.failed = span{}
+	}
+	b.mu.Unlock()
+	if failed.key == "" {
+		return nil
+	}
+	n := min(failed.length, mostProbed)
+	ctx, cancel := context.WithTimeout(ctx, b.readTime(n))
+	r := &Reader{b: b, ctx: ctx, cancel: cancel, key: failed.key, offset: failed.offset, left: n}
+	defer r.Close()
+	_, err := io.Copy(io.Discard, r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && b.mu.failed == failed {
+		b.mu.failed = span{}
+	}
+	return err
 }
 
 // admit waits until a limit lets n bytes through.
@@ -196,11 +213,11 @@ func (b *Bucket) call(ctx context.Context, what string, limit time.Duration, f f
 	return b.report(ctx, what, f(limited))
 }
 
-// failed notes a read that ended with err if the server did not do it. The next probe repeats the last such read.
+// failed notes a read that ended with err if no answer ended it. The next probes repeat the last such read.
 func (b *Bucket) failed(s span, err error) error {
-	if again(err) {
+	if again(err) && code(err) == "" {
 		b.mu.Lock()
-		b.mu.failed = s
+		b.mu.failed, b.mu.tries = s, 0
 		b.mu.Unlock()
 	}
 	return err

@@ -140,40 +140,45 @@ func untilOpen(t *testing.T, b *Bucket) {
 	}
 }
 
-// TestStalled shows that a server which answers, but whose long answers stall, stays one that does not answer: a probe repeats
-// the read that failed.
+// TestStalled shows that a server which answers, but whose long answers stall, is taken for one that does not: probes repeat
+// the read. But one object keeps the store away only for some probes, and not at all if the server says what is wrong.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t, s3test.Options{})
-	p := s3test.NewProxy(t, s)
-	opts := options(s, p.URL)
-	b := open(t, opts)
-	put(t, b, "x", random(10, 1<<20))
-	opts.OpenDeadline = 300 * time.Millisecond
-	b = open(t, opts)
-	var lists atomic.Int64
-	p.Script(func(r *http.Request) s3test.Fault {
-		if r.URL.Query().Has("list-type") {
-			lists.Add(1)
-			return s3test.Fault{}
-		}
-		return s3test.Fault{StallBody: true}
-	})
-	harness.Poll(t, "the breaker opens", func() bool {
-		if err := b.Get(t.Context(), "x", 0, make([]byte, 1<<20)); !errors.Is(err, block.ErrUnavailable) {
-			t.Fatalf("got %v", err)
-		}
-		return !b.Available()
-	})
-	first := lists.Load()
-	harness.Poll(t, "three probes", func() bool {
-		if b.Available() {
-			t.Fatal("the breaker closes")
-		}
-		return lists.Load() > first+2
-	})
-	p.First(0, s3test.Fault{})
-	harness.Poll(t, "the breaker closes", b.Available)
+	data := random(10, 1<<20)
+	for probes, f := range map[int64]s3test.Fault{1: {Status: 500, Code: "InternalError"}, mostTries: {StallBody: true}} {
+		t.Run("error "+f.Code, func(t *testing.T) {
+			t.Parallel()
+			p := s3test.NewProxy(t, s)
+			opts := options(s, p.URL)
+			put(t, open(t, opts), "x", data)
+			opts.OpenDeadline = 300 * time.Millisecond
+			b := open(t, opts)
+			var lists atomic.Int64
+			p.Script(func(r *http.Request) s3test.Fault {
+				if r.URL.Query().Has("list-type") {
+					lists.Add(1)
+					return s3test.Fault{}
+				}
+				return f
+			})
+			harness.Poll(t, "the breaker opens", func() bool {
+				if err := b.Get(t.Context(), "x", 0, make([]byte, len(data))); !errors.Is(err, block.ErrUnavailable) {
+					t.Fatalf("got %v", err)
+				}
+				return !b.Available()
+			})
+			b.mu.Lock()
+			if repeats := b.mu.failed.key != ""; repeats != f.StallBody {
+				t.Errorf("probes repeat the read: %v", repeats)
+			}
+			b.mu.Unlock()
+			harness.Poll(t, "the breaker closes", b.Available)
+			if got := lists.Load(); got < probes {
+				t.Errorf("after %d probes, want %d", got, probes)
+			}
+		})
+	}
 }
 
 // TestStopped stops the server and lets it go on; and kills it and starts it anew. Calls end in both cases, and succeed

@@ -58,7 +58,7 @@ func (b *Bucket) parts(ctx context.Context, name string, offset, length int64, r
 	if err := admit(ctx, b.read, length); err != nil {
 		return err
 	}
-	return b.call(ctx, "get "+name, b.readTime(length), func(ctx context.Context) error {
+	err = b.call(ctx, "get "+name, b.readTime(length), func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(b.opts.Connections)
 		for at := int64(0); at < length; at += b.opts.PartSize {
@@ -68,8 +68,9 @@ func (b *Bucket) parts(ctx context.Context, name string, offset, length int64, r
 				return read(r, at)
 			})
 		}
-		return b.failed(span{key, offset, length}, g.Wait())
+		return g.Wait()
 	})
+	return b.failed(span{key, offset, length}, err)
 }
 
 // checkRange returns the name of an object in the bucket, if the call makes sense.
@@ -95,7 +96,7 @@ func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (*
 	}
 	limited, cancel := context.WithTimeout(ctx, b.readTime(length))
 	r := &Reader{b: b, ctx: limited, cancel: cancel, key: key, offset: offset, left: length}
-	r.report = func(err error) error { return b.report(ctx, "get "+name, b.failed(span{key, offset, length}, err)) }
+	r.report = func(err error) error { return b.failed(span{key, offset, length}, b.report(ctx, "get "+name, err)) }
 	if length > 0 {
 		_, err = r.Read(nil)
 	}
