@@ -39,8 +39,7 @@ func (w *lower) end() {
 	removeAll(w.t, w.world, "")
 	w.drain()
 	w.noBlobs()
-	st := w.e.Stats()
-	if st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 {
+	if st := w.e.Stats(); st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 {
 		w.t.Errorf("left after all was removed: %+v", st)
 	}
 	for i, r := range w.refs {
@@ -51,9 +50,8 @@ func (w *lower) end() {
 	w.close(false)
 }
 
-// TestPromote: twenty readers that open one hollow block at once make one load, and
-// all of them get the bytes; the block is then as any other in memory, with its time
-// of modification, and a copy below (A14, A18, A23).
+// TestPromote: twenty readers that open one hollow block at once make one load, and all of them get the bytes; the block is then as any
+// other in memory, with its time of modification, and a copy below (A14, A18, A23).
 func TestPromote(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 	w.hollow("content", "g/a")
@@ -276,8 +274,7 @@ func TestPromoteLateWrite(t *testing.T) {
 	}
 }
 
-// TestOpenLaterGone: a block is removed while an open waits for it, and its kernel goes: the open is told to look again,
-// although nothing is left of the entry.
+// TestOpenLaterGone: a block is removed while an open waits for it, and its kernel goes: the open is told to look again.
 func TestOpenLaterGone(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
 	w.hollow("content", "a")
@@ -295,9 +292,36 @@ func TestOpenLaterGone(t *testing.T) {
 	w.end()
 }
 
-// TestPromoteSpares: a read never costs blocks that have no copy yet, however long the
-// tier keeps them waiting: it is a miss. A writer that has waited takes them, also
-// beyond what a search without force looks at. As long as no copy ends after that, nobody waits again.
+// TestStallOfAll: memory that is full of open files says nothing about tiers: one hangs, but the other one gets what leaves memory
+// afterwards, and nothing is lost.
+func TestStallOfAll(t *testing.T) {
+	const n = 16
+	lazy, hangs := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
+	below := []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}, {QueueBytes: 2 * page}}
+	w := openLower(t, shmDir(t), state.Options{CapacityBytes: n * page, WriteTimeout: 50 * time.Millisecond, Secondaries: below}, lazy, hangs)
+	w.hollow(string(fill("1p", "x")), "cold")
+	release := hangs.Hold(tiertest.OpStore)
+	var opened []*file
+	for i := range n {
+		must(t, w.put(10, fmt.Sprint(i), fill("1p", "y")))
+		opened = append(opened, w.reading(10, fmt.Sprint(i)))
+	}
+	w.wantRead("ErrNotFound", "cold")
+	for _, f := range opened {
+		must(t, f.close())
+	}
+	for i := range n / 2 {
+		must(t, w.put(10, fmt.Sprint("later", i), fill("1p", "z")))
+	}
+	if lost := w.e.Stats().Counters.Lost; lost != 0 {
+		t.Errorf("%d blocks lost", lost)
+	}
+	release()
+	w.end()
+}
+
+// TestPromoteSpares: a read never costs blocks that have no copy yet, however long the tier keeps them waiting: it is a miss. A writer
+// that has waited takes them, also beyond what a search without force looks at. As long as no copy ends after that, nobody waits again.
 func TestPromoteSpares(t *testing.T) {
 	const n = 64
 	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond, LookupLease: time.Hour}, tiertest.ReferenceOptions{})
@@ -317,9 +341,8 @@ func TestPromoteSpares(t *testing.T) {
 	waits := func() uint64 { c := w.e.Stats().Counters; return c.FullOfOpen + c.FullOfLeased }
 	before := waits()
 	for i := range 2 * n { // at last in the place of leased ones
-		later := fmt.Sprintf("g/later%03d", i)
-		must(t, w.put(10, later, fill("1p", "z")))
-		w.presences(names.PresenceOptions{Lease: true}, later)
+		must(t, w.put(10, fmt.Sprint("g/later", i), fill("1p", "z")))
+		w.presences(names.PresenceOptions{Lease: true}, fmt.Sprint("g/later", i))
 	}
 	w.wantRead("ErrNotFound", "g/cold")
 	if got := waits() - before; got != 0 {
