@@ -330,6 +330,7 @@ func TestPromoteSpares(t *testing.T) {
 	for i := range n {
 		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))
 	}
+	must(t, disk.AwaitSubmitted(until(t), tiertest.OpStore, 2)) // after that of the cold one
 	w.wantRead("ErrNotFound", "g/cold")
 	if st := w.e.Stats(); st.Counters.Lost != 0 || st.Blocks != n {
 		t.Errorf("%d blocks lost by a read, %d left", st.Counters.Lost, st.Blocks)
