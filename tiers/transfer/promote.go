@@ -294,7 +294,7 @@ func (tr *Transfer) roomForPromotion(ctx context.Context, p *promotion) error {
 		case short.hopeless != nil:
 			return &block.Error{Op: "promote", Tier: "memory", Key: p.Key, Err: short.hopeless}
 		case left <= 0:
-			if tr.Opts.PromoteTimeout >= tr.Opts.WriteTimeout {
+			if waited && tr.Opts.PromoteTimeout >= tr.Opts.WriteTimeout {
 				tr.memory.Waited(moves)
 			}
 			fallthrough
@@ -340,7 +340,9 @@ func (tr *Transfer) tryRoomForPromotion(p *promotion) *shortage {
 		p.charge = n
 		tr.Mu.Room.Charge(p.bill, n, true)
 	}
-	short.stalled, short.moves = tr.memory.StalledLocked(), tr.memory.MovesLocked()
+	if !ok {
+		short.stalled, short.moves = tr.memory.StalledLocked(), tr.memory.MovesLocked()
+	}
 	high := ok && tr.Mu.Room.High(0)
 	tr.Mu.Unlock()
 	tr.Finish(&g)
