@@ -70,12 +70,12 @@ type Bucket struct {
 
 	mu struct {
 		sync.Mutex
-		failed span           // of the last read that did not end
-		tries  int            // probes that have repeated it
-		recent latency.Counts // of reads, since the last change of p95
-		p95    time.Duration  // 0: not known yet
-		asked  uint64         // for ranges
-		hedges uint64         // second requests
+		unanswered span           // of the last read that no answer ended; none after mostTries probes
+		tries      int            // probes that have repeated it
+		recent     latency.Counts // of reads, since the last change of p95
+		p95        time.Duration  // 0: not known yet
+		asked      uint64         // for ranges
+		hedges     uint64         // second requests
 	}
 }
 
@@ -145,8 +145,8 @@ const (
 	mostTries  = 3       // probes that repeat a read: it may be the object that is at fault
 )
 
-// answers probes the server for the breaker. A refusal is an answer, too. Some probes repeat the read that did not end, as there
-// are networks that stop long answers alone.
+// answers probes the server for the breaker. A refusal is an answer, too. Some probes repeat the read that no answer ended,
+// as there are networks that stop long answers alone.
 func (b *Bucket) answers(ctx context.Context) error {
 	short, cancel := context.WithTimeout(ctx, b.opts.OpenDeadline)
 	defer cancel()
@@ -160,26 +160,26 @@ func (b *Bucket) answers(ctx context.Context) error {
 	return nil
 }
 
-// readAgain repeats the read that did not end, if there is one.
+// readAgain repeats the last read that no answer ended, if there is one.
 func (b *Bucket) readAgain(ctx context.Context) error {
 	b.mu.Lock()
-	failed := b.mu.failed
+	last := b.mu.unanswered
 	if b.mu.tries++; b.mu.tries == mostTries {
-		b.mu.failed = span{}
+		b.mu.unanswered = span{}
 	}
 	b.mu.Unlock()
-	if failed.key == "" {
+	if last.key == "" {
 		return nil
 	}
-	n := min(failed.length, mostProbed)
+	n := min(last.length, mostProbed)
 	ctx, cancel := context.WithTimeout(ctx, b.readTime(n))
-	r := &Reader{b: b, ctx: ctx, cancel: cancel, key: failed.key, offset: failed.offset, left: n}
+	r := &Reader{b: b, ctx: ctx, cancel: cancel, key: last.key, offset: last.offset, left: n}
 	defer r.Close()
 	_, err := io.Copy(io.Discard, r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && b.mu.failed == failed {
-		b.mu.failed = span{}
+	if err == nil && b.mu.unanswered == last {
+		b.mu.unanswered = span{}
 	}
 	return err
 }
@@ -213,11 +213,11 @@ func (b *Bucket) call(ctx context.Context, what string, limit time.Duration, f f
 	return b.report(ctx, what, f(limited))
 }
 
-// failed notes a read that ended with err if no answer ended it. The next probes repeat the last such read.
-func (b *Bucket) failed(s span, err error) error {
+// noteUnanswered notes a read that ended with err, if no answer ended it. The next probes repeat the last such read. It returns err.
+func (b *Bucket) noteUnanswered(s span, err error) error {
 	if again(err) && code(err) == "" {
 		b.mu.Lock()
-		b.mu.failed, b.mu.tries = s, 0
+		b.mu.unanswered, b.mu.tries = s, 0
 		b.mu.Unlock()
 	}
 	return err

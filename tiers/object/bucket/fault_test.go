@@ -140,8 +140,8 @@ func untilOpen(t *testing.T, b *Bucket) {
 	}
 }
 
-// TestStalled shows that a server which answers, but whose long answers stall, is taken for one that does not: probes repeat
-// the read. But one object keeps the store away only for some probes, and not at all if the server says what is wrong.
+// TestStalled shows that a server whose long answers stall fails probes, which repeat the read. One object keeps the store
+// away only for some probes, and not at all if the server says what is wrong.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	s := s3test.Start(t, s3test.Options{})
@@ -172,7 +172,7 @@ func TestStalled(t *testing.T) {
 				return !b.Available()
 			})
 			b.mu.Lock()
-			if repeats := b.mu.failed.key != ""; repeats != f.StallBody {
+			if repeats := b.mu.unanswered.key != ""; repeats != f.StallBody {
 				t.Errorf("probes repeat the read: %v", repeats)
 			}
 			b.mu.Unlock()

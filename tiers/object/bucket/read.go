@@ -70,7 +70,7 @@ func (b *Bucket) parts(ctx context.Context, name string, offset, length int64, r
 		}
 		return g.Wait()
 	})
-	return b.failed(span{key, offset, length}, err)
+	return b.noteUnanswered(span{key, offset, length}, err)
 }
 
 // checkRange returns the name of an object in the bucket, if the call makes sense.
@@ -96,7 +96,9 @@ func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (*
 	}
 	limited, cancel := context.WithTimeout(ctx, b.readTime(length))
 	r := &Reader{b: b, ctx: limited, cancel: cancel, key: key, offset: offset, left: length}
-	r.report = func(err error) error { return b.failed(span{key, offset, length}, b.report(ctx, "get "+name, err)) }
+	r.report = func(err error) error {
+		return b.noteUnanswered(span{key, offset, length}, b.report(ctx, "get "+name, err))
+	}
 	if length > 0 {
 		_, err = r.Read(nil)
 	}
