@@ -29,7 +29,7 @@ type files struct {
 	mount  uint32       // number among others; 0 if there are none
 	others *Mounts      // of the same engine, with this one; nil if there are none
 
-	tested   chan struct{} // opens of blocks wait until it is closed; nil for none; constant after Resume
+	tested   chan struct{} // opens of blocks wait until it is closed; nil: they do not wait
 	direct   atomic.Bool   // passthrough is in effect; then there are backings
 	splice   bool          // reads that are not passthrough are spliced; constant after Mount
 	backings *backings

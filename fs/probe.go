@@ -70,7 +70,7 @@ func (f *files) openProbe(out *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// awaitTest waits for the self-test before the open of a block: a client has files open from before, and asks at once.
+// awaitTest holds the open of a block back until the self-test of a resumed mount has passed: clients ask before.
 func (f *files) awaitTest(unique uint64) fuse.Status {
 	if f.tested == nil {
 		return fuse.OK

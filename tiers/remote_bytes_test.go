@@ -27,8 +27,8 @@ func (nd *node) fill() {
 	}
 }
 
-// TestRemoteNewer: a later version that is announced without a grave of the earlier one is what a look-up finds from then
-// on. What cannot be had just now is a miss: an engine never gets ESTALE from what it has just looked up.
+// TestRemoteNewer: look-ups find a later version once it is announced, also without a grave of the earlier one.
+// What cannot be had just now is a miss: an engine never gets ESTALE from what it has just looked up.
 func TestRemoteNewer(t *testing.T) {
 	_, _, b := newPair(t, state.Options{})
 	b.busy = true

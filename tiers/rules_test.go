@@ -260,7 +260,7 @@ func TestOverrun(t *testing.T) {
 	w.close(false)
 }
 
-// abandon ends a file that is open for writing as that of a mount that is gone.
+// abandon ends a file that is open for writing, whose mount is gone.
 func (f *file) abandon() {
 	f.w.e.Abandon(f.h)
 	f.w.forget(f.id)

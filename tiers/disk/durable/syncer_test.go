@@ -115,7 +115,7 @@ func TestSyncerFlush(t *testing.T) {
 	}
 }
 
-// TestSyncerClose shows that Close waits for a sync whose device failed meanwhile: it uses the files. Its call of Sync does not wait.
+// TestSyncerClose shows that Close waits for a sync whose device failed meanwhile: it uses the files.
 func TestSyncerClose(t *testing.T) {
 	down, begun, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	m := &fakeMedium{during: func() { close(begun); <-end }}
