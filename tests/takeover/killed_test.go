@@ -13,15 +13,35 @@ import (
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
-// hasWatcher reports whether the daemon has a child.
-func (d *daemon) hasWatcher() bool {
+// watcher returns the process of the daemon's child, or "".
+func (d *daemon) watcher() string {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.pid)) // the pattern is right
 	for _, name := range files {
 		if text, _ := os.ReadFile(name); len(text) > 0 {
-			return true
+			return strings.TrimSpace(string(text))
 		}
 	}
-	return false
+	return ""
+}
+
+// TestWatcherHolds shows that the watcher of a mount has no descriptor of its connection, which would not end with the daemon
+// then.
+func TestWatcherHolds(t *testing.T) {
+	for _, passthrough := range []string{"auto", "off"} {
+		t.Run(passthrough, func(t *testing.T) {
+			watcher := newSite(t, "--memory-passthrough", passthrough).mount().watcher()
+			files, err := filepath.Glob("/proc/" + watcher + "/fd/*")
+			must(t, err)
+			if watcher == "" || len(files) < 6 {
+				t.Fatalf("the watcher, %q, has %d descriptors", watcher, len(files))
+			}
+			for _, name := range files {
+				if target, _ := os.Readlink(name); target == "/dev/fuse" {
+					t.Errorf("%s is %s", name, target)
+				}
+			}
+		})
+	}
 }
 
 // TestKilled kills the old daemon, the new one or both at every stage of a takeover. If the remaining daemon has the
@@ -32,7 +52,7 @@ func TestKilled(t *testing.T) {
 		name string
 		is   func(old, heir *daemon) bool
 	}{
-		{"watched", func(_, heir *daemon) bool { return heir.hasWatcher() }},
+		{"watched", func(_, heir *daemon) bool { return heir.watcher() != "" }},
 		{"asked", func(old, _ *daemon) bool { return strings.Contains(old.text(), "handing the mount over") }},
 		{"adopted", func(_, heir *daemon) bool { return strings.Contains(heir.text(), "memory of an earlier process") }},
 		{"answered", func(_, heir *daemon) bool { return strings.Contains(heir.text(), `"mounted"`) || len(heir.ready) > 0 }},

@@ -45,7 +45,7 @@ func (p Program) attach(ctx context.Context, cfg *config.Config, dir string, rea
 	if err := a.begin(ctx); err != nil {
 		return exit.With(exit.Mount, err)
 	}
-	a.guard.watch(dir, log)
+	a.guard.watch(dir, handoff.NewMark, log)
 	ready.ready(dir)
 	alive, stop := context.WithCancel(ctx)
 	defer stop()

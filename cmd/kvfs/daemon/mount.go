@@ -22,6 +22,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
+	"github.com/kvfs/kvfs/cmd/kvfs/handoff"
 	"github.com/kvfs/kvfs/cmd/kvfs/mounts"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs"
@@ -111,7 +112,7 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
 		return err
 	})); err == nil {
-		m.guard.watch(m.at.path, m.log)
+		m.guard.watch(m.at.path, handoff.NewMark, m.log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, web.close(), d.closeUnused(m.session != nil))

@@ -259,7 +259,7 @@ func (p Program) TakeOver(ctx context.Context, cfg *config.Config, dir string, r
 	m := &embedded{
 		program: p, cfg: cfg, at: site{path: o.Dir, root: rootDir{o.RootMode, o.RootUID, o.RootGID}, memory: o.MemoryAt}, ready: ready, log: log, with: with,
 	}
-	m.guard.watch(o.Dir, log) // before the old process, or its watcher, can leave
+	m.guard.watch(o.Dir, handoff.JoinMark, log) // before the old process, or its watcher, can leave
 	defer m.guard.close()
 	if m.guard.mark == nil {
 		return exit.With(exit.Mount, errors.Join(fmt.Errorf("takeover of %s: the mount cannot be marked", dir), conn.Close()))

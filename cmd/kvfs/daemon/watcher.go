@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -68,6 +69,7 @@ func watchMount(said, abort, mark *os.File) int {
 	for !handoff.Free(mark) { // no event tells the end of a process with a stuck thread
 		time.Sleep(freeEvery)
 	}
+	mark.Close() // and with it the lock, for which the next process of a mount with this number waits
 	if _, err := abort.WriteString("1"); err != nil {
 		return exit.Runtime
 	}
@@ -97,7 +99,8 @@ type guard struct {
 }
 
 // watch guards the mount at dir. If that fails the mount works all the same while this process lives.
-func (g *guard) watch(dir string, log *zap.Logger) {
+// newMark makes the mark: handoff.JoinMark if another process has the mount, too, else handoff.NewMark.
+func (g *guard) watch(dir string, newMark func(path string, id int, point string) (*handoff.Mark, error), log *zap.Logger) {
 	g.log = log
 	m, err := device.TopMount(dir)
 	if err != nil || !mounts.IsOurs(m) {
@@ -105,7 +108,7 @@ func (g *guard) watch(dir string, log *zap.Logger) {
 		return
 	}
 	g.mount = m
-	if g.mark, err = handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint); err != nil {
+	if g.mark, err = newMark(mounts.MarkPath(m), m.ID, m.Mountpoint); err != nil {
 		log.Info("no mark for this mount: if it hangs after this process, run umount -f", zap.Error(err))
 	}
 	if err := g.start(m.Minor); err != nil {
@@ -145,6 +148,8 @@ func (g *guard) start(minor int) error {
 		}
 		defer mark.Close()
 	}
+	// The watcher must not keep the connection alive: go-fuse leaves its descriptor of a mount by root to children.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 	cmd := exec.Command("/proc/self/exe", watchCommand)
 	cmd.Dir, cmd.Env, cmd.ExtraFiles = "/", []string{"GOMAXPROCS=1"}, []*os.File{said, abort, mark}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: parentDied}

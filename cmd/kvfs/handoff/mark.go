@@ -28,21 +28,41 @@ func MarkPath(defaultPath, minor string) string {
 // markText is the content of a mark: the process, and the id and the path of the mount, because minor numbers are reused.
 const markText = "%d %d %q\n"
 
-// NewMark marks the mount with that id at point in the mount table as served by this process.
-func NewMark(path string, id int, point string) (*Mark, error) {
+// NewMark marks a new mount, with that id at point in the mount table, as served by this process. A file that is at path is of
+// a mount that is gone, whose number the new one has got. The process of that mount may still be ending, with its lock; so
+// the new mount gets a new file.
+func NewMark(path string, id int, point string) (*Mark, error) { return mark(path, id, point, false) }
+
+// JoinMark marks a mount that another process serves, too, as NewMark does. Both have the file then.
+func JoinMark(path string, id int, point string) (*Mark, error) { return mark(path, id, point, true) }
+
+func mark(path string, id int, point string, join bool) (*Mark, error) {
 	p, err := openSocketDir(path)
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)
 	}
 	m := &Mark{p: p}
-	for m.f == nil || !p.leadsTo(m.f) { // the process before may remove its mark until it is locked
+	for {
 		if err := m.reopen(path); err != nil {
 			return nil, errors.Join(err, p.close())
+		}
+		if !p.leadsTo(m.f) { // the process before may remove its mark until it is locked
+			continue
+		}
+		info, err := m.f.Stat()
+		if err == nil {
+			if info.Size() == 0 || join && marked(m.f, id, point) != 0 {
+				break
+			}
+			err = p.remove() // nobody else does while it is locked
+		}
+		if err != nil {
+			return nil, errors.Join(err, m.f.Close(), p.close())
 		}
 	}
 	err = m.f.Truncate(0)
 	if err == nil {
-		_, err = fmt.Fprintf(m.f, markText, os.Getpid(), id, point)
+		_, err = m.f.WriteAt(fmt.Appendf(nil, markText, os.Getpid(), id, point), 0)
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())

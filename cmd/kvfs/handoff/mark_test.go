@@ -34,7 +34,7 @@ func TestMark(t *testing.T) {
 	old, err := NewMark(path, 7, "/mnt/a b")
 	must(t, err)
 	want("one process", false)
-	heir, err := NewMark(path, 7, "/mnt/a b")
+	heir, err := JoinMark(path, 7, "/mnt/a b")
 	must(t, err)
 	check(t, old.Close())
 	want("the next process", false)
@@ -101,6 +101,29 @@ func TestNumberUsedAgain(t *testing.T) {
 			t.Fatalf("round %d: the new mount is served by %d", i, pid)
 		}
 		must(t, m.Close())
+	}
+}
+
+// TestNumberOfAnEnding shows that a mount which has got the number of one that is gone, and its id and path, is abandoned
+// when its own process is dead: the process of the other mount, which is still ending, does not serve it.
+func TestNumberOfAnEnding(t *testing.T) {
+	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
+	ending, err := NewMark(path, 7, "/mnt")
+	must(t, err)
+	for name, mark := range map[string]func(string, int, string) (*Mark, error){"/mnt": NewMark, "/new": JoinMark} {
+		m, err := mark(path, 7, name)
+		must(t, err)
+		if Abandoned(path, 7, name) {
+			t.Errorf("%s has a living process: abandoned", name)
+		}
+		must(t, m.f.Close())
+		if !Abandoned(path, 7, name) {
+			t.Errorf("%s: not abandoned", name)
+		}
+	}
+	must(t, ending.Close())
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the mark of another mount is gone: %v", err)
 	}
 }
 
