@@ -34,10 +34,10 @@ func (l Life) Run(t *testing.T, d *harness.Daemon) {
 		t.Errorf("stored %d blocks, want at least %d", tally.Stored, l.Chat.Blocks())
 	}
 	Settle(t, d)
-	l.wantSpilled(t, d)
 
 	Evict(t, d)
 	l.again(t, d, "from SSD", all)
+	l.wantSpilled(t, d)
 	d.Restart()
 	l.again(t, d, "after SIGTERM", all)
 	d.Kill()
