@@ -213,11 +213,28 @@ func ListenPrivate(defaultPath, prefix, name string) (*Private, error) {
 		return nil, err
 	}
 	p.sweep(prefix)
-	l, err := p.listen("unix")
+	l, err := p.listenFirst()
 	if err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	return &Private{l, p}, nil
+}
+
+// listenFirst makes the socket and only then gives it its name: the sweep of another process takes one that has its name and
+// refuses connections for that of a dead process.
+func (p *socketDir) listenFirst() (*net.UnixListener, error) {
+	name := p.name
+	p.name = "." + name
+	_ = p.remove() // of a dead process that had our number; else listen fails
+	l, err := p.listen("unix")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Renameat(p.dir, p.name, p.dir, name); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "rename", Path: p.path, Err: err}, l.Close(), p.remove())
+	}
+	p.name = name
+	return l, nil
 }
 
 // Path returns the path of the socket.

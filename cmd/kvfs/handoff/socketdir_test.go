@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -202,5 +203,30 @@ func TestOpenProc(t *testing.T) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestPrivateTogether shows that processes which start together do not take each other's private sockets for those of dead ones.
+func TestPrivateTogether(t *testing.T) {
+	near := filepath.Join(t.TempDir(), "run", "store.sock")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() { // ends after some tries
+			for range 60 {
+				p, err := ListenPrivate(near, "debug-", fmt.Sprint("debug-", i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := os.Lstat(p.Path()); err != nil {
+					t.Errorf("the socket of a living process is gone: %v", err)
+				}
+				check(t, errors.Join(p.Close(), p.Remove()))
+			}
+		})
+	}
+	wg.Wait()
+	if left, err := os.ReadDir(filepath.Dir(near)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
