@@ -237,6 +237,25 @@ func (s *site) answeredBy(d *daemon) {
 	}
 }
 
+// markedBy fails the test unless the mark of the mount names d.
+func (s *site) markedBy(d *daemon) {
+	s.tb.Helper()
+	files, err := filepath.Glob("/run/kvfs/0/mount-*.mark")
+	must(s.tb, err)
+	for _, name := range files {
+		text, _ := os.ReadFile(name) // that of another mount may go
+		pid, rest, _ := strings.Cut(string(text), " ")
+		if !strings.HasSuffix(rest, fmt.Sprintf(" %q\n", s.dir)) {
+			continue
+		}
+		if pid != fmt.Sprint(d.pid) {
+			s.tb.Errorf("the mark of the mount is of process %s, want %d", pid, d.pid)
+		}
+		return
+	}
+	s.tb.Errorf("no mark of %s", s.dir)
+}
+
 // block returns the bytes of block i.
 func block(i int) []byte {
 	b := make([]byte, 64<<10)

@@ -15,7 +15,8 @@ import (
 )
 
 // TestTakenBack shows that the old daemon answers again if the new one cannot start after all, for a
-// reason that shows only then; clients notice a pause.
+// reason that shows only then; clients notice a pause. The mark of the mount, by which kvfs umount knows for whose end it has to
+// wait, names the daemon that answers.
 func TestTakenBack(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -30,6 +31,7 @@ func TestTakenBack(t *testing.T) {
 			t.Errorf("exit code %d\n%s", code, said)
 		}
 		s.answeredBy(first)
+		s.markedBy(first)
 		if epoch := s.status().Mount.Epoch; epoch < 2*i+3 {
 			t.Errorf("epoch %d", epoch)
 		}
@@ -37,7 +39,7 @@ func TestTakenBack(t *testing.T) {
 	l.goesOn()
 	l.end()
 	s.daemons = []*daemon{first}
-	s.takeover()
+	s.markedBy(s.takeover())
 	s.check(0, stable)
 }
 

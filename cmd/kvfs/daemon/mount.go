@@ -107,7 +107,9 @@ func (m *embedded) start(ctx context.Context) (*daemon, error) {
 		err = fmt.Errorf("peers: %w", err)
 	} else if m.session != nil {
 		d.server, err = fs.Resume(d.engine, hooks, m.session, serverOptions(m.cfg, d, m.log))
-		err = exit.With(exit.Mount, err)
+		if err = exit.With(exit.Mount, err); err == nil {
+			m.guard.serving()
+		}
 	} else if err = exit.With(exit.Mount, mountOnce(ctx, m.at.path, func() (err error) {
 		d.server, err = fs.Mount(d.engine, hooks, serverOptions(m.cfg, d, m.log))
 		return err

@@ -116,6 +116,13 @@ func (g *guard) watch(dir string, newMark func(path string, id int, point string
 	}
 }
 
+// serving notes that this process, and no other, serves the mount from now on.
+func (g *guard) serving() {
+	if err := g.mark.Serving(); err != nil {
+		g.log.Warn("the mark of the mount names another process: kvfs umount does not wait for this one", zap.Error(err))
+	}
+}
+
 // errAborted reports that the connection was aborted while the mount is in the mount table, by
 // umount -f or through the kernel's abort file.
 var errAborted = errors.New("the connection of the mount was aborted: start kvfs mount again")

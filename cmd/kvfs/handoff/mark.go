@@ -16,8 +16,9 @@ import (
 // asked. The process number does not help: a process with a thread stuck in the kernel does not end. A Mark is
 // a file with a lock that ends with the process. Several processes may hold the lock, as both do in a takeover.
 type Mark struct {
-	p *socketDir
-	f *os.File
+	p    *socketDir
+	f    *os.File
+	text []byte // that names this process
 }
 
 // MarkPath returns the path of the mark of the mount with a minor number, in the directory of the owner's socket.
@@ -33,7 +34,8 @@ const markText = "%d %d %q\n"
 // the new mount gets a new file.
 func NewMark(path string, id int, point string) (*Mark, error) { return mark(path, id, point, false) }
 
-// JoinMark marks a mount that another process serves, too, as NewMark does. Both have the file then.
+// JoinMark holds the mark of a mount that another process serves. Both have the file then, which names that process until
+// Serving. Without such a mark JoinMark makes one.
 func JoinMark(path string, id int, point string) (*Mark, error) { return mark(path, id, point, true) }
 
 func mark(path string, id int, point string, join bool) (*Mark, error) {
@@ -41,7 +43,7 @@ func mark(path string, id int, point string, join bool) (*Mark, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)
 	}
-	m := &Mark{p: p}
+	m := &Mark{p: p, text: fmt.Appendf(nil, markText, os.Getpid(), id, point)}
 	for {
 		if err := m.reopen(path); err != nil {
 			return nil, errors.Join(err, p.close())
@@ -51,7 +53,10 @@ func mark(path string, id int, point string, join bool) (*Mark, error) {
 		}
 		info, err := m.f.Stat()
 		if err == nil {
-			if info.Size() == 0 || join && marked(m.f, id, point) != 0 {
+			if join && marked(m.f, id, point) != 0 {
+				return m, nil
+			}
+			if info.Size() == 0 {
 				break
 			}
 			err = p.remove() // nobody else does while it is locked
@@ -60,14 +65,21 @@ func mark(path string, id int, point string, join bool) (*Mark, error) {
 			return nil, errors.Join(err, m.f.Close(), p.close())
 		}
 	}
-	err = m.f.Truncate(0)
-	if err == nil {
-		_, err = m.f.WriteAt(fmt.Appendf(nil, markText, os.Getpid(), id, point), 0)
-	}
-	if err != nil {
+	if err := m.Serving(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// Serving makes the mark name this process, as the one that serves the mount from now on.
+func (m *Mark) Serving() error {
+	if m == nil {
+		return nil
+	}
+	if _, err := m.f.WriteAt(m.text, 0); err != nil {
+		return err
+	}
+	return m.f.Truncate(int64(len(m.text))) // a longer text ends in another line until then
 }
 
 // reopen opens the file at path, and locks it.

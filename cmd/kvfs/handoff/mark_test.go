@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -155,4 +156,29 @@ func TestMarkOfTheDead(t *testing.T) {
 	if !Abandoned(path, 7, "/mnt") {
 		t.Error("the lock of a process that is gone: not abandoned")
 	}
+}
+
+// TestServing shows that the mark of a mount names the process that serves it: not one that has only joined, until that
+// serves; and the one before again if it serves after all.
+func TestServing(t *testing.T) {
+	path := MarkPath(filepath.Join(t.TempDir(), "run", "store.sock"), "42")
+	old, err := NewMark(path, 7, "/mnt")
+	must(t, err)
+	const before = 1<<22 - 1 // the longest number
+	old.text = fmt.Appendf(nil, markText, before, 7, "/mnt")
+	must(t, old.Serving())
+	heir, err := JoinMark(path, 7, "/mnt")
+	must(t, err)
+	for _, m := range []struct {
+		when string
+		*Mark
+		pid int
+	}{{"joined", nil, before}, {"heir", heir, os.Getpid()}, {"taken back", old, before}} {
+		must(t, m.Serving())
+		if got := Server(path, 7, "/mnt"); got != m.pid {
+			t.Errorf("%s: served by %d, want %d", m.when, got, m.pid)
+		}
+	}
+	check(t, heir.Close())
+	check(t, old.Close())
 }
