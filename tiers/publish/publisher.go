@@ -131,6 +131,14 @@ func (p *Publisher) Stats() Stats {
 	return s
 }
 
+// Refuse frees the addresses: no subscriber connects any more. Those that have go on until Close.
+func (p *Publisher) Refuse() {
+	p.pub.refuse()
+	if p.replay != nil {
+		p.replay.refuse()
+	}
+}
+
 // Close publishes the remaining events of the log, within ctx, and closes the sockets. It fails
 // with ctx's error if subscribers did not get all of it in time.
 func (p *Publisher) Close(ctx context.Context) error {

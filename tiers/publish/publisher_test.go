@@ -377,3 +377,18 @@ func TestHistory(t *testing.T) {
 		t.Errorf("first %d", n)
 	}
 }
+
+// TestRefuse shows that another publisher can have the addresses of one that is about to close, while a subscriber still gets
+// what that publishes.
+func TestRefuse(t *testing.T) {
+	evlog := newTestLog(1000)
+	host := "tcp://" + ownHost()
+	o := Options{Log: evlog, Bind: host + ":5557", Replay: host + ":5558"}
+	p := open(t, o)
+	r := &receiver{t: t, sub: subscribe(t, p, ""), seq: -1}
+	p.Refuse()
+	open(t, o)
+	evlog.add(eventOf(event.Stored, "memory", "0/5"))
+	check(t, p.Close(testContext(t)))
+	want(t, r.next(1), "+CPU 0:5")
+}

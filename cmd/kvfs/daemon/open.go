@@ -184,13 +184,15 @@ func (d *daemon) closeUnused(handed bool) error {
 	return d.close(d.adopted())
 }
 
-// closeTiers closes the tiers at once. With keep, blocks that are not on the SSD stay in memory.
+// closeTiers closes the tiers at once. With keep, blocks that are not on the SSD stay in memory. The memory comes last of all
+// that the next daemon needs, which may wait for it (onceFree).
 func (d *daemon) closeTiers(keep bool) error {
 	if d.asleep != nil {
 		d.asleep()
 	}
 	d.page.Close()
 	d.view.Close()
+	d.surface.refuse()
 	ctx, cancel := context.WithTimeout(context.Background(), CloseGrace)
 	defer cancel()
 	err := d.engine.Close(ctx, keep)

@@ -156,6 +156,13 @@ func controlUsers(c *config.Control) (users, gids []uint32, err error) {
 	return users, gids, nil
 }
 
+// refuse frees the addresses of the publisher.
+func (s *surface) refuse() {
+	if s != nil && s.publisher != nil {
+		s.publisher.Refuse()
+	}
+}
+
 // close ends the readers of the engine's events. Call it after the engine's last event.
 func (s *surface) close(ctx context.Context) error {
 	if s == nil {
