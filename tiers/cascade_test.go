@@ -326,3 +326,31 @@ func TestCascadeOnEvictFlow(t *testing.T) {
 		})
 	}
 }
+
+// closing is a tier that notes when it is closed.
+type closing struct {
+	driver.Tier
+	note func()
+}
+
+func (c closing) Close(ctx context.Context) error {
+	err := c.Tier.Close(ctx)
+	c.note()
+	return err
+}
+
+// TestCloseOrder shows that an upper tier closes after those below it: the process that waits for its lock opens it first, and
+// then needs what the others used.
+func TestCloseOrder(t *testing.T) {
+	var closed []string
+	var o state.Options
+	for _, name := range tierNames {
+		o.Secondaries = append(o.Secondaries, state.SecondaryOptions{
+			Name: name, Tier: closing{tiertest.NewReference(t, tiertest.ReferenceOptions{}), func() { closed = append(closed, name) }},
+		})
+	}
+	openLower(t, shmDir(t), o).close(false)
+	if got := fmt.Sprint(closed); got != "[peer disk]" {
+		t.Errorf("closed: %s", got)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kvfs/kvfs/tests/harness"
 )
 
@@ -15,6 +17,22 @@ func TestRestarts(t *testing.T) {
 	underLoad(t, harness.ClusterOptions{}, rounds(t, 3, 3), func(l *load, round int) {
 		l.restart(l.Nodes[round%len(l.Nodes)], round%2 == 0, (*harness.Node).Restart)
 	})
+}
+
+// TestNextMount shows that the SSD of a daemon that is still leaving the cluster can be mounted elsewhere at once: with the
+// SSD, its addresses are free.
+func TestNextMount(t *testing.T) {
+	events := []string{"--events-zmq-bind", "tcp://*:5557", "--events-zmq-replay", "tcp://*:5558"}
+	w := newWorld(t, harness.ClusterOptions{Nodes: 2, Options: harness.Options{Disk: "256MiB", Flags: events}})
+	old := w.Nodes[0]
+	o := w.Options(0)
+	o.DiskDir = old.DiskDir
+	unix.Kill(old.Pid, unix.SIGTERM)
+	w.Net.In(0, func() { harness.Mount(t, o) })
+	<-old.Exited()
+	if old.ExitCode != 0 {
+		t.Errorf("the daemon before ended with %d", old.ExitCode)
+	}
 }
 
 // underLoad does something n times while all nodes write, read and remove. In the end all agree.

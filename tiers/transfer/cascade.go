@@ -3,6 +3,8 @@ package transfer
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -246,14 +248,20 @@ func (tr *Transfer) AfterCommit(ctx context.Context, w state.Waiter, id index.ID
 }
 
 // CloseTiers ends the waits for the secondary tiers, and closes the tiers after the removals and updates that are
-// left. Nothing else is begun by now.
+// left. Nothing else is begun by now. An upper tier closes after those below it: a process that waits for its lock then finds
+// what the lower ones used, such as an address, free. Each has half of the time that is left, the last one all of it.
 func (tr *Transfer) CloseTiers(ctx context.Context) error {
 	for _, s := range tr.Tiers {
 		s.TurnAway()
 	}
 	var errs []error
-	for _, s := range tr.Tiers {
-		errs = append(errs, s.Lane.Close(ctx))
+	for i, s := range slices.Backward(tr.Tiers) {
+		share, cancel := ctx, context.CancelFunc(func() {})
+		if due, ok := ctx.Deadline(); ok && i > 0 {
+			share, cancel = context.WithTimeout(ctx, time.Until(due)/2)
+		}
+		errs = append(errs, s.Lane.Close(share))
+		cancel()
 	}
 	return errors.Join(errs...)
 }
