@@ -238,12 +238,6 @@ func reportMount(m *rails.Machine, dir string) (*rails.Report, error) {
 
 // newDebugCommand returns the commands for those who look for a fault.
 func newDebugCommand(m *rails.Machine) *cobra.Command {
-	cmd := &cobra.Command{Use: "debug", Short: "Collect what a report of a fault needs"}
-	cmd.AddCommand(newDebugBundleCommand(m))
-	return cmd
-}
-
-func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	var out string
 	cmd := result.WithJSON(&cobra.Command{
 		Use:   "bundle [-o FILE.tar.gz] [flags] [MOUNT]",
@@ -274,7 +268,9 @@ func newDebugBundleCommand(m *rails.Machine) *cobra.Command {
 	})
 	config.AddFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&out, bundleOut, "o", "", "file to write; the default is kvfs-debug-TIME.tar.gz")
-	return cmd
+	debug := &cobra.Command{Use: "debug", Short: "Collect what a report of a fault needs"}
+	debug.AddCommand(cmd)
+	return debug
 }
 
 // outside fails if path is in a kvfs mount: what watches a mount must not write into it, nor wait for it.

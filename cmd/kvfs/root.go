@@ -188,11 +188,6 @@ func (b *blockFlags) add(cmd *cobra.Command, connect client.Connector) {
 	complete.FlagOf(cmd, connect, "group", complete.Groups)
 }
 
-func (b *blockFlags) addForm(cmd *cobra.Command) {
-	nulFlag(cmd, &b.NUL)
-	cmd.Flags().BoolVarP(&b.Escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
-}
-
 func (b *blockFlags) check(cmd *cobra.Command) error {
 	for _, flag := range []string{"group", "template", "ranks"} {
 		if cmd.Flags().Changed(flag) && b.Mount == "" {
@@ -256,7 +251,8 @@ func (b *blockFlags) command(connect client.Connector, control string, cmd *cobr
 		defer d.Close()
 		return do(cmd, c, named, d)
 	}
-	b.addForm(cmd)
+	nulFlag(cmd, &b.NUL)
+	cmd.Flags().BoolVarP(&b.Escaped, "escaped", "e", false, "names are escaped as kvfs prints them (\\n, \\xff, \\\\); so are those in --json")
 	return cmd
 }
 

@@ -85,7 +85,7 @@ func Write(path, dir string, files []File, now time.Time) error {
 		return err
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return writeTo(path, text)
+		return os.WriteFile(path, text, 0)
 	} else if err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		return err
 	}
@@ -105,15 +105,6 @@ func Write(path, dir string, files []File, now time.Time) error {
 		return errors.Join(fmt.Errorf("%s: %w", path, show.Reason(err)), os.Remove(temp.Name()))
 	}
 	return nil
-}
-
-func writeTo(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
 }
 
 func pack(dir string, files []File, now time.Time) ([]byte, error) {

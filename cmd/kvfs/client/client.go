@@ -266,8 +266,7 @@ func Status(dir string, timeout time.Duration) ([]byte, error) {
 // staleTries bounds the opens of a control file while another daemon takes the mount over.
 const staleTries = 5
 
-// Read reads a control file of the mount at dir. It fails with mounts.ErrSilent if the daemon
-// does not answer within timeout.
+// Read reads a control file of the mount at dir. It fails with mounts.ErrSilent if the daemon does not answer within timeout.
 func Read(dir, name string, timeout time.Duration) ([]byte, error) {
 	type result struct {
 		text []byte

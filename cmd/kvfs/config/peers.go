@@ -141,8 +141,7 @@ func forgetOthers(c *Config) {
 	}
 }
 
-// rationalizePeers fills in the name and the queue, if there are peers. hostname is that of the machine;
-// empty means to look.
+// rationalizePeers fills in the name and the queue, if there are peers. hostname is that of the machine; empty means to look.
 func rationalizePeers(c *Config, hostname string) error {
 	if c.Bind == "" {
 		forgetOthers(c)

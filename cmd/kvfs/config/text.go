@@ -167,27 +167,20 @@ const (
 	flagInline = "config-json"
 )
 
-// AddFlags defines a flag for every setting that text can reach, and --config,
-// --config-json and --help-all. The flags hold text: Load parses it, so that all
-// violations come at once. FlagUsages shows them.
+// AddFlags defines a flag for every setting that text can reach, and --config, --config-json and --help-all. The flags hold
+// text: Load parses it, so that all violations come at once. FlagUsages shows them.
 func AddFlags(fs *pflag.FlagSet) {
 	fs.String(flagFile, "", "configuration `FILE`, YAML or JSON (env "+envFile+")")
 	fs.String(flagInline, "", "configuration as inline `JSON`, over the file (env "+envInline+")")
 	fs.StringArray(flagObject, nil, "add a tier on object storage: `url=s3://BUCKET/PREFIX[,endpoint=URL,...]`, with keys of the type object (env "+envObject+")")
 	for _, t := range textSettings() {
-		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", firstSentence(t.help))
-		f.DefValue, f.Annotations = cmp.Or(t.auto, t.def), map[string][]string{"values": t.enum} // for cmd/kvfs/complete
+		f := fs.VarPF(&flagText{setting: t.setting}, t.flag(), "", strings.TrimSuffix(strings.SplitN(t.help, ". ", 2)[0], ".")) // the first sentence
+		f.DefValue, f.Annotations = cmp.Or(t.auto, t.def), map[string][]string{"values": t.enum}                                // for cmd/kvfs/complete
 		if t.typ.Kind() == reflect.Bool {
 			f.NoOptDefVal = "true"
 		}
 	}
 	fs.BoolFunc(flagHelpAll, "help with all settings", func(text string) error { return fs.Set("help", text) })
-}
-
-// firstSentence returns help up to its first full stop, without it.
-func firstSentence(help string) string {
-	first, _, _ := strings.Cut(help, ". ")
-	return strings.TrimSuffix(first, ".")
 }
 
 // flagText is the pflag.Value of every setting: the texts as they were given.

@@ -307,8 +307,7 @@ func MemoryLimitBelow(root string) (scalar.Size, bool) {
 		case fields[0] != "0" || fields[1] != "":
 			continue
 		}
-		// A container sees its own group at the top, but may be told the path of the machine: what is not
-		// there has no limit.
+		// A container sees its own group at the top, but may be told the path of the machine: what is not there has no limit.
 		for at := path.Clean("/" + fields[2]); ; at = path.Dir(at) {
 			if n, err := readLimit(filepath.Join(dir, at, file)); err == nil {
 				least = min(least, n)

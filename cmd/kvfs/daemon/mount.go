@@ -359,9 +359,8 @@ func (l *launcher) close() {
 	}
 }
 
-// Background starts kvfs mount with args, which mount dir, as a process in a new session, and returns when its mount
-// answers. If that process ends before, Background ends this process with its exit code; the other process has logged the
-// reason.
+// Background starts kvfs mount with args, which mount dir, as a process in a new session, and returns when its mount answers.
+// If that process ends before, Background ends this process with its exit code; the other process has logged the reason.
 //
 // The log goes to standard error if that is a file or a device, and else to a file that Background names: a terminal is for
 // other things, and the reader of a pipe waits until no process has it open.

@@ -62,7 +62,8 @@ func (p Program) openDaemon(ctx context.Context, cfg *config.Config, at site, ho
 		return nil, exit.With(exit.Config, err)
 	}
 	d = &daemon{program: p, dir: at.path, cfg: cfg, log: log, started: time.Now(), web: web}
-	d.files = fs.NewDescriptors(clientDescriptors(cfg), time.Duration(cfg.Mount.WriteTimeout))
+	limit := min(openLimit(), math.MaxInt32) // clients get what descriptors does not count, and half of the spare
+	d.files = fs.NewDescriptors(int(limit-min(limit, descriptors(cfg)))+spareDescriptors/2, time.Duration(cfg.Mount.WriteTimeout))
 	if d.traces, err = p.openTraces(ctx, cfg, log); err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
@@ -311,12 +312,6 @@ const (
 // quarter of what this process may open. So local files can be opened whatever comes from outside.
 func channelConns() int {
 	return int(max(minConns, min(openLimit()/4, maxConns)))
-}
-
-// clientDescriptors returns how many descriptors clients may hold: all but those that descriptors counts, and half of the spare.
-func clientDescriptors(cfg *config.Config) int {
-	limit := min(openLimit(), math.MaxInt32)
-	return int(limit-min(limit, descriptors(cfg))) + spareDescriptors/2
 }
 
 // descriptors returns how many files a daemon may have open: the slabs of the SSD tier, which stay open, the blocks on their

@@ -98,8 +98,7 @@ func engineOptions(cfg *config.Config, memory driver.Primary, hooks callbacks, l
 		HighWatermark: cfg.Memory.HighWatermark, LowWatermark: cfg.Memory.LowWatermark,
 		Groups:       map[block.GroupID]state.GroupOptions{},
 		WriteTimeout: max(time.Duration(cfg.Mount.WriteTimeout), 1),
-		// The kernel may answer a look-up for as long as it keeps the name. The lease runs from
-		// the last such answer.
+		// The kernel may answer a look-up for as long as it keeps the name. The lease runs from the last such answer.
 		LookupLease:  time.Duration(cfg.Mount.LookupLease) + time.Duration(cfg.Mount.EntryTimeout),
 		TempPatterns: cfg.Mount.TempPatterns, PlainPatterns: cfg.Mount.PlainPatterns,
 		TempExpiry: time.Duration(cfg.Mount.TempExpiry),

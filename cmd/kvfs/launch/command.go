@@ -13,9 +13,8 @@ type option struct {
 	value string // after =, or the next word unless that is an option
 }
 
-// parseOptions returns the long options among the arguments of an engine, up to
-// --. Every word that looks like one counts: to add one option too few is a cache
-// less, one too many may change what the engine does.
+// parseOptions returns the long options among the arguments of an engine, up to --. Every word that looks like one counts: to
+// add one option too few is a cache less, one too many may change what the engine does.
 func parseOptions(args []string) []option {
 	var found []option
 	for i, arg := range args {
@@ -62,12 +61,6 @@ func (b *builder) last(name string) (value string, given bool) {
 		return "", false
 	}
 	return found[len(found)-1].value, true
-}
-
-// mentions reports whether a YAML or JSON document has a key, written with dashes or underscores, at any depth.
-func mentions(text []byte, key string) bool {
-	pattern := strings.ReplaceAll(regexp.QuoteMeta(key), "-", "[-_]")
-	return regexp.MustCompile(`(?m)(^|[\s{,"'])` + pattern + `["']?\s*:`).Match(text)
 }
 
 // program is the engine in a command, below the wrappers.
@@ -236,7 +229,8 @@ func (w *walker) below(outer string, words []string) (inner []string, opaque str
 		switch base := filepath.Base(word); {
 		case w.python && (word == "-m" || word == "--module"):
 			return append([]string{"-m"}, words[i+1:]...), ""
-		case w.python && strings.HasSuffix(word, ".py"), isProgram(base):
+		case w.python && strings.HasSuffix(word, ".py"), hides[base] != "", slices.Contains(shells, base), slices.Contains(wrappers, base),
+			pythonName.MatchString(base), identify([]string{base}).engine != None: // kvfs knows the program
 			return words[i:], ""
 		case outer == "env" && !w.changed(words[i:]):
 			return nil, fmt.Sprintf("env %s is not looked through", word)
@@ -260,12 +254,6 @@ func (w *walker) changed(words []string) bool {
 	w.unset = append(w.unset, name)
 	delete(w.set, name)
 	return true
-}
-
-// isProgram reports whether kvfs knows the program with that name.
-func isProgram(base string) bool {
-	return hides[base] != "" || slices.Contains(shells, base) || slices.Contains(wrappers, base) || pythonName.MatchString(base) ||
-		identify([]string{base}).engine != None
 }
 
 // assignmentForm matches NAME=value.

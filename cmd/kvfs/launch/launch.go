@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -300,7 +301,8 @@ func (b *builder) fileSets(names ...string) string {
 			return fmt.Sprintf("%s may set it, and cannot be read: %v", o.value, err)
 		}
 		for _, name := range names {
-			if mentions(text, name) {
+			key := strings.ReplaceAll(regexp.QuoteMeta(name), "-", "[-_]") // in YAML or JSON, at any depth
+			if regexp.MustCompile(`(?m)(^|[\s{,"'])` + key + `["']?\s*:`).Match(text) {
 				return fmt.Sprintf("%s sets %s", o.value, name)
 			}
 		}
@@ -426,9 +428,8 @@ var lmcacheStorageKeys = []string{
 	"config_file", "remote_url", "remote_storage_plugins", "storage_plugins", "local_disk", "gds_path", "maru_path", "nixl_backends",
 }
 
-// lmcacheStorage makes LMCache store blocks as files in the mount. It uses the file-system
-// connector, not local_disk. The latter keeps its index in memory: it finds nothing of an
-// earlier process or another node, and fails if a block was evicted.
+// lmcacheStorage makes LMCache store blocks as files in the mount. It uses the file-system connector, not local_disk. The
+// latter keeps its index in memory: it finds nothing of an earlier process or another node, and fails if a block was evicted.
 func (b *builder) lmcacheStorage() {
 	for _, key := range lmcacheStorageKeys {
 		if name := "LMCACHE_" + strings.ToUpper(key); b.has(name) {

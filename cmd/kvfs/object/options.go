@@ -89,8 +89,9 @@ func (o *Options) open(name string, log *zap.Logger) (driver.Tier, error) {
 		return nil, err
 	}
 	t, err := object.New(object.Options{
-		Name: name, Bucket: store, Writer: writer(), ReadOnly: o.ReadOnly, PackBelow: packBelow(o.PackBelow),
-		Refresh: time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
+		Name: name, Bucket: store, Writer: writer(), ReadOnly: o.ReadOnly,
+		PackBelow: cmp.Or(int64(o.PackBelow), -1), // there 0 is the default
+		Refresh:   time.Duration(o.Refresh), CapacityBytes: int64(o.Capacity), TTL: time.Duration(o.TTL), BucketExpires: o.Expire == "bucket",
 		TombstoneTTL: time.Duration(o.Tombstones), RewriteBytes: int64(o.Rewrites), BudgetBytes: int64(o.Budget), Logger: log,
 	})
 	if err != nil {
@@ -174,12 +175,4 @@ func writer() uint64 {
 	host, _ := os.Hostname()
 	sum := sha256.Sum256([]byte(host))
 	return uint64(binary.BigEndian.Uint32(sum[:]))<<32 | uint64(rand.Uint32())
-}
-
-// packBelow is pack_below as object.Options has it, in which zero is the default.
-func packBelow(s scalar.Size) int64 {
-	if s == 0 {
-		return -1
-	}
-	return int64(s)
 }

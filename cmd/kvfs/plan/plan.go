@@ -577,8 +577,7 @@ func (z *sizer) vllmNotes(groups []Group, slots int, notes *[]string) {
 	}
 }
 
-// sglang has one file a page and rank. Layers with a window and states have further files, with the suffixes .swa and
-// .mamba.
+// sglang has one file a page and rank. Layers with a window and states have further files, with the suffixes .swa and .mamba.
 func (z *sizer) sglang(block int, notes *[]string) []Group {
 	var groups []Group
 	at := map[string]int{}

@@ -145,8 +145,7 @@ func (b *Bar) Show(done, total, bytes int64) {
 	}
 }
 
-// Share writes a line with what is done, and the share of it in percent, when that is another than before. It ignores
-// errors.
+// Share writes a line with what is done, and the share of it in percent, when that is another than before. It ignores errors.
 func (b *Bar) Share(what string, done, total int64) {
 	if b.w == nil {
 		return

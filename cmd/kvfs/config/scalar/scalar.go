@@ -188,8 +188,7 @@ func ParsePort(s, text string, least int) (int, error) {
 // hostName matches the names that a host can have.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?\.?$`)
 
-// lastNumber matches names whose end is a number. None of a host is, so that it is a
-// wrong address, or a port without a host.
+// lastNumber matches names whose end is a number. None of a host is, so that it is a wrong address, or a port without a host.
 var lastNumber = regexp.MustCompile(`(^|\.)[0-9]+\.?$`)
 
 // CheckHost wants an IP address or a name. s is the address that it is part of.
