@@ -1,8 +1,10 @@
 package tiers_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/names"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -49,6 +52,33 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	})
 	w.forget(dir.ID)
+}
+
+// BenchmarkPresences measures a question about many names, half of which are blocks, in an order that no cache foresees.
+func BenchmarkPresences(b *testing.B) {
+	const blocks, batch = 32768, 1024
+	w := open(b, shmDir(b), state.Options{CapacityBytes: 2 * blocks * page, BurstGap: 100 * time.Millisecond, LookupLease: time.Minute})
+	defer w.close(false)
+	must(b, w.mkdir("g"))
+	paths := make([][]byte, 2*blocks)
+	for i := range paths {
+		paths[i] = fmt.Appendf(nil, "g/%064x", uint64(i)*0x9e3779b97f4a7c15)
+		if i < blocks {
+			must(b, w.put(10, string(paths[i]), nil))
+		}
+	}
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(paths), func(i, j int) { paths[i], paths[j] = paths[j], paths[i] })
+	text := bytes.Join(paths, nil) // paths of a request lie one after another
+	for i, path := range paths {
+		paths[i], text = text[:len(path)], text[len(path):]
+	}
+	out := make([]names.Place, batch)
+	o := names.PresenceOptions{Lease: true, By: by(10).User()}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i = (i + batch) % len(paths) {
+		w.e.Presences(paths[i:i+batch], o, out)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/batch, "ns/name")
 }
 
 // listed is a tier that does nothing but list blocks.

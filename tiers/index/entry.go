@@ -30,25 +30,25 @@ type Entry struct {
 // Fields are what the caller keeps of an entry. Alloc zeroes them. After that the index reads only the type bits of Mode,
 // to check that a parent is a directory.
 type Fields struct {
-	Flags   uint16
-	Mode    uint16 // type and permission bits, as st_mode
-	Group   uint32 // ordinal of the group, given by the caller
-	Blob    uint64 // file in the primary tier; 0: none
-	Lease   int64  // do not evict before this time
-	Size    int64  // bytes
-	Tiers   uint16 // secondary tiers that hold the block, one bit each
-	Storing uint16 // those that it is being copied to
-	Lookups uint32 // references by the kernel
-
-	Mtime    int64 // nanoseconds since the epoch, as all times here
-	Atime    int64
-	Ctime    int64
-	Seq      uint64 // commit number of the bytes
-	Sum      uint64 // checksum, valid if Flags says so
-	UID      uint32
-	GID      uint32
-	Opens    uint32    // open handles: pins
+	Flags    uint16
+	Mode     uint16    // type and permission bits, as st_mode
+	Group    uint32    // ordinal of the group, given by the caller
+	Blob     uint64    // file in the primary tier; 0: none
+	Lease    int64     // do not evict before this time
+	Size     int64     // bytes
+	Tiers    uint16    // secondary tiers that hold the block, one bit each
+	Storing  uint16    // those that it is being copied to
 	Accounts [2]uint16 // numbers of accounts, given by the caller; 0: none
+
+	Mtime   int64 // nanoseconds since the epoch, as all times here
+	Atime   int64
+	Ctime   int64
+	Seq     uint64 // commit number of the bytes
+	Sum     uint64 // checksum, valid if Flags says so
+	UID     uint32
+	GID     uint32
+	Opens   uint32 // open handles: pins
+	Lookups uint32 // references by the kernel
 }
 
 // Fields returns the fields of an entry, to be changed.

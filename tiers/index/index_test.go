@@ -169,10 +169,14 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// TestEntrySize keeps the memory that the package comment promises.
+// TestEntrySize keeps the memory that the package comment promises, and what a look-up reads in one cache line.
 func TestEntrySize(t *testing.T) {
-	if got := unsafe.Sizeof(Entry{}); got != 128 {
+	var e Entry
+	if got := unsafe.Sizeof(e); got != 128 {
 		t.Errorf("Entry has %d bytes, want 128", got)
+	}
+	if end := unsafe.Offsetof(e.f) + unsafe.Offsetof(e.f.Accounts) + unsafe.Sizeof(e.f.Accounts); end != 64 {
+		t.Errorf("Accounts, the last field that a look-up reads, ends at byte %d, want 64", end)
 	}
 }
 
