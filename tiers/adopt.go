@@ -13,8 +13,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -317,7 +317,7 @@ func (n *enumeration) meet(id index.ID, h *driver.Held) {
 		n.stale = append(n.stale, h.Key)
 		return
 	case en.Seq() < h.Attrs.Seq:
-		e.Names.DropNameLocked(id, en, fate.Cause{Reason: fate.ReasonSuperseded}, n.g)
+		e.Names.DropNameLocked(id, en, outcome.Cause{Reason: outcome.ReasonSuperseded}, n.g)
 		n.add(h)
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -41,7 +41,7 @@ func (e *Engine) SetAttr(id index.ID, c Change) (state.Attr, error) {
 	e.changeLocked(id, en, &c)
 	isDir := en.IsDir()
 	blob, f := driver.BlobID(en.Blob()), e.st.Mu.Files[id]
-	onFile := c.Mtime != nil && !isDir && !e.st.HollowLocked(id, en)
+	onFile := c.Mtime != nil && !isDir && !e.st.NonresidentLocked(id, en)
 	if c.Mtime != nil && !onFile {
 		e.st.ApplyLocked(catalog.Times{ID: id, Mtime: *c.Mtime, Ctime: en.Ctime()})
 	}
@@ -121,7 +121,7 @@ func (e *Engine) makeOwn(op string, id index.ID, anew bool) (done func(), err er
 	for tries := 0; e.st.RemoteBit()|e.st.Anew != 0; tries++ {
 		e.st.Mu.Lock()
 		en := e.st.Mu.Ix.At(id)
-		linked, far := e.st.Mu.Ix.Linked(id), e.st.FarLocked(id, en) || anew && e.st.HollowLocked(id, en) && en.Tiers()&e.st.Anew != 0
+		linked, far := e.st.Mu.Ix.Linked(id), e.st.FarLocked(id, en) || anew && e.st.NonresidentLocked(id, en) && en.Tiers()&e.st.Anew != 0
 		if linked && en.IsDir() && en.Tiers()&e.st.RemoteBit() != 0 {
 			e.Names.OwnDirLocked(id, en)
 			e.Names.OwnDirsLocked(id)
@@ -196,7 +196,7 @@ func (e *Engine) recordCopies(id index.ID, anew bool) {
 	if en := e.st.Mu.Ix.At(id); e.st.Mu.Ix.Linked(id) && en.IsDir() {
 		e.st.DirEventLocked(event.DirCreated, id)
 	} else if e.st.Remote != nil && e.st.Mu.Ix.Linked(id) && en.Committed() {
-		e.st.EventLocked(event.Changed, "", id, fate.Cause{})
+		e.st.EventLocked(event.Changed, "", id, outcome.Cause{})
 	}
 	if en := e.st.Mu.Ix.At(id); e.st.Mu.Ix.Linked(id) && en.IsRegular() && en.Tiers()|en.Storing() != 0 {
 		e.Transfer.UpdateCopiesLocked(id, en, e.st.KeyLocked(id), anew)

@@ -297,8 +297,8 @@ func TestCascadeOnEvictFlow(t *testing.T) {
 			}
 			w.quiesce()
 			st := w.e.Stats()
-			if c := st.Counters; c.Evicted == 0 || c.Lost != 0 || st.Secondaries[0].Cascaded != c.Evicted || st.Blocks+st.Hollow != blocks {
-				t.Errorf("%d blocks evicted, %d copied, %d lost; %d in memory, %d not", c.Evicted, st.Secondaries[0].Cascaded, c.Lost, st.Blocks, st.Hollow)
+			if c := st.Counters; c.Evicted == 0 || c.Lost != 0 || st.Secondaries[0].Cascaded != c.Evicted || st.Blocks+st.Nonresident != blocks {
+				t.Errorf("%d blocks evicted, %d copied, %d lost; %d in memory, %d not", c.Evicted, st.Secondaries[0].Cascaded, c.Lost, st.Blocks, st.Nonresident)
 			}
 			if policy == "lru" {
 				w.wantWhere("0", "[disk]", fmt.Sprint(blocks-64-1), "[disk]", fmt.Sprint(blocks-64+4), "[memory]", fmt.Sprint(blocks-1), "[memory]")

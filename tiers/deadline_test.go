@@ -55,7 +55,7 @@ func TestOpenDeadlinePredicted(t *testing.T) {
 		inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
 			disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
 			w := openLower(t, dir, state.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
-			w.hollow("12345", "a", "b", "c")
+			w.nonresident("12345", "a", "b", "c")
 			w.e.Measure("disk", 5, time.Second)
 			release := disk.Hold(tiertest.OpLoad)
 			begin := time.Now()
@@ -101,7 +101,7 @@ func TestOpenDeadlinePredicted(t *testing.T) {
 func TestOpenDeadlineNonblock(t *testing.T) {
 	// The clock stands still, so that what was measured is not too old to count.
 	w, disk := openLowerOne(t, state.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
-	w.hollow("content", "g/a")
+	w.nonresident("content", "g/a")
 	w.e.Measure("disk", 7, time.Hour)
 	release := disk.Hold(tiertest.OpLoad)
 	a := w.found(10, "g/a")
@@ -122,7 +122,7 @@ func TestOpenDeadlineNonblock(t *testing.T) {
 // TestPresencesDeadline: a query may have a deadline of its own, longer, shorter, or none.
 func TestPresencesDeadline(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{OpenDeadline: time.Second, Now: newTestClock().now}, tiertest.ReferenceOptions{})
-	w.hollow("12345", "g/a", "g/b")
+	w.nonresident("12345", "g/a", "g/b")
 	must(t, w.put(10, "g/m", []byte("x")))
 	w.e.Measure("disk", 5, 100*time.Millisecond)
 	for _, row := range []struct {
@@ -152,7 +152,7 @@ func TestPresencesDeadline(t *testing.T) {
 func TestOpenDeadlineClock(t *testing.T) {
 	clock := newTestClock()
 	w, disk := openLowerOne(t, state.Options{OpenDeadline: time.Millisecond, PromoteTimeout: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
-	w.hollow("content", "g/a")
+	w.nonresident("content", "g/a")
 	release := disk.Hold(tiertest.OpLoad)
 	for _, later := range []bool{false, true} {
 		if got := w.openLike(later, "g/a"); got != "ErrNotFound" {
@@ -174,7 +174,7 @@ func TestOpenDeadlineRace(t *testing.T) {
 		Direct: true, Latency: 2 * time.Millisecond, Clock: jitter{},
 	})
 	names := numbered("g", 4)
-	w.hollow("content", names...)
+	w.nonresident("content", names...)
 	var mu sync.Mutex
 	answers := map[string]int{}
 	for range 40 {
@@ -208,7 +208,7 @@ func TestOpenDeadlineStale(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string, now func() time.Time) {
 		disk := tiertest.NewReference(t, tiertest.ReferenceOptions{Latency: time.Millisecond})
 		w := openLower(t, dir, state.Options{OpenDeadline: 20 * time.Millisecond, CapacityBytes: 64 * page, Now: now}, disk)
-		w.hollow("12345", "a")
+		w.nonresident("12345", "a")
 		w.e.Measure("disk", 5, time.Second)
 		w.wantStates("l", "a")
 		<-time.After(11 * time.Second)

@@ -8,7 +8,7 @@
 // statistics, attributes, eviction on request, the exchange with other nodes. docs/architecture.md says more.
 //
 // The engine uses the tiers by the interfaces of package driver. Parts of it with rules of their own are packages:
-// draft (writing), room (accounts of memory), fate (why a block is not there).
+// draft (writing), room (accounts of memory), outcome (why a block is not there).
 //
 // # A store, step by step
 //
@@ -31,7 +31,7 @@
 //  2. OpenRead pins the block. The kernel reads the file by itself.
 //  3. CloseRead unpins it.
 //
-// A hollow block is in secondary tiers only: it has its name and attributes, but no bytes
+// A nonresident block is in secondary tiers only: it has its name and attributes, but no bytes
 // in memory. Opening it promotes it (package transfer):
 //
 //  1. The first open makes room, and evicts for it if it must. It makes a file of the primary tier with its pages
@@ -48,7 +48,7 @@
 // ahead of use, a bounded number of bytes at a time (package transfer). Hint does the same, and no caller waits. In the
 // queues of the tiers these blocks come after those that a caller waits for. Jobs lists the loads under way. An open
 // that would come after its deadline is a miss: at once, if the recent speed of the tier predicts it, else when the
-// time is up (lane.Predictor). Why remembers what became of names (package fate).
+// time is up (lane.Predictor). Why remembers what became of names (package outcome).
 //
 // # What the tiers hold
 //
@@ -63,7 +63,7 @@
 //
 // One secondary tier may be a Remote: it stands for the other nodes. A cluster has more blocks than a node has memory
 // for, so the blocks of others have no entries until a caller asks for their names (package names). A look-up that finds no
-// entry asks Remote.Locate, which answers from memory. From then on the block is hollow as others are: its open
+// entry asks Remote.Locate, which answers from memory. From then on the block is nonresident as others are: its open
 // promotes it. If the Remote does not know all names (Asker), a look-up of one that it does not know asks other nodes,
 // without a lock, and looks once more.
 //
@@ -122,7 +122,7 @@
 // A group with a quota has an order of its own. A user or a control group with a quota has one, too; its blocks are in
 // that order and in the one of their group, and leave both at once. What is over a quota evicts in that quota's order.
 //
-// A block with a copy in a secondary tier becomes hollow, whatever its lease: that tier keeps the promise. A block
+// A block with a copy in a secondary tier becomes nonresident, whatever its lease: that tier keeps the promise. A block
 // without one is copied first, and skipped until the copy is there. A writer that has waited for WriteTimeout takes
 // its memory all the same. Then the block is lost, and counted as lost. If no copy has ended during that wait, nobody
 // waits for copies until one does. A block that a tier has refused (full, write budget, admission) goes without a copy.

@@ -102,8 +102,8 @@ func (e *Engine) Close(ctx context.Context, keep bool) error {
 
 // Lookup returns the entry called name in the directory parent, as the caller's process sees it.
 func (e *Engine) Lookup(parent index.ID, name string, by state.Caller) (state.Attr, error) {
-	a, hollow, err := e.Names.Lookup(parent, name, by)
-	if hollow && e.st.Opts.PromoteOnLookup {
+	a, nonresident, err := e.Names.Lookup(parent, name, by)
+	if nonresident && e.st.Opts.PromoteOnLookup {
 		e.Promote(e.st.Ctx, a.ID, transfer.Want{Hint: true})
 	}
 	return a, err

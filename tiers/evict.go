@@ -8,8 +8,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -32,7 +32,7 @@ type EvictReply struct {
 // EvictKept is a block that was not evicted.
 type EvictKept struct {
 	Path   string
-	Reason fate.Reason // ReasonOnlyCopy or a later one
+	Reason outcome.Reason // ReasonOnlyCopy or a later one
 }
 
 const (
@@ -103,7 +103,7 @@ func (e *Engine) keepOpen(open []index.ID, reply *EvictReply) {
 	defer e.st.Mu.Unlock()
 	for _, id := range open {
 		if e.st.Mu.Ix.Valid(id) && e.st.Mu.Ix.Linked(id) {
-			reply.keep(e.st.Mu.Ix.Path(id), fate.ReasonOpen)
+			reply.keep(e.st.Mu.Ix.Path(id), outcome.ReasonOpen)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	for _, path := range r.Paths {
 		id := e.st.Mu.Ix.Walk(strings.Trim(path, "/"))
 		if id == 0 {
-			reply.keep(path, fate.ReasonNotFound)
+			reply.keep(path, outcome.ReasonNotFound)
 			continue
 		}
 		en := e.st.Mu.Ix.At(id)
@@ -159,7 +159,7 @@ func (e *Engine) evictTargets(r *EvictRequest, reply *EvictReply) []index.ID {
 	return ids
 }
 
-func (r *EvictReply) keep(path string, reason fate.Reason) {
+func (r *EvictReply) keep(path string, reason outcome.Reason) {
 	r.KeptN++
 	if len(r.Kept) < maxKept {
 		r.Kept = append(r.Kept, EvictKept{path, reason})
@@ -176,9 +176,9 @@ func (e *Engine) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID
 		}
 		en := e.st.Mu.Ix.At(id)
 		switch reason := e.whyKeptLocked(from, r, id, en); {
-		case reason == fate.ReasonOpen:
+		case reason == outcome.ReasonOpen:
 			open = append(open, id)
-		case reason == fate.ReasonNotHere && r.All:
+		case reason == outcome.ReasonNotHere && r.All:
 		case reason != 0:
 			reply.keep(e.st.Mu.Ix.Path(id), reason)
 		default:
@@ -193,22 +193,22 @@ func (e *Engine) dropSome(from *state.Secondary, r *EvictRequest, ids []index.ID
 }
 
 // whyKeptLocked returns why a block must stay in the tier from, memory if that is nil; 0 if it may go.
-func (e *Engine) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) fate.Reason {
+func (e *Engine) whyKeptLocked(from *state.Secondary, r *EvictRequest, id index.ID, en *index.Entry) outcome.Reason {
 	here, elsewhere, own := e.copiesLocked(from, en)
 	pinned := en.Pinned() || e.st.Mu.Room.Group(en.Group()).Pinned()
 	switch {
 	case en.Flags()&(index.FlagUncommitted|index.FlagTemp) != 0:
-		return fate.ReasonBeingWritten
+		return outcome.ReasonBeingWritten
 	case en.IsPlain():
-		return fate.ReasonPinned
+		return outcome.ReasonPinned
 	case !here:
-		return fate.ReasonNotHere
+		return outcome.ReasonNotHere
 	case from == nil && (en.Opens() > 0 || e.st.Mu.Files[id] != nil), e.Transfer.PromotingLocked(id) != "":
-		return fate.ReasonOpen
+		return outcome.ReasonOpen
 	case pinned && (from == nil || !own):
-		return fate.ReasonPinned
+		return outcome.ReasonPinned
 	case !elsewhere && !r.Force:
-		return fate.ReasonOnlyCopy
+		return outcome.ReasonOnlyCopy
 	}
 	return 0
 }
@@ -229,10 +229,10 @@ func (e *Engine) dropCopyLocked(from *state.Secondary, id index.ID, en *index.En
 		e.st.ApplyLocked(catalog.Leaving{ID: id})
 		e.st.Mu.Counters.Evicted++
 		e.st.Mu.Counters.EvictedBytes += uint64(en.Size())
-		e.Memory.EvictOneLocked(id, en, fate.ReasonRequest, g)
+		e.Memory.EvictOneLocked(id, en, outcome.ReasonRequest, g)
 		return
 	}
 	from.RemoveLocked(e.st.KeyLocked(id))
 	e.st.ApplyLocked(catalog.Refused{ID: id}) // the next write, not the next eviction, copies the block down again
-	e.Transfer.ForgetCopyLocked(from, id, en, fate.ReasonRequest, g)
+	e.Transfer.ForgetCopyLocked(from, id, en, outcome.ReasonRequest, g)
 }

@@ -147,12 +147,12 @@ type audit struct {
 	e    *Engine
 	errs []error
 
-	used, pinned, blocks, hollow, dirs int64
-	groups                             map[*room.Group]int64
-	accounts                           map[*room.Account]int64
-	pins                               map[any]int64 // what users have pinned of a group or an account
-	files                              map[*room.Group]int
-	leaving                            map[index.ID]bool
+	used, pinned, blocks, nonresident, dirs int64
+	groups                                  map[*room.Group]int64
+	accounts                                map[*room.Account]int64
+	pins                                    map[any]int64 // what users have pinned of a group or an account
+	files                                   map[*room.Group]int
+	leaving                                 map[index.ID]bool
 }
 
 func (a *audit) bad(format string, args ...any) {
@@ -190,9 +190,9 @@ func (e *Engine) Audit() error {
 	}
 	charged("usedBytes", e.st.Mu.Room.Used(), a.used)
 	charged("pinnedBytes", e.st.Mu.Room.Pinned(), a.pinned)
-	blocks, hollow := e.st.Mu.Blocks()
+	blocks, nonresident := e.st.Mu.Blocks()
 	check("blocks", blocks, a.blocks)
-	check("hollow", hollow, a.hollow)
+	check("nonresident", nonresident, a.nonresident)
 	check("dirFiles", e.st.Mu.DirFiles(), a.dirs)
 	for g := range e.st.Mu.Room.Groups() {
 		charged(fmt.Sprintf("group %q", g.Name()), g.Used(), a.groups[g])
@@ -232,7 +232,7 @@ func (a *audit) pinsLocked(id index.ID, en *index.Entry, charge int64) {
 	if !a.e.st.Mu.Ix.Linked(id) {
 		a.bad("entry %d: it has no name, and is pinned", id)
 	}
-	if a.e.st.HollowLocked(id, en) {
+	if a.e.st.NonresidentLocked(id, en) {
 		charge = catalog.ChargeOf(en.Size())
 	}
 	a.pins[a.e.st.Mu.Room.Group(en.Group())] += charge
@@ -292,7 +292,7 @@ func (a *audit) entryLocked(id index.ID) {
 		if resident {
 			a.blocks++
 		} else {
-			a.hollow++
+			a.nonresident++
 		}
 		if !resident && en.Tiers() == 0 {
 			a.bad("%s: in no tier", e.st.Mu.Ix.Path(id))

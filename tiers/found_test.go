@@ -94,7 +94,7 @@ func TestFound(t *testing.T) {
 			t.Errorf("directory %+v", d)
 		}
 		w.wantWhere("g/a/b/x", "[disk]")
-		if st := w.e.Stats(); st.Hollow != 1 || st.Counters.LookupMisses != before.LookupMisses {
+		if st := w.e.Stats(); st.Nonresident != 1 || st.Counters.LookupMisses != before.LookupMisses {
 			t.Errorf("%+v", st)
 		}
 		w.wantRead("g/a/b/x", "g/a/b/x")
@@ -338,7 +338,7 @@ func TestFoundQueries(t *testing.T) {
 	if hits, misses := after.Counters.LookupHit-before.LookupHit, after.Counters.LookupMisses-before.LookupMisses; hits != 4 || misses != 5 {
 		t.Errorf("%d hits, %d misses", hits, misses)
 	}
-	if names, _ := w.names(10, ""); fmt.Sprint(names) != "[f]" || after.Hollow != 0 {
+	if names, _ := w.names(10, ""); fmt.Sprint(names) != "[f]" || after.Nonresident != 0 {
 		t.Errorf("entries %v", names)
 	}
 	w.wantVerdict("g/a/x", "present tier=disk")
@@ -365,7 +365,7 @@ func TestFoundRestart(t *testing.T) {
 		w := overBucket(t, dir, state.Options{}, b)
 		b.give("g/far", "far", foreign("g/far", uint64(time.Now().Add(time.Hour).UnixNano())))
 		must(t, w.mkdir("h"), w.put(10, "h/x", []byte("x")))
-		w.hollow("y", "h/y")
+		w.nonresident("y", "h/y")
 		w.wantRead("far", "g/far")
 		must(t, w.unlink(10, "h/x"), w.put(10, "h/x", []byte("x2")))
 		w.quiesce()

@@ -31,9 +31,9 @@ func TestForgetGroups(t *testing.T) {
 		CapacityBytes: 64 * page, LookupLease: -1, Groups: map[block.GroupID]state.GroupOptions{"configured": {BlockBytes: page}},
 	}, r)
 	defer w.close(false)
-	must(t, w.mkdir("hollow"), w.mkdir("open"), w.mkdir("configured"), w.mkdir("moved"), w.put(10, "open/x", fill("1p", "x")),
+	must(t, w.mkdir("nonresident"), w.mkdir("open"), w.mkdir("configured"), w.mkdir("moved"), w.put(10, "open/x", fill("1p", "x")),
 		w.put(10, "configured/x", fill("1p", "x")), w.put(10, "moved/x", fill("3p", "x")))
-	w.hollow("bytes", "hollow/x")
+	w.nonresident("bytes", "nonresident/x")
 	f, err := w.openRead(10, "open/x")
 	must(t, err, w.unlink(10, "open/x"), w.unlink(10, "configured/x"))
 	for i := range many {
@@ -46,7 +46,7 @@ func TestForgetGroups(t *testing.T) {
 	must(t, w.rename(10, "moved", "arrived", false))
 	eventually(t, "the groups without files are forgotten", func() bool { return len(w.e.Accounts().Groups()) == 4 })
 	left := w.groupNames()
-	for _, name := range []string{"hollow", "open", "configured", "arrived"} {
+	for _, name := range []string{"nonresident", "open", "configured", "arrived"} {
 		if _, ok := left[name]; !ok {
 			t.Errorf("%q is forgotten; there are %v", name, left)
 		}

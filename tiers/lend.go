@@ -128,7 +128,7 @@ func (e *Engine) lendSummed(l *Lent) (*Lent, error) {
 // lendHollow lends a block that only a device of this node has.
 func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*Lent, error) {
 	e.st.Mu.Lock()
-	if !e.st.Mu.Ix.Valid(id) || !e.st.HollowLocked(id, e.st.Mu.Ix.At(id)) {
+	if !e.st.Mu.Ix.Valid(id) || !e.st.NonresidentLocked(id, e.st.Mu.Ix.At(id)) {
 		e.st.Mu.Unlock()
 		return nil, block.ErrPending // the block has just changed
 	}
@@ -155,7 +155,7 @@ func (e *Engine) lendHollow(ctx context.Context, o *LendOptions, id index.ID) (*
 func (e *Engine) lendStream(ctx context.Context, o *LendOptions) (*Lent, error) {
 	e.st.Mu.Lock()
 	id := e.st.Mu.Ix.Walk(o.Path)
-	if id == 0 || !e.st.HollowLocked(id, e.st.Mu.Ix.At(id)) {
+	if id == 0 || !e.st.NonresidentLocked(id, e.st.Mu.Ix.At(id)) {
 		e.st.Mu.Unlock()
 		return nil, block.ErrPending
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -181,7 +181,7 @@ func (w *lower) evict(tier string, names ...string) {
 		}
 		names = nil
 		for _, k := range r.Kept {
-			if names = append(names, k.Path); k.Reason != fate.ReasonOpen {
+			if names = append(names, k.Path); k.Reason != outcome.ReasonOpen {
 				w.t.Fatalf("evict from %s: %+v", tier, r)
 			}
 		}
@@ -197,8 +197,8 @@ func (w *world) evictForced(tier, name string) {
 	}
 }
 
-// hollow writes files and makes them hollow: their bytes are in the first tier only.
-func (w *lower) hollow(data string, names ...string) {
+// nonresident writes files and makes them nonresident: their bytes are in the first tier only.
+func (w *lower) nonresident(data string, names ...string) {
 	w.t.Helper()
 	for _, name := range names {
 		must(w.t, w.put(10, name, []byte(data)))

@@ -120,16 +120,16 @@ func TestWaits(t *testing.T) {
 		delay time.Duration // of the tier, until the caller may wait: else it may be done by then
 		do    func(w *lower, who state.Caller) error
 	}{
-		{"open of a hollow block", 0, func(w *lower, who state.Caller) error {
-			w.hollow("1", "g/a")
+		{"open of a nonresident block", 0, func(w *lower, who state.Caller) error {
+			w.nonresident("1", "g/a")
 			o, err := w.e.OpenRead(ctx, resolve(t, w.world, "g/a").ID, who, false)
 			if err == nil {
 				w.e.CloseRead(o.ID)
 			}
 			return err
 		}},
-		{"create that meets a hollow block", 0, func(w *lower, who state.Caller) error {
-			w.hollow("1", "g/a")
+		{"create that meets a nonresident block", 0, func(w *lower, who state.Caller) error {
+			w.nonresident("1", "g/a")
 			a, h, err := w.e.Create(ctx, openfile.CreateOptions{Parent: resolve(t, w.world, "g").ID, Name: "a", By: who})
 			if err == nil {
 				w.e.Release(h)

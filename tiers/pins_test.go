@@ -117,8 +117,8 @@ func TestPinQuotaLower(t *testing.T) {
 	}
 	must(t, w.mkdir("g"))
 	w.pinQuota(memory.QuotaGroup, "g", 4)
-	w.hollow(string(fill("3p", "x")), "g/a")
-	w.hollow(string(fill("2p", "x")), "g/b")
+	w.nonresident(string(fill("3p", "x")), "g/a")
+	w.nonresident(string(fill("2p", "x")), "g/b")
 	must(t, w.setPin("g/a", true))
 	pins(w, "group g: 3 of 4")
 	if err := w.setPin("g/b", true); !errors.Is(err, block.ErrQuota) {

@@ -91,8 +91,8 @@ func numbered(dir string, n int) []string {
 func TestPrefetch(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("g/sub"), w.put(10, "g/m", []byte("1234")))
-	w.hollow("12345", "g/a", "g/b", "g/c")
-	w.hollow("gone", "g/lost")
+	w.nonresident("12345", "g/a", "g/b", "g/c")
+	w.nonresident("gone", "g/lost")
 	f, err := w.create(10, "g/new", true, true)
 	must(t, err)
 	temp, err := w.create(10, "g/x.tmp", true, true)
@@ -180,7 +180,7 @@ func TestPrefetchBounded(t *testing.T) {
 		}})
 	names := numbered("g", 100)
 	for _, name := range names {
-		w.hollow(string(fill("1p", "x")), name)
+		w.nonresident(string(fill("1p", "x")), name)
 	}
 	release := disk.Hold(tiertest.OpLoad)
 	f := newFetched(len(names))
@@ -208,7 +208,7 @@ func TestPrefetchBounded(t *testing.T) {
 func TestPrefetchCancel(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{LookupLease: time.Hour}, tiertest.ReferenceOptions{})
 	names := numbered("g", 40)
-	w.hollow(string(fill("1p", "x")), names...)
+	w.nonresident(string(fill("1p", "x")), names...)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	release := disk.Hold(tiertest.OpLoad)
@@ -245,7 +245,7 @@ func TestPrefetchCancel(t *testing.T) {
 func TestPrefetchLease(t *testing.T) {
 	clock := newTestClock()
 	w, _ := openLowerOne(t, state.Options{CapacityBytes: 8 * page, LookupLease: time.Hour, Now: clock.now}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("1p", "x")), "g/a", "g/c")
+	w.nonresident(string(fill("1p", "x")), "g/a", "g/c")
 	must(t, w.put(10, "g/b", fill("1p", "x")))
 	w.drain()
 	clock.add(2 * time.Hour) // the look-ups of the writers
@@ -266,7 +266,7 @@ func TestPrefetchLease(t *testing.T) {
 func TestPrefetchClose(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{PromoteBatchKeys: 1}, tiertest.ReferenceOptions{})
 	names := numbered("g", 40)
-	w.hollow(string(fill("1p", "x")), names...)
+	w.nonresident(string(fill("1p", "x")), names...)
 	disk.Hold(tiertest.OpLoad)
 	paths := make([][]byte, len(names))
 	for i := range names {
@@ -301,7 +301,7 @@ func TestPrefetchClose(t *testing.T) {
 // gives afterwards leaves no pin (A24).
 func TestPrefetchTimeout(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{PromoteTimeout: 10 * time.Millisecond}, tiertest.ReferenceOptions{})
-	w.hollow("content", "g/a", "g/b")
+	w.nonresident("content", "g/a", "g/b")
 	release := disk.Hold(tiertest.OpLoad)
 	got := w.prefetch(context.Background(), "g/a", "g/a", "g/b")
 	if s := got.letters(); s != "!!!" || !errors.Is(got.results[0].Err, block.ErrNotFound) {
@@ -324,7 +324,7 @@ func TestPrefetchTimeout(t *testing.T) {
 func TestHint(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{CapacityBytes: 1024 * page}, tiertest.ReferenceOptions{})
 	names := numbered("g", tiers.MaxHintCalls+4)
-	w.hollow("x", names...)
+	w.nonresident("x", names...)
 	release := disk.Hold(tiertest.OpLoad)
 	path := []byte("g/000")
 	for _, name := range names {
@@ -363,7 +363,7 @@ func TestPrefetchStorm(t *testing.T) {
 	names := numbered("g", 60)
 	w.later = seed%2 == 0
 	for _, name := range names {
-		w.hollow(string(fill("1p", "x")), name)
+		w.nonresident(string(fill("1p", "x")), name)
 	}
 	var wg sync.WaitGroup
 	for n := range 6 {
@@ -437,7 +437,7 @@ func TestPrefetchMeets(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-			w.hollow("1", "g/a")
+			w.nonresident("1", "g/a")
 			release := disk.Hold(tiertest.OpLoad)
 			f := newFetched(1)
 			done := make(chan struct{})

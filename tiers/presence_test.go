@@ -66,8 +66,8 @@ func TestPresences(t *testing.T) {
 	refs := []*tiertest.Reference{tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})}
 	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 64 * page}, refs...)
 	must(t, w.mkdir("g"), w.mkdir("g/sub"), w.mkdir("h"), w.put(10, "top", []byte("x")), w.put(10, "g/a", []byte("x")))
-	w.hollow("x", "g/b", "g/sub/c")
-	w.hollow("x", "h/second")
+	w.nonresident("x", "g/b", "g/sub/c")
+	w.nonresident("x", "h/second")
 	w.evict("disk", "h/second")
 	w.wantWhere("h/second", "[peer]")
 

@@ -39,7 +39,7 @@ func (w *lower) end() {
 	removeAll(w.t, w.world, "")
 	w.drain()
 	w.noBlobs()
-	if st := w.e.Stats(); st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Hollow != 0 || st.Names != 0 || st.Writing != 0 {
+	if st := w.e.Stats(); st.UsedBytes != 0 || st.PinnedBytes != 0 || st.Blocks != 0 || st.Nonresident != 0 || st.Names != 0 || st.Writing != 0 {
 		w.t.Errorf("left after all was removed: %+v", st)
 	}
 	for i, r := range w.refs {
@@ -50,15 +50,15 @@ func (w *lower) end() {
 	w.close(false)
 }
 
-// TestPromote: twenty readers that open one hollow block at once make one load, and all of them get the bytes; the block is then as any
+// TestPromote: twenty readers that open one nonresident block at once make one load, and all of them get the bytes; the block is then as any
 // other in memory, with its time of modification, and a copy below (A14, A18, A23).
 func TestPromote(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-	w.hollow("content", "g/a")
+	w.nonresident("content", "g/a")
 	before := resolve(t, w.world, "g/a")
 	w.wantWhere("g/a", "[disk]")
 	if p := w.e.PresenceOf(before.ID); p != driver.Hit {
-		t.Errorf("hollow block: %v", p)
+		t.Errorf("nonresident block: %v", p)
 	}
 	release := disk.Hold(tiertest.OpLoad)
 	var wg sync.WaitGroup
@@ -83,7 +83,7 @@ func TestPromote(t *testing.T) {
 		t.Errorf("%d loads", n)
 	}
 	st := w.e.Stats()
-	if s := st.Secondaries[0]; s.Promoted != 1 || s.PromotedBytes != 7 || s.Batches != 1 || st.Hollow != 0 || st.Blocks != 1 || st.PinnedBytes != 0 {
+	if s := st.Secondaries[0]; s.Promoted != 1 || s.PromotedBytes != 7 || s.Batches != 1 || st.Nonresident != 0 || st.Blocks != 1 || st.PinnedBytes != 0 {
 		t.Errorf("stats %+v", st)
 	}
 	after := resolve(t, w.world, "g/a")
@@ -129,7 +129,7 @@ func TestPromoteBatch(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range row.blocks { // by one goroutine: what two ask for at the same time may go in smaller jobs
 				name := fmt.Sprintf("g/%d", i)
-				w.hollow(string(fill("2p", "x")), name)
+				w.nonresident(string(fill("2p", "x")), name)
 				a := w.found(10, name)
 				wg.Add(1)
 				w.e.OpenLater(a.ID, by(10), func(o openfile.Opened, _ *os.File, err error) {
@@ -157,11 +157,11 @@ func TestPromoteBatch(t *testing.T) {
 	}
 }
 
-// TestPromoteNoRoom: if memory is full of what cannot go, a hollow block is a miss
+// TestPromoteNoRoom: if memory is full of what cannot go, a nonresident block is a miss
 // after a while, without an endless wait, and can be read later (A17).
 func TestPromoteNoRoom(t *testing.T) {
 	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: 20 * time.Millisecond}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("2p", "x")), "g/a")
+	w.nonresident(string(fill("2p", "x")), "g/a")
 	must(t, w.put(10, "g/pin", fill("3p", "y")))
 	pin := resolve(t, w.world, "g/pin").ID
 	must(t, w.e.SetPinned(pin, true))
@@ -187,7 +187,7 @@ func TestPromoteNoRoom(t *testing.T) {
 func TestPromoteHint(t *testing.T) {
 	for _, onLookup := range []bool{false, true} {
 		w, disk := openLowerOne(t, state.Options{PromoteOnLookup: onLookup}, tiertest.ReferenceOptions{})
-		w.hollow("content", "g/a")
+		w.nonresident("content", "g/a")
 		release := disk.Hold(tiertest.OpLoad)
 		a := w.found(10, "g/a")
 		if n := w.e.Promotions(); (n == 1) != onLookup {
@@ -210,7 +210,7 @@ func TestPromoteHint(t *testing.T) {
 // TestPromoteInterrupted: who is interrupted while it waits for room leaves at once.
 func TestPromoteInterrupted(t *testing.T) {
 	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page, WriteTimeout: patience}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("2p", "x")), "g/a")
+	w.nonresident(string(fill("2p", "x")), "g/a")
 	must(t, w.put(10, "g/pin", fill("3p", "y")))
 	pin := resolve(t, w.world, "g/pin").ID
 	must(t, w.e.SetPinned(pin, true))
@@ -277,7 +277,7 @@ func TestPromoteLateWrite(t *testing.T) {
 // TestOpenLaterGone: a block is removed while an open waits for it, and its kernel goes: the open is told to look again.
 func TestOpenLaterGone(t *testing.T) {
 	w, disk := openLowerOne(t, state.Options{}, tiertest.ReferenceOptions{})
-	w.hollow("content", "a")
+	w.nonresident("content", "a")
 	release := disk.Hold(tiertest.OpLoad)
 	a, err := w.lookup(10, "a")
 	must(t, err)
@@ -299,7 +299,7 @@ func TestStallOfAll(t *testing.T) {
 	lazy, hangs := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
 	below := []state.SecondaryOptions{{Cascade: state.CascadeOnEvict}, {QueueBytes: 2 * page}}
 	w := openLower(t, shmDir(t), state.Options{CapacityBytes: n * page, WriteTimeout: 50 * time.Millisecond, Secondaries: below}, lazy, hangs)
-	w.hollow(string(fill("1p", "x")), "cold")
+	w.nonresident(string(fill("1p", "x")), "cold")
 	release := hangs.Hold(tiertest.OpStore)
 	var opened []*file
 	for i := range n {
@@ -325,7 +325,7 @@ func TestStallOfAll(t *testing.T) {
 func TestPromoteSpares(t *testing.T) {
 	const n = 64
 	w, disk := openLowerOne(t, state.Options{CapacityBytes: n * page, WriteTimeout: 20 * time.Millisecond, LookupLease: time.Hour}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("1p", "x")), "g/cold")
+	w.nonresident(string(fill("1p", "x")), "g/cold")
 	release := disk.Hold(tiertest.OpStore)
 	for i := range n {
 		must(t, w.put(10, fmt.Sprintf("g/%03d", i), fill("1p", "y")))

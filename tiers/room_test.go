@@ -86,7 +86,7 @@ func TestNarrow(t *testing.T) {
 func TestLoadNoRoom(t *testing.T) {
 	once := tiertest.NewPlan(tiertest.Rule{Op: tiertest.OpLoad, Nth: 1, Fault: tiertest.Fault{Err: block.ErrNoSpace}})
 	w, _ := openLowerOne(t, state.Options{WriteTimeout: time.Second}, tiertest.ReferenceOptions{Faults: once})
-	w.hollow("content", "g/a")
+	w.nonresident("content", "g/a")
 	w.wantRead("content", "g/a")
 	w.end()
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/mem"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -61,8 +61,8 @@ func TestMayEvict(t *testing.T) {
 		where string // a, afterwards
 	}{
 		{"in memory too", false, func(w *lower, g *guest) { w.content("a") }, "a", true, "[memory]"},
-		{"hollow", false, func(w *lower, g *guest) {}, "a", true, "ErrNotFound"},
-		{"hollow, another tier", true, func(w *lower, g *guest) {}, "a", true, "[peer]"},
+		{"nonresident", false, func(w *lower, g *guest) {}, "a", true, "ErrNotFound"},
+		{"nonresident, another tier", true, func(w *lower, g *guest) {}, "a", true, "[peer]"},
 		{"unknown", false, func(w *lower, g *guest) {}, "b", true, "[disk]"},
 		{"directory", false, func(w *lower, g *guest) { must(w.t, w.mkdir("b")) }, "b", true, "[disk]"},
 		{"pinned", false, func(w *lower, g *guest) {
@@ -103,7 +103,7 @@ func TestMayEvict(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			w, g := openGuest(t, state.Options{}, row.two)
 			t.Cleanup(func() { w.e.Close(context.Background(), false) })
-			w.hollow("a", "a")
+			w.nonresident("a", "a")
 			row.do(w, g)
 			if got := g.host.MayEvict(mustKey(t, row.key)); got != row.want {
 				t.Errorf("got %v", got)
@@ -179,12 +179,12 @@ func TestRestart(t *testing.T) {
 			_, err := w.e.SetAttr(resolve(t, w.world, "g").ID, tiers.Change{Mode: &mode, GID: &gid})
 			must(t, err)
 			must(t, w.put(10, "g/both", []byte("both")), w.put(10, "top", []byte("top")))
-			w.hollow("hollow", "g/sub/hollow")
-			id := resolve(t, w.world, "g/sub/hollow").ID
+			w.nonresident("nonresident", "g/sub/nonresident")
+			id := resolve(t, w.world, "g/sub/nonresident").ID
 			_, err = w.e.SetAttr(id, tiers.Change{Mode: &mode, GID: &gid})
 			must(t, err, w.e.SetPinned(id, true), w.e.SetTTL(id, time.Hour))
 			w.quiesce()
-			before := resolve(t, w.world, "g/sub/hollow")
+			before := resolve(t, w.world, "g/sub/nonresident")
 			w.close(keep)
 			if !keep {
 				must(t, os.RemoveAll(dir+"/s"))
@@ -196,15 +196,15 @@ func TestRestart(t *testing.T) {
 			if keep {
 				want = "[memory disk]"
 			}
-			n.wantWhere("g/both", want, "top", want, "g/sub/hollow", "[disk]")
-			after := resolve(t, n.world, "g/sub/hollow")
+			n.wantWhere("g/both", want, "top", want, "g/sub/nonresident", "[disk]")
+			after := resolve(t, n.world, "g/sub/nonresident")
 			if after.Mode != before.Mode || after.GID != gid || after.Size != 6 || after.Mtime != before.Mtime || !n.e.Pinned(after.ID) || n.e.TTL(after.ID) == 0 {
 				t.Errorf("attributes\n%+v before,\n%+v after", before, after)
 			}
 			if g := resolve(t, n.world, "g"); g.Mode&0o7777 != mode || g.GID != gid {
 				t.Errorf("directory %+v", g)
 			}
-			n.wantAll(map[string]string{"g/both": "both", "top": "top", "g/sub/hollow": "hollow"})
+			n.wantAll(map[string]string{"g/both": "both", "top": "top", "g/sub/nonresident": "nonresident"})
 			seq := held(again)["g/both"].Attrs.Seq
 			must(t, n.put(10, "g/both", []byte("later")))
 			n.quiesce()
@@ -287,7 +287,7 @@ func TestRestartSmaller(t *testing.T) {
 	again := disk.Reopen()
 	n := openLower(t, dir, state.Options{CapacityBytes: 16 * page}, again)
 	n.quiesce()
-	if st := n.e.Stats(); st.Blocks != 8 || st.Hollow != 24 || st.Counters.Lost != 0 || st.UsedBytes != 16*page {
+	if st := n.e.Stats(); st.Blocks != 8 || st.Nonresident != 24 || st.Counters.Lost != 0 || st.UsedBytes != 16*page {
 		t.Errorf("%+v", st)
 	}
 	n.end()
@@ -339,7 +339,7 @@ func TestClosePromotion(t *testing.T) {
 	for _, window := range []time.Duration{0, time.Hour} {
 		disk, peer := tiertest.NewReference(t, tiertest.ReferenceOptions{}), tiertest.NewReference(t, tiertest.ReferenceOptions{})
 		w := openLower(t, shmDir(t), state.Options{PromoteWindow: window}, disk, peer)
-		w.hollow("a", "a")
+		w.nonresident("a", "a")
 		disk.Remove([]block.Key{mustKey(t, "a")}) // so that it would go on to the peer
 		w.t.Cleanup(disk.Hold(tiertest.OpLoad))
 		if _, err := w.e.OpenRead(context.Background(), resolve(t, w.world, "a").ID, by(10), true); kind(err) != "ErrPending" {
@@ -367,7 +367,7 @@ func (fn onWait) MayWait() { fn() }
 // TestCloseNoRoom: a promotion that finds no room begins no work after the engine was closed, which has waited for all by then.
 func TestCloseNoRoom(t *testing.T) {
 	w, _ := openLowerOne(t, state.Options{CapacityBytes: 4 * page}, tiertest.ReferenceOptions{})
-	w.hollow(string(fill("2p", "x")), "a")
+	w.nonresident(string(fill("2p", "x")), "a")
 	must(t, w.put(10, "pin", fill("3p", "y")), w.e.SetPinned(resolve(t, w.world, "pin").ID, true))
 	caller := by(10)
 	caller.Waits = onWait(func() { must(t, w.e.Close(until(t), true)) })
@@ -382,7 +382,7 @@ func TestTierSummary(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	w, _ := openLowerOne(t, state.Options{TierSummary: true, Logger: zap.New(core)}, tiertest.ReferenceOptions{})
 	must(t, w.mkdir("h"), w.mkdir("h/deep"))
-	w.hollow("content", "g/a", "h/deep/a")
+	w.nonresident("content", "g/a", "h/deep/a")
 	must(t, w.put(10, "g/b", []byte("four")))
 	w.content("g/b")
 	w.content("g/missing")
@@ -450,7 +450,7 @@ func TestTouch(t *testing.T) {
 	w.end()
 }
 
-// TestNoSecondaries: without secondary tiers nothing is hollow, waits or is copied, and
+// TestNoSecondaries: without secondary tiers nothing is nonresident, waits or is copied, and
 // what makes no sense says so (A27, A37).
 func TestNoSecondaries(t *testing.T) {
 	w := openLower(t, shmDir(t), state.Options{CapacityBytes: 8 * page})
@@ -460,7 +460,7 @@ func TestNoSecondaries(t *testing.T) {
 	id := resolve(t, w.world, "7").ID
 	must(t, w.e.Drain(until(t)), w.e.Fsync(until(t), id))
 	st := w.e.Stats()
-	if st.Hollow != 0 || st.Blocks != 4 || st.Counters.Lost != 0 || len(st.Secondaries) != 0 {
+	if st.Nonresident != 0 || st.Blocks != 4 || st.Counters.Lost != 0 || len(st.Secondaries) != 0 {
 		t.Errorf("%+v", st)
 	}
 	w.wantWhere("7", "[memory]", "0", "ErrNotFound")
@@ -472,7 +472,7 @@ func TestNoSecondaries(t *testing.T) {
 		t.Errorf("evict: %v", err)
 	}
 	r, err := w.e.EvictFrom(until(t), tiers.EvictRequest{Tier: "memory", All: true})
-	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != fate.ReasonOnlyCopy {
+	if err != nil || r.Blocks != 0 || r.KeptN != 4 || r.Kept[0].Reason != outcome.ReasonOnlyCopy {
 		t.Errorf("evict: %+v, %v", r, err)
 	}
 	w.end()

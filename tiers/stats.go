@@ -27,7 +27,7 @@ type Stats struct {
 	FullAt        time.Time     // last time that an open or a write waited for memory; zero: never
 	FullOf        string        // what filled memory then, in words
 
-	Hollow      int64        // committed files that only secondary tiers hold
+	Nonresident int64        // committed files that only secondary tiers hold
 	Secondaries []lane.Stats // in order
 	Summary     state.Summary
 	Reuse       reuse.Stats
@@ -49,7 +49,7 @@ func (e *Engine) Stats() Stats {
 func (e *Engine) stats() Stats {
 	e.st.Mu.Lock()
 	defer e.st.Mu.Unlock()
-	resident, hollow := e.st.Mu.Blocks()
+	resident, nonresident := e.st.Mu.Blocks()
 	st := Stats{
 		CapacityBytes: e.st.Opts.CapacityBytes,
 		UsedBytes:     e.st.Mu.Room.Used(),
@@ -59,7 +59,7 @@ func (e *Engine) stats() Stats {
 		Writing:       int64(len(e.st.Mu.Files)),
 		IndexBytes:    e.st.Mu.Ix.Bytes(),
 		Counters:      e.st.Mu.Counters,
-		Hollow:        hollow,
+		Nonresident:   nonresident,
 		Summary:       e.st.SummaryLocked(),
 		Reuse:         e.st.Mu.Reuse.Stats(),
 	}

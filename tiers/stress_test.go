@@ -22,8 +22,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/memory"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -440,7 +440,7 @@ func (s *storm) replay() {
 		s.t.Fatalf("events: missed %d, %v", missed, err)
 	}
 	for _, ev := range buf[:n] {
-		if follow(told, ev); ev.Reason == fate.ReasonAbsent {
+		if follow(told, ev); ev.Reason == outcome.ReasonAbsent {
 			s.absent++
 		}
 	}

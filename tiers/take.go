@@ -7,8 +7,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/transfer"
 )
@@ -146,7 +146,7 @@ func (e *Engine) takeFileLocked(parent index.ID, name string, id index.ID, h *Ho
 		return id, nil
 	default:
 		e.st.Mu.Counters.Superseded++
-		e.Names.DropNameLocked(id, e.st.Mu.Ix.At(id), fate.Cause{Reason: fate.ReasonReplaced}, g)
+		e.Names.DropNameLocked(id, e.st.Mu.Ix.At(id), outcome.Cause{Reason: outcome.ReasonReplaced}, g)
 	}
 	return e.Names.EnterLocked(parent, name, &driver.Located{
 		Seq: h.Seq, Size: h.Size, Mode: h.Mode, UID: h.UID, GID: h.GID, Mtime: h.Mtime,

@@ -15,9 +15,9 @@ func (e *Engine) UserAttrs(id index.ID) (block.UserAttrs, error) {
 	for tries := 0; ; tries++ {
 		e.st.Mu.Lock()
 		en := e.st.Mu.Ix.At(id)
-		user, hollow := e.st.Mu.UserAttrs(id, en), en.Flags()&index.FlagUnread != 0 && e.st.HollowLocked(id, en)
+		user, nonresident := e.st.Mu.UserAttrs(id, en), en.Flags()&index.FlagUnread != 0 && e.st.NonresidentLocked(id, en)
 		e.st.Mu.Unlock()
-		if !hollow {
+		if !nonresident {
 			return user, nil
 		}
 		release, err := e.hold("getxattr", id, tries)

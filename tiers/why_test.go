@@ -10,7 +10,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -51,7 +51,7 @@ func TestWhy(t *testing.T) {
 		words string // in its text
 	}{
 		{"present", func(w *failing) { must(w.t, w.put(10, "g/a", []byte("x"))); w.drain() }, "g/a", "present tier=memory,disk", "in memory"},
-		{"hollow", func(w *failing) { w.hollow("x", "g/a") }, "g/a", "present tier=disk", "when it is opened"},
+		{"nonresident", func(w *failing) { w.nonresident("x", "g/a") }, "g/a", "present tier=disk", "when it is opened"},
 		{"directory", func(*failing) {}, "g", "present", "directory"},
 		{"being written", func(w *failing) {
 			f, err := w.create(10, "g/a", true, true)
@@ -97,7 +97,7 @@ func TestWhy(t *testing.T) {
 			w.evictForced("memory", "g/a")
 		}, "g/a", "evicted tier=memory rule=request", "from memory: on request"},
 		{"from the disk", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.evictForced("disk", "g/a")
 		}, "g/a", "evicted tier=disk rule=request", "from disk: on request"},
 		{"from the disk, but not memory", func(w *failing) {
@@ -107,23 +107,23 @@ func TestWhy(t *testing.T) {
 			must(w.t, w.unlink(19, "g/a"))
 		}, "g/a", "removed rule=unlink by=thread 19", ""},
 		{"corrupt", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.refs[0].Corrupt(mustKey(w.t, "g/a"))
 			w.content("g/a")
 		}, "g/a", "corrupt tier=disk rule=corrupt", "checksum"},
 		{"lost", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.refs[0].Remove([]block.Key{mustKey(w.t, "g/a")})
 			w.content("g/a")
 		}, "g/a", "unreachable tier=disk rule=absent", "disk could not give it"},
 		{"unreachable", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: fmt.Errorf("%w: pulled", block.ErrUnavailable)}})
 			w.content("g/a")
 			w.plan.Set()
 		}, "g/a", "unreachable tier=disk rule=unavailable", "still in disk"},
 		{"unreachable, then read and evicted", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: errors.New("broken")}})
 			w.content("g/a")
 			w.plan.Set()
@@ -135,19 +135,19 @@ func TestWhy(t *testing.T) {
 			w.evict("memory", "g/a")
 		}, "g/a", "present tier=disk", ""},
 		{"no room", func(w *failing) {
-			w.hollow(string(fill("2p", "x")), "g/a")
+			w.nonresident(string(fill("2p", "x")), "g/a")
 			full(w)
 			w.content("g/a")
 		}, "g/a", "no_room tier=disk rule=capacity", "may not be evicted"},
 		{"deadline predicted", func(w *failing) {
-			w.hollow("x", "g/a", "g/b")
+			w.nonresident("x", "g/a", "g/b")
 			w.t.Cleanup(w.refs[0].Hold(tiertest.OpLoad))
 			w.hint("g/b") // so that the tier is not asked for what is late
 			w.e.Measure("disk", 1, time.Hour)
 			w.content("g/a")
 		}, "g/a", "deadline tier=disk rule=predicted", "after the open deadline; it is still in disk"},
 		{"on its way", func(w *failing) {
-			w.hollow("x", "g/a")
+			w.nonresident("x", "g/a")
 			w.t.Cleanup(w.refs[0].Hold(tiertest.OpLoad))
 			w.hint("g/a")
 		}, "g/a", "pending tier=disk", "on its way into memory from disk"},
@@ -190,7 +190,7 @@ func (w *failing) hint(name string) {
 // soon as that is given up, and no more once it was read.
 func TestWhyExceeded(t *testing.T) {
 	w := openWhy(t, state.Options{OpenDeadline: time.Millisecond})
-	w.hollow("x", "g/a")
+	w.nonresident("x", "g/a")
 	w.plan.Set(tiertest.Rule{Op: tiertest.OpLoad, Fault: tiertest.Fault{Err: block.ErrNotFound}})
 	release := w.refs[0].Hold(tiertest.OpLoad)
 	w.content("g/a")
@@ -218,11 +218,11 @@ func TestWhyOf(t *testing.T) {
 	}
 	next := w.writing(20, "a", true)
 	next.rewrite("y", 0)
-	if v := w.e.WhyOf(next.id); v.Kind != fate.Pending {
+	if v := w.e.WhyOf(next.id); v.Kind != outcome.Pending {
 		t.Errorf("a new version: %+v", v)
 	}
 	must(t, next.close(), w.unlink(10, "a"))
-	if v := w.e.WhyOf(f.id); v.Kind != fate.Removed || v.Text == "" {
+	if v := w.e.WhyOf(f.id); v.Kind != outcome.Removed || v.Text == "" {
 		t.Errorf("without a name: %+v", v)
 	}
 	must(t, f.close())

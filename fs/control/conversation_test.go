@@ -17,7 +17,7 @@ import (
 
 	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // fakeEvictor answers requests to evict by do, and keeps them.
@@ -104,7 +104,7 @@ func TestRequestAnswer(t *testing.T) {
 		if r.Tier == "none" {
 			return tiers.EvictReply{}, errors.New("no such tier")
 		}
-		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: fate.ReasonOnlyCopy}}}, nil
+		return tiers.EvictReply{Blocks: 2, Bytes: 4096, KeptN: 7, Kept: []tiers.EvictKept{{Path: "g/\u00e4", Reason: outcome.ReasonOnlyCopy}}}, nil
 	}}
 	r := newEvictRequest(t, f)
 	const yes = `{"blocks":2,"bytes":4096,"kept_total":7,"kept":[{"path":"g/ä","reason":"only copy"}]}` + "\n"

@@ -11,9 +11,9 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 // once, and keeps no path.
 type fakeEngine struct {
 	blocks   map[string]names.Place
-	verdicts map[string]fate.Verdict
+	verdicts map[string]outcome.Verdict
 	failing  map[string]error              // what Prefetch fails with
 	before   func(path string)             // called before Prefetch decides on a path
 	asked    func(o names.PresenceOptions) // called by Presences
@@ -104,11 +104,11 @@ func (e *fakeEngine) Hint(_ *event.Viewer, request string, paths [][]byte) {
 	}
 }
 
-func (e *fakeEngine) Why(path string) fate.Verdict {
+func (e *fakeEngine) Why(path string) outcome.Verdict {
 	if v, ok := e.verdicts[path]; ok {
 		return v
 	}
-	return fate.Verdict{Kind: fate.NeverStored, Text: "nothing is known of it"}
+	return outcome.Verdict{Kind: outcome.NeverStored, Text: "nothing is known of it"}
 }
 
 var (

@@ -15,9 +15,9 @@ import (
 	"github.com/kvfs/kvfs/fs/strict"
 	"github.com/kvfs/kvfs/tiers"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
 	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/transfer"
 )
 
@@ -28,7 +28,7 @@ type Engine interface {
 	Prefetch(ctx context.Context, r transfer.PrefetchRequest)
 	Hint(as *event.Viewer, request string, paths [][]byte)
 	ReleaseRequest(as *event.Viewer, request string) (ended int)
-	Why(path string) fate.Verdict
+	Why(path string) outcome.Verdict
 }
 
 // Options configures a Service.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/fs/strict"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // flushAt is how many bytes of a long answer are gathered before a write.
@@ -59,7 +59,7 @@ func (s *Service) why(ctx context.Context, sc *scratch, answer io.Writer) *stric
 	return nil
 }
 
-func appendVerdict(out []byte, path string, v fate.Verdict, now time.Time) []byte {
+func appendVerdict(out []byte, path string, v outcome.Verdict, now time.Time) []byte {
 	out = appendText(append(out, `{"path": `...), path)
 	out = appendMember(out, "verdict", string(v.Kind))
 	out = appendMember(out, "tier", v.Tier)
@@ -87,19 +87,19 @@ func appendVerdict(out []byte, path string, v fate.Verdict, now time.Time) []byt
 
 // VerdictText returns the text of a verdict with its age put in, as of now:
 // "evicted from memory 12.5 s ago: memory was full, and no other tier had it".
-func VerdictText(v fate.Verdict, now time.Time) string {
+func VerdictText(v outcome.Verdict, now time.Time) string {
 	if v.Time.IsZero() {
 		return v.Text
 	}
 	age := ageText(ageOf(v, now))
 	switch v.Kind {
-	case fate.Present, fate.Pending:
+	case outcome.Present, outcome.Pending:
 		return v.Text
-	case fate.NeverStored:
+	case outcome.NeverStored:
 		return v.Text + " (things are remembered for " + age + ")"
 	}
 	end := clauseEnd(v.Text)
-	if v.Kind == fate.Renamed {
+	if v.Kind == outcome.Renamed {
 		end = len(v.Text) // the text contains a path, with any characters
 	}
 	return v.Text[:end] + " " + age + " ago" + v.Text[end:]
@@ -116,7 +116,7 @@ func clauseEnd(text string) int {
 }
 
 // ageOf returns how long ago something happened. The clock may have been set back since then.
-func ageOf(v fate.Verdict, now time.Time) time.Duration { return max(0, now.Sub(v.Time)) }
+func ageOf(v outcome.Verdict, now time.Time) time.Duration { return max(0, now.Sub(v.Time)) }
 
 func ageText(age time.Duration) string {
 	switch {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // TestWhy shows how verdicts are written.
@@ -13,13 +13,13 @@ func TestWhy(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 13, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	at := now.Add(-12500 * time.Millisecond)
-	e.verdicts = map[string]fate.Verdict{
-		"g0/a": {Kind: fate.Evicted, Tier: "memory", Rule: "capacity", Time: at.In(time.FixedZone("x", 3600)), Text: "evicted from memory: memory was full, and no other tier had it"},
-		"g0/b": {Kind: fate.Present, Tier: "memory,disk", Time: at, Text: "in memory and on disk"},
-		"g0/c": {Kind: fate.Removed, By: "thread 12", Time: at.Add(-time.Hour), Text: "unlinked by thread 12"},
-		"g0/d": {Kind: fate.Renamed, To: "g0/\xff", Time: now.Add(time.Hour), Text: "renamed"},
-		"g0/e": {Kind: fate.Elsewhere, Groups: []string{"g1", "g2"}, Text: "other groups have it"},
-		"g0/f": {Kind: fate.NeverStored, Time: now.Add(-50 * time.Hour), Text: "nothing is known of it"},
+	e.verdicts = map[string]outcome.Verdict{
+		"g0/a": {Kind: outcome.Evicted, Tier: "memory", Rule: "capacity", Time: at.In(time.FixedZone("x", 3600)), Text: "evicted from memory: memory was full, and no other tier had it"},
+		"g0/b": {Kind: outcome.Present, Tier: "memory,disk", Time: at, Text: "in memory and on disk"},
+		"g0/c": {Kind: outcome.Removed, By: "thread 12", Time: at.Add(-time.Hour), Text: "unlinked by thread 12"},
+		"g0/d": {Kind: outcome.Renamed, To: "g0/\xff", Time: now.Add(time.Hour), Text: "renamed"},
+		"g0/e": {Kind: outcome.Elsewhere, Groups: []string{"g1", "g2"}, Text: "other groups have it"},
+		"g0/f": {Kind: outcome.NeverStored, Time: now.Add(-50 * time.Hour), Text: "nothing is known of it"},
 	}
 	want := `{"op": "why", "verdicts": [` +
 		`{"path": "g0/a", "verdict": "evicted", "tier": "memory", "rule": "capacity", "time": "2026-11-20T10:00:00.5Z", "age_seconds": 12.5, "text": "evicted from memory 12.5 s ago: memory was full, and no other tier had it"}, ` +
@@ -43,17 +43,17 @@ func TestWhy(t *testing.T) {
 func TestVerdictText(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
-		kind       fate.Kind
+		kind       outcome.Kind
 		text, want string
 	}{
-		{fate.Evicted, "evicted from disk: it was full, and no other tier had it", "evicted from disk 2.0 s ago: it was full, and no other tier had it"},
-		{fate.Replaced, "replaced by another version, which is gone", "replaced by another version 2.0 s ago, which is gone"},
-		{fate.NoRoom, "memory had no room; it is still on disk", "memory had no room 2.0 s ago; it is still on disk"},
-		{fate.Renamed, "renamed to a: b, c", "renamed to a: b, c 2.0 s ago"},
-		{fate.Expired, "its time to live had passed", "its time to live had passed 2.0 s ago"},
-		{fate.Corrupt, "", " 2.0 s ago"},
+		{outcome.Evicted, "evicted from disk: it was full, and no other tier had it", "evicted from disk 2.0 s ago: it was full, and no other tier had it"},
+		{outcome.Replaced, "replaced by another version, which is gone", "replaced by another version 2.0 s ago, which is gone"},
+		{outcome.NoRoom, "memory had no room; it is still on disk", "memory had no room 2.0 s ago; it is still on disk"},
+		{outcome.Renamed, "renamed to a: b, c", "renamed to a: b, c 2.0 s ago"},
+		{outcome.Expired, "its time to live had passed", "its time to live had passed 2.0 s ago"},
+		{outcome.Corrupt, "", " 2.0 s ago"},
 	} {
-		if got := VerdictText(fate.Verdict{Kind: c.kind, Time: now.Add(-2 * time.Second), Text: c.text}, now); got != c.want {
+		if got := VerdictText(outcome.Verdict{Kind: c.kind, Time: now.Add(-2 * time.Second), Text: c.text}, now); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}

@@ -35,7 +35,7 @@ func wantVerdict(t testing.TB, c *dialogue, key string, want verdict) verdict {
 	return got
 }
 
-// TestWhy shows the verdicts on names whose fate one node decides alone (G5).
+// TestWhy shows the verdicts on names whose outcome one node decides alone (G5).
 func TestWhy(t *testing.T) {
 	d := diskMount(t, harness.Options{})
 	c := talk(t, d, "query")

@@ -87,18 +87,18 @@ func flow(t *testing.T, o harness.Options, list string, below ...string) {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, data, 0o600))
 	}
-	hollow := 0
+	nonresident := 0
 	for path := range blocks {
 		harness.Poll(t, filepath.Base(path)+" is in all tiers below", func() bool {
 			in := strings.TrimPrefix(tiersOf(path), "memory,")
 			return in == strings.Join(below, ",")
 		})
 		if !strings.HasPrefix(tiersOf(path), "memory") {
-			hollow++
+			nonresident++
 		}
 	}
-	if hollow < 8 {
-		t.Errorf("%d blocks left memory, want 8 at least", hollow)
+	if nonresident < 8 {
+		t.Errorf("%d blocks left memory, want 8 at least", nonresident)
 	}
 	if found, err := filepath.Glob(filepath.Join(root, "*", "*")); err != nil || len(found) != len(blocks) {
 		t.Errorf("the directory has %d files, %v, want %d", len(found), err, len(blocks))
@@ -109,8 +109,8 @@ func flow(t *testing.T, o harness.Options, list string, below ...string) {
 		}
 	}
 	s := d.Status()
-	if got := s.Secondary(t, below[0]); got.Cascaded != 48 || got.Promoted < uint64(hollow) || got.PromoteFailed+got.PromoteCorrupt+got.CascadeFailed > 0 {
-		t.Errorf("the tier says %+v, want 48 cascaded and %d promoted", got, hollow)
+	if got := s.Secondary(t, below[0]); got.Cascaded != 48 || got.Promoted < uint64(nonresident) || got.PromoteFailed+got.PromoteCorrupt+got.CascadeFailed > 0 {
+		t.Errorf("the tier says %+v, want 48 cascaded and %d promoted", got, nonresident)
 	}
 	want := append([]string{"memory"}, below...)
 	for i, tier := range s.Tiers {

@@ -22,12 +22,12 @@ type Catalog struct {
 
 	Scratch []byte // for paths; any method may change it
 
-	writing  map[index.ID]*Writing // the files that have a write side
-	user     map[index.ID]block.UserAttrs
-	blocks   int64 // committed files in memory
-	hollow   int64 // committed files in lower tiers only
-	usedDirs int   // directories that are Used
-	dirFiles int64 // directories with a file of their own
+	writing     map[index.ID]*Writing // the files that have a write side
+	user        map[index.ID]block.UserAttrs
+	blocks      int64 // committed files in memory
+	nonresident int64 // committed files in lower tiers only
+	usedDirs    int   // directories that are Used
+	dirFiles    int64 // directories with a file of their own
 }
 
 // New returns a Catalog of the root directory. The caller sets Room before it makes files.
@@ -69,9 +69,9 @@ type Standing uint8
 
 // The standings of a file.
 const (
-	Uncounted Standing = iota // it is a directory, is not committed, or has no name
-	Resident                  // in memory
-	Hollow                    // in lower tiers only
+	Uncounted   Standing = iota // it is a directory, is not committed, or has no name
+	Resident                    // in memory
+	Nonresident                 // in lower tiers only
 )
 
 // Standing returns how an entry counts.
@@ -82,11 +82,11 @@ func (c *Catalog) Standing(id index.ID, en *index.Entry) Standing {
 	case c.Resident(id, en):
 		return Resident
 	}
-	return Hollow
+	return Nonresident
 }
 
 // Blocks returns how many committed files are in memory, and how many are in lower tiers only.
-func (c *Catalog) Blocks() (resident, hollow int64) { return c.blocks, c.hollow }
+func (c *Catalog) Blocks() (resident, nonresident int64) { return c.blocks, c.nonresident }
 
 // UsedDirs returns how many directories are Used.
 func (c *Catalog) UsedDirs() int { return c.usedDirs }
@@ -113,19 +113,19 @@ func (c *Catalog) count(s Standing, n int64) {
 	switch s {
 	case Resident:
 		c.blocks += n
-	case Hollow:
-		c.hollow += n
+	case Nonresident:
+		c.nonresident += n
 	}
 }
 
 // Census counts the entries by their standing, as Blocks would say, by going through all of them.
-func (c *Catalog) Census() (resident, hollow int64) {
-	var n [Hollow + 1]int64
+func (c *Catalog) Census() (resident, nonresident int64) {
+	var n [Nonresident + 1]int64
 	c.Ix.Descend(index.Root, func(id index.ID, en *index.Entry) bool {
 		n[c.Standing(id, en)]++
 		return true
 	})
-	return n[Resident], n[Hollow]
+	return n[Resident], n[Nonresident]
 }
 
 // Resident reports whether a file takes memory: the primary tier has a version of it, or it is being written.

@@ -2,8 +2,8 @@ package catalog
 
 import (
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Queued: a copy of the block to a tier is queued.
@@ -43,7 +43,7 @@ func (x Copied) apply(c *Catalog) Change {
 	en.Fields().Flags &^= index.FlagRefused | index.FlagOnceSeen | when(x.Keeps, index.FlagSynced)
 	learn(en, x.Sum)
 	if !x.Old {
-		c.tell(x.ID, en, Kept, x.Bit, fate.Cause{})
+		c.tell(x.ID, en, Kept, x.Bit, outcome.Cause{})
 	}
 	return Change{ID: x.ID}
 }
@@ -92,7 +92,7 @@ type Lost struct {
 	ID             index.ID
 	Tiers, Storing uint16
 	Promise        bool
-	Why            fate.Reason // that the tier had to drop its copy; 0: followers hear of the end of the block, or of its next version
+	Why            outcome.Reason // that the tier had to drop its copy; 0: followers hear of the end of the block, or of its next version
 }
 
 func (x Lost) apply(c *Catalog) Change {
@@ -105,7 +105,7 @@ func (x Lost) apply(c *Catalog) Change {
 	en.Fields().Storing &^= x.Storing
 	en.Fields().Flags &^= when(x.Promise, index.FlagSynced)
 	if x.Why != 0 {
-		c.tell(x.ID, en, Dropped, x.Tiers, fate.Cause{Reason: x.Why})
+		c.tell(x.ID, en, Dropped, x.Tiers, outcome.Cause{Reason: x.Why})
 	}
 	return Change{ID: x.ID}
 }

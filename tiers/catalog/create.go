@@ -2,8 +2,8 @@ package catalog
 
 import (
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // CreatedFile: a file got its name, which was free. ID is not used: Change.ID is that of the new entry.
@@ -56,13 +56,13 @@ func (x *CreatedFile) apply(c *Catalog) Change {
 	c.Ix.Link(id, x.Parent, x.Name)
 	ch := Change{ID: id}
 	if x.Blob == 0 { // it takes no memory, so that no account and no order has it
-		ch.Is = Hollow
-		c.count(Hollow, 1)
+		ch.Is = Nonresident
+		c.count(Nonresident, 1)
 		if x.Tiers&c.Remote == 0 {
 			c.Room.Group(en.Group()).Learn(x.Size)
 		}
 		if x.News {
-			c.tell(id, en, Kept, x.Tiers, fate.Cause{})
+			c.tell(id, en, Kept, x.Tiers, outcome.Cause{})
 		}
 		return ch
 	}

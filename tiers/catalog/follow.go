@@ -2,8 +2,8 @@ package catalog
 
 import (
 	"github.com/kvfs/kvfs/tiers/draft"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Fact is what an Edit means to those who follow blocks: the event log, the outcomes that explain a miss, and the samples
@@ -12,7 +12,7 @@ type Fact struct {
 	ID   index.ID // the entry, which has its name
 	What What
 	Tier uint16 // bit of a lower tier; 0: memory
-	Why  fate.Cause
+	Why  outcome.Cause
 }
 
 // What happens to a block.
@@ -26,7 +26,7 @@ const (
 )
 
 // tell tells the followers about an entry, if it is a block that is committed and has its name.
-func (c *Catalog) tell(id index.ID, en *index.Entry, what What, tier uint16, why fate.Cause) {
+func (c *Catalog) tell(id index.ID, en *index.Entry, what What, tier uint16, why outcome.Cause) {
 	if c.Follow != nil && c.Standing(id, en) != Uncounted && c.Kind(en) == draft.Block {
 		c.Follow(Fact{ID: id, What: what, Tier: tier, Why: why})
 	}

@@ -2,8 +2,8 @@ package catalog
 
 import (
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -40,7 +40,7 @@ func (x Reranked) apply(c *Catalog) Change {
 // Evicted: a block has left memory. A lower tier has it. It has no write side.
 type Evicted struct {
 	ID  index.ID
-	Why fate.Cause
+	Why outcome.Cause
 }
 
 func (x Evicted) apply(c *Catalog) Change {
@@ -71,7 +71,7 @@ func (x Arrived) apply(c *Catalog) Change {
 	en.Fields().Opens += x.N
 	en.Fields().Lookups++
 	c.classify(x.ID, en)
-	c.tell(x.ID, en, Kept, 0, fate.Cause{Reason: fate.ReasonPromoted})
+	c.tell(x.ID, en, Kept, 0, outcome.Cause{Reason: outcome.ReasonPromoted})
 	return c.end(en, ch)
 }
 

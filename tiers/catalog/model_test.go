@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/pattern"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -50,9 +50,9 @@ type model struct {
 }
 
 // hears notes that a follower hears about an entry, if that is a block.
-func (m *model) hears(id index.ID, t *thing, what What, tier uint16, why fate.Reason) {
+func (m *model) hears(id index.ID, t *thing, what What, tier uint16, why outcome.Reason) {
 	if t.at() && !m.plainOrTemp(t) {
-		m.want = append(m.want, Fact{ID: id, What: what, Tier: tier, Why: fate.Cause{Reason: why}})
+		m.want = append(m.want, Fact{ID: id, What: what, Tier: tier, Why: outcome.Cause{Reason: why}})
 	}
 }
 
@@ -311,8 +311,8 @@ var kinds = []struct {
 				m.c.Apply(Leaving{ID: id})
 			}
 			blob, t.blob, t.leaving = t.blob, 0, false
-			m.hears(id, t, Dropped, 0, fate.ReasonCapacity)
-			if ch := m.c.Apply(Evicted{ID: id, Why: fate.Cause{Reason: fate.ReasonCapacity}}); ch.Blob != blob || ch.Was != Resident || ch.Is != Hollow {
+			m.hears(id, t, Dropped, 0, outcome.ReasonCapacity)
+			if ch := m.c.Apply(Evicted{ID: id, Why: outcome.Cause{Reason: outcome.ReasonCapacity}}); ch.Blob != blob || ch.Was != Resident || ch.Is != Nonresident {
 				panic(fmt.Sprintf("evict: %+v, file %d", ch, blob))
 			}
 		}
@@ -337,7 +337,7 @@ var kinds = []struct {
 		if id, t := m.pick(s.A, func(t *thing) bool { return t.at() && !t.resident() && t.tiers != 0 }); t != nil {
 			t.blob, t.opens, t.refs = m.next(), t.opens+s.N%3, t.refs+1
 			m.c.Apply(Arrived{ID: id, Blob: t.blob, N: s.N % 3})
-			m.hears(id, t, Kept, 0, fate.ReasonPromoted)
+			m.hears(id, t, Kept, 0, outcome.ReasonPromoted)
 		}
 	}},
 	{"copied", func(m *model, s step) {
@@ -366,7 +366,7 @@ var kinds = []struct {
 			return
 		}
 		bits := uint16(s.N % 8)
-		x := Lost{ID: id, Tiers: bits, Storing: bits, Promise: s.N%2 == 0, Why: fate.Reason(s.B % 2)}
+		x := Lost{ID: id, Tiers: bits, Storing: bits, Promise: s.N%2 == 0, Why: outcome.Reason(s.B % 2)}
 		m.c.Apply(x)
 		if x.Why != 0 {
 			m.hears(id, t, Dropped, bits, x.Why)
@@ -495,10 +495,10 @@ var kinds = []struct {
 			return
 		}
 		blob, told := t.blob, m.told(id, t)
-		m.hears(id, t, Gone, 0, fate.ReasonReplaced)
+		m.hears(id, t, Gone, 0, outcome.ReasonReplaced)
 		t.committed, t.leaving, t.blob, t.w, t.charge, t.size, t.lease, t.marks, t.cgroup = false, false, m.next(), nil, 0, 0, 0, t.marks&index.FlagSynced, 0
 		t.user, t.unread = "", false
-		ch := m.c.Apply(Restarted{ID: id, Blob: t.blob, Now: 6, Why: fate.Cause{Reason: fate.ReasonReplaced}})
+		ch := m.c.Apply(Restarted{ID: id, Blob: t.blob, Now: 6, Why: outcome.Cause{Reason: outcome.ReasonReplaced}})
 		mustTell(ch, *t, t.refs > 0, told)
 		if ch.Blob != blob || ch.Was != Resident || ch.Is != Uncounted {
 			panic(fmt.Sprintf("restart: %+v, file %d", ch, blob))
@@ -512,12 +512,12 @@ var kinds = []struct {
 			return
 		}
 		m.c.Apply(Lost{ID: id, Tiers: t.tiers, Storing: t.storing})
-		x := Removed{ID: id, Asked: s.N%2 == 0, Evicted: s.N%3 == 0, Why: fate.Cause{Reason: fate.ReasonUnlink}}
+		x := Removed{ID: id, Asked: s.N%2 == 0, Evicted: s.N%3 == 0, Why: outcome.Cause{Reason: outcome.ReasonUnlink}}
 		what := Gone
 		if x.Evicted {
 			what = Dropped
 		}
-		m.hears(id, t, what, 0, fate.ReasonUnlink)
+		m.hears(id, t, what, 0, outcome.ReasonUnlink)
 		mustTell(m.c.Apply(x), *t, t.refs > 0 && (s.N%2 != 0 || m.told(id, t)), false)
 		t.linked, t.pinned, t.leaving, t.tiers, t.storing = false, false, false, 0, 0
 	}},
@@ -561,7 +561,7 @@ var kinds = []struct {
 			x.Becomes, x.Size, to.committed, to.size = Shown, min(t.size, t.charge), true, min(t.size, t.charge)
 			if t.committed && !m.plainOrTemp(t) {
 				x.Becomes = Withdrawn
-				m.hears(id, t, Gone, 0, fate.ReasonRenamed)
+				m.hears(id, t, Gone, 0, outcome.ReasonRenamed)
 			}
 		}
 		to.seq, to.leaving = x.Seq, false
@@ -609,7 +609,7 @@ type account struct{ used, pins int64 }
 
 // check compares the catalog with the model.
 func (m *model) check() error {
-	var blocks, hollow, used, pinned int64
+	var blocks, nonresident, used, pinned int64
 	var ranked, dirs, users int
 	var dirFiles int64
 	groups, files, accounts := map[block.GroupID]account{}, map[block.GroupID]int{}, map[uint16]account{}
@@ -646,7 +646,7 @@ func (m *model) check() error {
 		case t.at() && t.resident():
 			blocks++
 		case t.at():
-			hollow++
+			nonresident++
 		}
 		pins := int64(0)
 		if t.pinned {
@@ -670,8 +670,8 @@ func (m *model) check() error {
 	m.heard, m.want = nil, nil
 	b, h := m.c.Blocks()
 	got := []int64{b, h, m.c.Room.Used(), m.c.Room.Pinned(), int64(m.c.UsedDirs()), int64(m.c.Room.Shared().Len()), m.c.DirFiles()}
-	if want := []int64{blocks, hollow, used, pinned, int64(dirs), int64(ranked), dirFiles}; !slices.Equal(got, want) {
-		return fmt.Errorf("blocks, hollow, used, pinned, used directories, ranked, files of directories: %v, want %v", got, want)
+	if want := []int64{blocks, nonresident, used, pinned, int64(dirs), int64(ranked), dirFiles}; !slices.Equal(got, want) {
+		return fmt.Errorf("blocks, nonresident, used, pinned, used directories, ranked, files of directories: %v, want %v", got, want)
 	}
 	if b2, h2 := m.c.Census(); b2 != b || h2 != h {
 		return fmt.Errorf("census %d and %d, counters %d and %d", b2, h2, b, h)

@@ -1,8 +1,8 @@
 package catalog
 
 import (
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Removed: an entry has lost its name. Its bytes stay as long as something refers to it: see Reaped. A directory is empty,
@@ -11,7 +11,7 @@ type Removed struct {
 	ID      index.ID
 	Asked   bool // a kernel has asked for that
 	Evicted bool // memory has evicted the last copy of a block
-	Why     fate.Cause
+	Why     outcome.Cause
 }
 
 func (x Removed) apply(c *Catalog) Change {
@@ -67,7 +67,7 @@ type Restarted struct {
 	Blob   uint64
 	Now    int64
 	Cgroup uint16 // account of the control group that makes the version
-	Why    fate.Cause
+	Why    outcome.Cause
 }
 
 func (x Restarted) apply(c *Catalog) Change {

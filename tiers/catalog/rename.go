@@ -1,8 +1,8 @@
 package catalog
 
 import (
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Becomes is what a file is under its new name.
@@ -24,7 +24,7 @@ type Renamed struct {
 	Name   string
 	Now    int64
 	Seq    uint64
-	By     fate.Actor
+	By     outcome.Actor
 
 	Becomes     Becomes // of a file
 	Size, Mtime int64   // of a file that is Shown or Withdrawn: its record says so, and it may be a block again before a write
@@ -33,7 +33,7 @@ type Renamed struct {
 func (x *Renamed) apply(c *Catalog) Change {
 	en, ch := c.begin(x.ID)
 	if x.Becomes == Withdrawn && c.Follow != nil { // it may have the group of its new name, and be no block there
-		c.Follow(Fact{ID: x.ID, What: Gone, Why: fate.Cause{Reason: fate.ReasonRenamed, By: x.By}})
+		c.Follow(Fact{ID: x.ID, What: Gone, Why: outcome.Cause{Reason: outcome.ReasonRenamed, By: x.By}})
 	}
 	ch.Left = c.left(x.ID, en, true)
 	from := c.Ix.Parent(x.ID)

@@ -1,8 +1,8 @@
 package catalog
 
 import (
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
 
@@ -105,7 +105,7 @@ func (x Committed) apply(c *Catalog) Change {
 	c.Room.Follow(c.Bill(en), uint32(x.ID), x.Burst, true)
 	c.Room.Group(en.Group()).Commit(x.Size)
 	ch.Aged = ch.Was != Uncounted && c.told(en) // in place
-	c.tell(x.ID, en, Kept, 0, fate.Cause{})
+	c.tell(x.ID, en, Kept, 0, outcome.Cause{})
 	return c.end(en, ch)
 }
 

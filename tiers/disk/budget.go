@@ -18,7 +18,7 @@ func (t *Tier) initBudget() {
 	defer t.mu.Unlock()
 	t.mu.budget.day = dayOf(t.opts.Now())
 	for _, d := range t.devices {
-		if sb := d.home.Superblock(); sb.Day == t.mu.budget.day {
+		if sb := d.root.Superblock(); sb.Day == t.mu.budget.day {
 			d.mu.written += sb.DayBytes
 		}
 	}
@@ -68,5 +68,5 @@ func (t *Tier) saveBudget(d *device) error {
 	t.rollLocked()
 	day, written := t.mu.budget.day, d.mu.written
 	t.mu.Unlock()
-	return d.home.SetWritten(day, written)
+	return d.root.SetWritten(day, written)
 }

@@ -3,26 +3,26 @@ package disk
 import (
 	"context"
 
-	"github.com/kvfs/kvfs/tiers/disk/home"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
 )
 
-// ErrBusy: another process has the directory open. The error is a *home.BusyError.
-var ErrBusy = home.ErrBusy
+// ErrBusy: another process has the directory open. The error is a *recovery.BusyError.
+var ErrBusy = recovery.ErrBusy
 
-// CheckOptions says what Check does; see package home.
-type CheckOptions = home.CheckOptions
+// CheckOptions says what Check does; see package recovery.
+type CheckOptions = recovery.CheckOptions
 
-// Report is what Check found; see package home.
-type Report = home.Report
+// Report is what Check found; see package recovery.
+type Report = recovery.Report
 
-// Finding is one result of Check; see package home.
-type Finding = home.Finding
+// Finding is one result of Check; see package recovery.
+type Finding = recovery.Finding
 
 // SeverityError is the Severity of a Finding that is damage.
-const SeverityError = home.SeverityError
+const SeverityError = recovery.SeverityError
 
 // Check looks for damage in a directory that no process uses, and repairs it on demand; see
-// home.Check.
+// recovery.Check.
 func Check(ctx context.Context, dir string, o CheckOptions) (*Report, error) {
-	return home.Check(ctx, dir, o)
+	return recovery.Check(ctx, dir, o)
 }

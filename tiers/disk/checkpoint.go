@@ -7,9 +7,9 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/home"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 const (
@@ -65,7 +65,7 @@ func (d *device) checkpoint() error {
 	t.mu.Lock()
 	slabs := d.mu.space.ByNumber()
 	t.mu.Unlock()
-	return d.home.Checkpoint(func(w *home.IndexWriter) error {
+	return d.root.Checkpoint(func(w *recovery.IndexWriter) error {
 		for _, s := range slabs {
 			h, list, ok := d.settled(s)
 			if !ok {
@@ -84,11 +84,11 @@ func (d *device) checkpoint() error {
 }
 
 // settled returns the headers of a slab for the index. ok is false if the slab may not be described: what is durable in
-// its table may differ from the ledger. From settled on, the next write to the slab marks it first.
+// its table may differ from the slot map. From settled on, the next write to the slab marks it first.
 //
 // A writer counts itself in Writes, and then looks whether the slab is marked. settled takes the mark away, and then
 // looks at Writes. So one of them sees the other.
-func (d *device) settled(s *ledger.Slab) (h format.SlabHeader, list []format.SlotHeader, ok bool) {
+func (d *device) settled(s *slotmap.Slab) (h format.SlabHeader, list []format.SlotHeader, ok bool) {
 	t := d.tier
 	t.mu.Lock()
 	h = s.Header
@@ -99,7 +99,7 @@ func (d *device) settled(s *ledger.Slab) (h format.SlabHeader, list []format.Slo
 	}
 	for first := uint32(0); first < h.Slots; first += checkpointSlots {
 		t.mu.Lock()
-		part, ok := t.mu.ledger.Settled(s, h.Epoch, first, checkpointSlots)
+		part, ok := t.mu.slots.Settled(s, h.Epoch, first, checkpointSlots)
 		t.mu.Unlock()
 		if !ok {
 			return h, nil, false
@@ -111,7 +111,7 @@ func (d *device) settled(s *ledger.Slab) (h format.SlabHeader, list []format.Slo
 
 // mark has the directory know that slabs change, before the first write to each since the index was written. It does not
 // wait for a device that is down.
-func (d *device) mark(slabs []*ledger.Slab) error {
+func (d *device) mark(slabs []*slotmap.Slab) error {
 	for _, s := range slabs {
 		if s.Changed.Load() {
 			continue
@@ -131,7 +131,7 @@ func (d *device) mark(slabs []*ledger.Slab) error {
 }
 
 // markSlab marks one slab, unless another writer has.
-func (d *device) markSlab(s *ledger.Slab) error {
+func (d *device) markSlab(s *slotmap.Slab) error {
 	d.marking.Lock()
 	defer d.marking.Unlock()
 	if d.port.IsDown() { // it was left behind by those who wanted the mark
@@ -140,7 +140,7 @@ func (d *device) markSlab(s *ledger.Slab) error {
 	if s.Changed.Load() {
 		return nil
 	}
-	err := d.port.Call(port.ByMarker, func() error { return d.home.Mark(s.Header.Number) })
+	err := d.port.Call(port.ByMarker, func() error { return d.root.Mark(s.Header.Number) })
 	if err == nil {
 		s.Changed.Store(true)
 	}

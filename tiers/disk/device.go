@@ -16,9 +16,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/home"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 // some of its methods: the syncer three (durable.Medium), headers and the keeper one each (try, do),
 // and port wentDown, once.
 //
-//	home     the directory: its lock and its superblock
+//	root     the directory: its lock and its superblock
 //	port     I/O, and whether the device is in use
 //	space    slabs, size classes and numbers, against the capacity
 //	headers  the headers that are to be written
@@ -49,7 +49,7 @@ type device struct {
 	// Constant after Open.
 	tier        *Tier
 	dir         string
-	home        *home.Dir
+	root        *recovery.Dir
 	uuid        format.UUID
 	capacity    int64
 	fits        int64 // what the file system could hold of the capacity at open
@@ -73,7 +73,7 @@ type device struct {
 
 	// mu is guarded by Tier.mu.
 	mu struct {
-		space   *ledger.Space
+		space   *slotmap.Space
 		written int64 // bytes on the day of Tier.mu.budget
 	}
 }
@@ -92,7 +92,7 @@ func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *devic
 		return nil, err
 	}
 	slabBytes := slabBytesFor(t.opts.SlabBytes, o.CapacityBytes)
-	d.home, err = home.Open(o.Dir, home.Options{
+	d.root, err = recovery.Open(o.Dir, recovery.Options{
 		Create: true, SlabBytes: slabBytes, AllowTmpfs: t.opts.AllowTmpfs, Logger: t.log,
 		RequireMount: t.opts.RequireMount, StateDir: t.opts.StateDir,
 	})
@@ -108,8 +108,8 @@ func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *devic
 		Bytes: t.opts.SyncBytes, Every: t.opts.SyncInterval, Down: d.port.Down, Keeper: wake,
 		Logger: t.log.With(zap.String("device", d.dir)),
 	})
-	d.uuid = d.home.Superblock().UUID
-	d.mu.space = ledger.NewSpace(ledger.SpaceOptions{
+	d.uuid = d.root.Superblock().UUID
+	d.mu.space = slotmap.NewSpace(slotmap.SpaceOptions{
 		Device: i, Down: d.port.IsDown, Wake: func() { kick(wake) },
 		UUID: d.uuid, Capacity: d.capacity, SlabBytes: slabBytes, Policy: t.opts.Policy,
 	})
@@ -128,7 +128,7 @@ func (t *Tier) openDevice(ctx context.Context, i int, o DeviceOptions) (_ *devic
 
 // do passes ops to the engine, then counts the bytes written and the failures. slabs are those that
 // ops write to.
-func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
+func (d *device) do(ops []directio.Op, slabs ...*slotmap.Slab) error {
 	err := d.try(ops, slabs...)
 	for i := range ops {
 		if port.OfDevice(ops[i].Err) {
@@ -139,7 +139,7 @@ func (d *device) do(ops []directio.Op, slabs ...*ledger.Slab) error {
 }
 
 // try is do without counting failures. It is for ops that failed and were counted before.
-func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
+func (d *device) try(ops []directio.Op, slabs ...*slotmap.Slab) error {
 	count := func(n int32) {
 		for _, s := range slabs {
 			s.Writes.Add(n)
@@ -168,7 +168,7 @@ func (d *device) try(ops []directio.Op, slabs ...*ledger.Slab) error {
 // measure asks how much room the file system has. If that is less than the capacity, it warns, and
 // the device evicts as if the room were the capacity.
 func (d *device) measure() error {
-	left, err := d.home.FreeBytes()
+	left, err := d.root.FreeBytes()
 	if err != nil {
 		return err
 	}
@@ -197,8 +197,8 @@ func (d *device) discard() {
 		_ = d.headers.close()
 	}
 	_ = d.staging.Close()
-	if d.home != nil {
-		_ = d.home.Close()
+	if d.root != nil {
+		_ = d.root.Close()
 	}
 }
 
@@ -209,12 +209,12 @@ const progressSlots = 256
 func (d *device) recover(ctx context.Context) error {
 	t := d.tier
 	var failed error
-	byFound := make(map[*home.Slab]*ledger.Slab)
+	byFound := make(map[*recovery.Slab]*slotmap.Slab)
 	slots, seen := 0, 0
 	progress := scanned{}
-	rec, err := d.home.Recover(ctx, home.Funcs{
-		Slab: func(found *home.Slab) {
-			s := &ledger.Slab{Space: d.mu.space, Path: found.Path, Header: found.SlabHeader, Usable: found.Usable, Size: found.FileBytes}
+	rec, err := d.root.Recover(ctx, recovery.Funcs{
+		Slab: func(found *recovery.Slab) {
+			s := &slotmap.Slab{Space: d.mu.space, Path: found.Path, Header: found.SlabHeader, Usable: found.Usable, Size: found.FileBytes}
 			s.Changed.Store(true)
 			file, err := directio.OpenFile(s.Path, os.O_RDWR, 0)
 			if err != nil {
@@ -226,12 +226,12 @@ func (d *device) recover(ctx context.Context) error {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			d.mu.space.Found(s.Header.Number, s.Size)
-			t.mu.ledger.AddSlab(s)
+			t.mu.slots.AddSlab(s)
 			slots += int(s.Usable)
-			t.mu.ledger.Reserve(slots)
+			t.mu.slots.Reserve(slots)
 			byFound[found] = s
 		},
-		Slot: func(found *home.Slab, h *format.SlotHeader) {
+		Slot: func(found *recovery.Slab, h *format.SlotHeader) {
 			progress.reach(found, h.Slot)
 			if seen++; seen%progressSlots == 0 && t.opts.Progress != nil {
 				t.opts.Progress(d.dir, min(progress.slots, int64(slots)), int64(slots))
@@ -239,7 +239,7 @@ func (d *device) recover(ctx context.Context) error {
 			if s := byFound[found]; s != nil {
 				t.mu.Lock()
 				defer t.mu.Unlock()
-				t.mu.ledger.Adopt(s, h)
+				t.mu.slots.Adopt(s, h)
 			}
 		},
 	})
@@ -256,7 +256,7 @@ func (d *device) recover(ctx context.Context) error {
 	}
 	// The devices recover side by side, and a newer copy on one takes its block from another one.
 	t.mu.Lock()
-	t.mu.ledger.Rank(d.mu.space)
+	t.mu.slots.Rank(d.mu.space)
 	for i, p := range rec.SetAside {
 		d.mu.space.SetAside(p.Number, setAside[i])
 	}
@@ -269,7 +269,7 @@ func (d *device) recover(ctx context.Context) error {
 		zap.String("device", d.dir), zap.String("engine", d.port.Engine.Name()), zap.Int64("blocks", blocks),
 		zap.Int("slabs", rec.Slabs), zap.Int64("by_index", rec.ByIndex), zap.Duration("took", rec.Took),
 	}
-	if !d.home.Fresh {
+	if !d.root.Fresh {
 		fields = append(fields, zap.NamedError("index_error", rec.IndexErr))
 	}
 	t.log.Info("device opened", fields...)
@@ -277,7 +277,7 @@ func (d *device) recover(ctx context.Context) error {
 }
 
 // keepIndex has the index stay valid for the slabs that were taken from it, until they change.
-func (d *device) keepIndex(rec *home.Recovered, byFound map[*home.Slab]*ledger.Slab) error {
+func (d *device) keepIndex(rec *recovery.Recovered, byFound map[*recovery.Slab]*slotmap.Slab) error {
 	if rec.ByIndex < rec.Blocks/2 {
 		d.sinceIndex.Store(math.MaxInt64 / 2) // a checkpoint soon: the next start need not read so many tables
 	}
@@ -286,20 +286,20 @@ func (d *device) keepIndex(rec *home.Recovered, byFound map[*home.Slab]*ledger.S
 		s.Sync.Dirty.Store(!found.Indexed()) // an earlier process may not have synced what its table says
 	}
 	if rec.IndexErr != nil {
-		return d.home.MarkDirty()
+		return d.root.MarkDirty()
 	}
-	return d.home.KeepIndex()
+	return d.root.KeepIndex()
 }
 
 // scanned counts the slots that a recovery has come by, slab after slab in any order.
 type scanned struct {
 	slots int64
-	slab  *home.Slab
+	slab  *recovery.Slab
 	next  uint32 // slot of slab
 }
 
 // reach records that the recovery has come to a used slot.
-func (p *scanned) reach(s *home.Slab, slot uint32) {
+func (p *scanned) reach(s *recovery.Slab, slot uint32) {
 	if p.slab != s {
 		if p.slab != nil {
 			p.slots += int64(p.slab.Usable - p.next)
@@ -317,9 +317,9 @@ func (d *device) shrink() error {
 	for {
 		t.mu.Lock()
 		before := d.mu.space.Over()
-		var least *ledger.Slab
+		var least *slotmap.Slab
 		if before > 0 {
-			least = t.mu.ledger.ClearLeast(d.mu.space)
+			least = t.mu.slots.ClearLeast(d.mu.space)
 		}
 		t.mu.Unlock()
 		if least == nil {
@@ -376,7 +376,7 @@ func (d *device) lostAll() {
 	t.mu.Unlock()
 	for _, s := range slabs {
 		t.mu.Lock()
-		keys := t.mu.ledger.Forget(s)
+		keys := t.mu.slots.Forget(s)
 		t.mu.Unlock()
 		for _, key := range keys {
 			if host != nil {
@@ -450,7 +450,7 @@ func (d *device) freeAll() error {
 	for s := range d.mu.space.All() {
 		err = errors.Join(err, s.File.Close())
 	}
-	return errors.Join(err, d.headers.close(), d.staging.Close(), d.home.Close())
+	return errors.Join(err, d.headers.close(), d.staging.Close(), d.root.Close())
 }
 
 // writeIndex saves the index. All slabs must be durable before.
@@ -462,11 +462,11 @@ func (d *device) writeIndex() error {
 	t.mu.Lock()
 	slabs := d.mu.space.ByNumber()
 	t.mu.Unlock()
-	return d.home.SaveIndex(func(w *home.IndexWriter) error {
+	return d.root.SaveIndex(func(w *recovery.IndexWriter) error {
 		for _, s := range slabs {
 			w.Slab(&s.Header)
 			t.mu.Lock()
-			list := t.mu.ledger.Headers(s)
+			list := t.mu.slots.Headers(s)
 			t.mu.Unlock()
 			for i := range list {
 				w.Slot(&list[i])

@@ -7,16 +7,16 @@
 // Its parts are packages of their own, which do not know it:
 //
 //	format    what is on disk, byte by byte
-//	home      one directory: lock, superblock, recovery, index, fsck
+//	recovery  one directory: lock, superblock, start, index, fsck
 //	port      the way to one device: operations, watchdog, staging buffers
 //	durable   the syncs of one device, and the calls that wait for them
-//	ledger    which block is in which slot of all devices, free slots, eviction order
+//	slotmap   which block is in which slot of all devices, free slots, eviction order
 //
 // # What is written when
 //
 // A slab is marked in the superblock, durably, before its first change since the index was written. A start takes the
 // slabs without a mark from the index, and reads the tables of the others. A clean close writes the index. So does a
-// checkpoint, once a minute at most: of the slabs whose tables are durable and agree with the ledger at that moment.
+// checkpoint, once a minute at most: of the slabs whose tables are durable and agree with the slot map at that moment.
 //
 // A store writes the data, then the slot's header. A crash between the two leaves the slot free. A
 // removal or an eviction writes the free header, and only then is the slot given out again. So no

@@ -7,8 +7,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 const (
@@ -117,7 +117,7 @@ func (k *keeper) tryRoom(r *roomRequest, size int64) (ok bool, err error) {
 }
 
 // spare returns a slab that class c can have without an eviction, and how many blocks it holds; or nil.
-func (k *keeper) spare(c *ledger.Class) (s *ledger.Slab, live int) {
+func (k *keeper) spare(c *slotmap.Class) (s *slotmap.Slab, live int) {
 	k.tier.mu.Lock()
 	defer k.tier.mu.Unlock()
 	if s = k.space.Spare(c); s != nil {
@@ -158,7 +158,7 @@ func (k *keeper) evict(bytes int64) bool {
 	limit := maxAsked // where there are few blocks, each is asked about only once
 	for asked, evicted := 0, 0; evicted == 0 && asked < limit; {
 		t.mu.Lock()
-		victims := t.mu.ledger.Choose(k.space, bytes)
+		victims := t.mu.slots.Choose(k.space, bytes)
 		limit = min(limit, k.space.Ordered()+len(victims))
 		t.mu.Unlock()
 		if len(victims) == 0 {
@@ -175,7 +175,7 @@ func (k *keeper) evict(bytes int64) bool {
 
 // askHost evicts the victims that the Host gives up, puts the others back, and unpins them all. It
 // returns how many were evicted.
-func (t *Tier) askHost(victims []ledger.Victim) (evicted int) {
+func (t *Tier) askHost(victims []slotmap.Victim) (evicted int) {
 	host := t.host()
 	leave := make([]bool, len(victims))
 	for i, v := range victims {
@@ -183,17 +183,17 @@ func (t *Tier) askHost(victims []ledger.Victim) (evicted int) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	evicted = t.mu.ledger.Settle(victims, leave)
+	evicted = t.mu.slots.Settle(victims, leave)
 	t.counters.evicted.Add(uint64(evicted))
 	return evicted
 }
 
 // deleteSlab deletes the file of a slab that has left its class. If that fails, the file still
 // counts towards the capacity.
-func (k *keeper) deleteSlab(s *ledger.Slab) {
+func (k *keeper) deleteSlab(s *slotmap.Slab) {
 	t := k.tier
 	t.mu.Lock()
-	t.mu.ledger.RemoveSlab(s)
+	t.mu.slots.RemoveSlab(s)
 	t.mu.Unlock()
 	k.syncer.Drop(&s.Sync)
 	err := k.port.Call(port.ByKeeper, func() error { return os.Remove(s.Path) })

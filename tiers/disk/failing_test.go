@@ -15,9 +15,9 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/directio/faultio"
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/home"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -33,7 +33,7 @@ func TestCloseAbandoned(t *testing.T) {
 	<-d.keeper.gone
 	wantErr(t, "index of a device that is down", d.writeIndex(), block.ErrUnavailable)
 	r.Tier.mu.Lock()
-	r.Tier.mu.ledger.MarkDirty(1) // as that of a block which was given up
+	r.Tier.mu.slots.MarkDirty(1) // as that of a block which was given up
 	r.Tier.mu.Unlock()
 	wantErr(t, "headers of a device that is down", d.headers.flush(), block.ErrUnavailable)
 	r.rule(nil)
@@ -102,7 +102,7 @@ func TestCloseMarking(t *testing.T) {
 	r.fill(t, 1, 6000)
 	must(t, r.checkpoint())
 	d := r.devices[0]
-	var slab *ledger.Slab
+	var slab *slotmap.Slab
 	for s := range d.mu.space.All() {
 		slab = s
 	}
@@ -118,7 +118,7 @@ func TestCloseMarking(t *testing.T) {
 	err := r.Close(context.Background())
 	wantErr(t, "Close during a mark", err, block.ErrUnavailable)
 	_, err = Open(context.Background(), r.opts)
-	wantErr(t, "Open during a mark", err, home.ErrBusy)
+	wantErr(t, "Open during a mark", err, recovery.ErrBusy)
 	d.marking.Unlock()
 	eventually(t, "the end of the device", func() bool {
 		next, err := Open(context.Background(), r.opts)
@@ -131,17 +131,17 @@ func TestCloseMarking(t *testing.T) {
 }
 
 // deviceOf returns the number of the device that holds a block, and the block's slot.
-func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id ledger.SlotID) {
+func (r *rig) deviceOf(t *testing.T, key block.Key) (device int, id slotmap.SlotID) {
 	t.Helper()
 	path, _, _ := r.slotOf(t, key)
 	r.Tier.mu.Lock()
 	defer r.Tier.mu.Unlock()
-	return slices.Index(r.dirs, filepath.Dir(path)), r.Tier.mu.ledger.Find(key)
+	return slices.Index(r.dirs, filepath.Dir(path)), r.Tier.mu.slots.Find(key)
 }
 
 // storeOn stores new blocks until one lies on a device; with id not 0, in that slot of the
 // tables.
-func (r *rig) storeOn(t *testing.T, device int, id ledger.SlotID, prefix string, size int) stored {
+func (r *rig) storeOn(t *testing.T, device int, id slotmap.SlotID, prefix string, size int) stored {
 	t.Helper()
 	for i := range 200 {
 		b := stored{keyOf(fmt.Sprint(prefix, i)), 1, bytesOf(uint64(i), size)}

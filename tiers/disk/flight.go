@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -23,9 +23,9 @@ type flight struct {
 	budget   int64 // bytes of the write budget that are reserved
 	// ------
 	key             block.Key
-	rec             ledger.Record // the slot's, once there is one
-	id              ledger.SlotID // its slot; 0: none yet
-	older           *flight       // same key, submitted before
+	rec             slotmap.Record // the slot's, once there is one
+	id              slotmap.SlotID // its slot; 0: none yet
+	older           *flight        // same key, submitted before
 	waiters         []waiter
 	cancelled, over bool // must not be published; is out of Tier.mu.flights for good
 	changed         bool // Update changed it after its header was made
@@ -82,19 +82,19 @@ func (t *Tier) updateFlightLocked(f *flight, from, to block.Key, a *driver.Attrs
 		delete(t.mu.flights, from)
 		t.mu.flights[to] = f
 	}
-	rec := t.mu.ledger.Record(to, a)
-	t.mu.ledger.DropRecord(&f.rec)
+	rec := t.mu.slots.Record(to, a)
+	t.mu.slots.DropRecord(&f.rec)
 	f.key, f.rec, f.changed = to, rec, true
 	f.outdatedLocked()
 	if f.id != 0 {
-		t.mu.ledger.Rebind(f.id, to, &f.rec)
+		t.mu.slots.Rebind(f.id, to, &f.rec)
 	}
 }
 
 // bindLocked gives the slots of a run to the flights. It needs Tier.mu.
-func (t *Tier) bindLocked(s *ledger.Slab, first uint32, flights []*flight) {
+func (t *Tier) bindLocked(s *slotmap.Slab, first uint32, flights []*flight) {
 	for i, f := range flights {
-		f.id = t.mu.ledger.Bind(s, first+uint32(i), f.key, f.source.size, &f.rec)
+		f.id = t.mu.slots.Bind(s, first+uint32(i), f.key, f.source.size, &f.rec)
 		f.changed = false
 	}
 }
@@ -107,7 +107,7 @@ func (t *Tier) outLocked(f *flight) []waiter {
 	}
 	f.over = true
 	t.mu.budget.reserved -= f.budget
-	t.mu.ledger.DropRecord(&f.rec)
+	t.mu.slots.DropRecord(&f.rec)
 	if t.mu.flights[f.key] == f {
 		delete(t.mu.flights, f.key)
 		if f.older != nil && !f.older.over && !f.older.cancelled {
@@ -153,7 +153,7 @@ func (t *Tier) unbind(f *flight, o driver.Outcome, dirty bool) {
 	waiters := t.outLocked(f)
 	var bad *writeError
 	if f.id != 0 && errors.As(o.Err, &bad) && port.OfDevice(bad.err) && errors.Is(o.Err, block.ErrUnavailable) {
-		t.mu.ledger.Quarantine(f.id)
+		t.mu.slots.Quarantine(f.id)
 	}
 	t.freeFlightLocked(f, dirty)
 	t.mu.Unlock()
@@ -191,7 +191,7 @@ func (t *Tier) freeFlightLocked(f *flight, dirty bool) {
 	if f.id == 0 {
 		return
 	}
-	t.mu.ledger.Abandon(f.id, dirty)
+	t.mu.slots.Abandon(f.id, dirty)
 	f.id = 0
 	f.settledLocked()
 }
@@ -214,9 +214,9 @@ func (t *Tier) publish(f *flight, sum block.Checksum) {
 	}
 	t.cancelLocked(f.older)
 	waiters := t.outLocked(f)
-	t.mu.ledger.Publish(f.id, sum.Sum)
+	t.mu.slots.Publish(f.id, sum.Sum)
 	if f.changed {
-		t.mu.ledger.MarkDirty(f.id)
+		t.mu.slots.MarkDirty(f.id)
 	}
 	f.settledLocked()
 	f.job.pinLocked(f.id, f.burst)

@@ -10,30 +10,30 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 // headerPages is how many headers the keeper writes at a time.
 const headerPages = 64
 
 // headers writes the slot headers of one device that change after the slot was filled: those of
-// removed, evicted and renamed blocks. The ledger lists them. A header is written as its slot is at
+// removed, evicted and renamed blocks. The slot map lists them. A header is written as its slot is at
 // that time. A slot that was given up is freed once its free header is on the device.
 //
 // Only the keeper calls its methods, and finish after the keeper has ended. They alone use the
 // buffer. They take Tier.mu, but not during a write.
 type headers struct {
 	tier  *Tier
-	space *ledger.Space // guarded by Tier.mu
+	space *slotmap.Space // guarded by Tier.mu
 	port  *port.Port
-	try   func(ops []directio.Op, slabs ...*ledger.Slab) error // device.try
+	try   func(ops []directio.Op, slabs ...*slotmap.Slab) error // device.try
 	pool  *directio.Pool
 	buf   *directio.Buffer // headerPages
 }
 
 // newHeaders returns the headers of a space.
-func newHeaders(t *Tier, sp *ledger.Space, p *port.Port, try func([]directio.Op, ...*ledger.Slab) error) (*headers, error) {
+func newHeaders(t *Tier, sp *slotmap.Space, p *port.Port, try func([]directio.Op, ...*slotmap.Slab) error) (*headers, error) {
 	h := &headers{tier: t, space: sp, port: p, try: try}
 	var err error
 	h.pool, err = directio.NewPool(directio.PoolOptions{SizeBytes: headerPages * format.PageBytes, UsableRatio: 1})
@@ -68,9 +68,9 @@ func (h *headers) flush() error {
 			return block.ErrUnavailable
 		}
 		t.mu.Lock()
-		list := t.mu.ledger.TakeDirty(h.space, min(left, 64*headerPages)) // limits the time under the lock
+		list := t.mu.slots.TakeDirty(h.space, min(left, 64*headerPages)) // limits the time under the lock
 		t.mu.Unlock()
-		ledger.SortDirty(list)
+		slotmap.SortDirty(list)
 		left -= len(list)
 		for part := range slices.Chunk(list, headerPages) {
 			first = cmp.Or(first, h.flushPart(part))
@@ -89,7 +89,7 @@ func (h *headers) retry(now bool) {
 }
 
 // flushPart writes up to headerPages headers. Adjacent headers go in one write.
-func (h *headers) flushPart(list []ledger.DirtyHeader) error {
+func (h *headers) flushPart(list []slotmap.DirtyHeader) error {
 	t := h.tier
 	t.mu.Lock()
 	if h.port.IsDown() { // slots become free without their headers then, and their IDs may be reused
@@ -100,7 +100,7 @@ func (h *headers) flushPart(list []ledger.DirtyHeader) error {
 	var pages []headerPage
 	for _, dirty := range list {
 		page := mem[len(pages)*format.PageBytes:][:format.PageBytes]
-		if at, ok := t.mu.ledger.EncodeDirty(dirty, page); ok {
+		if at, ok := t.mu.slots.EncodeDirty(dirty, page); ok {
 			pages = append(pages, headerPage{id: dirty.ID, at: at, mem: page})
 		}
 	}
@@ -118,7 +118,7 @@ func (h *headers) flushPart(list []ledger.DirtyHeader) error {
 	var failed []error // errors to count
 	for i := range pages {
 		first = cmp.Or(first, pages[i].err)
-		if t.mu.ledger.WroteDirty(pages[i].id, pages[i].err) && port.OfDevice(pages[i].err) {
+		if t.mu.slots.WroteDirty(pages[i].id, pages[i].err) && port.OfDevice(pages[i].err) {
 			failed = append(failed, pages[i].err)
 		}
 	}
@@ -131,8 +131,8 @@ func (h *headers) flushPart(list []ledger.DirtyHeader) error {
 
 // headerPage is a header as it will be written.
 type headerPage struct {
-	id  ledger.SlotID
-	at  ledger.Place
+	id  slotmap.SlotID
+	at  slotmap.Place
 	mem []byte
 	err error // why it was not written
 }
@@ -141,7 +141,7 @@ type headerPage struct {
 // headers is written alone.
 func (h *headers) writePages(pages []headerPage) {
 	var ops []directio.Op
-	var slabs []*ledger.Slab
+	var slabs []*slotmap.Slab
 	opOf := make([]int, len(pages))
 	for i := range pages {
 		p, last := &pages[i], len(ops)-1

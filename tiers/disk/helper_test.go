@@ -185,11 +185,11 @@ func (r *rig) slotOf(t *testing.T, key block.Key) (path string, data, header int
 	t.Helper()
 	r.Tier.mu.Lock()
 	defer r.Tier.mu.Unlock()
-	id := r.Tier.mu.ledger.Find(key)
+	id := r.Tier.mu.slots.Find(key)
 	if id == 0 {
 		t.Fatalf("%v is not held", key)
 	}
-	at := r.Tier.mu.ledger.Place(id)
+	at := r.Tier.mu.slots.Place(id)
 	return at.Slab.Path, at.Data, at.Header
 }
 

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -134,8 +134,8 @@ func (j *job) complete() {
 		t.mu.endedNext = nil
 	}
 	for _, p := range j.pinned {
-		t.mu.ledger.Follow(p.id, p.burst) // now, because a search for victims has passed over it meanwhile
-		t.mu.ledger.Unpin(p.id)
+		t.mu.slots.Follow(p.id, p.burst) // now, because a search for victims has passed over it meanwhile
+		t.mu.slots.Unpin(p.id)
 	}
 	j.pinned = nil
 	if !j.accepted {
@@ -170,12 +170,12 @@ func (j *job) settle(i int, o driver.Outcome) {
 
 // pin is a slot that a job pins, and the burst to which its block belongs from the end of the job on.
 type pin struct {
-	id    ledger.SlotID
+	id    slotmap.SlotID
 	burst policy.Burst
 }
 
 // pinLocked pins a slot until the job is complete. It needs Tier.mu.
-func (j *job) pinLocked(id ledger.SlotID, burst policy.Burst) {
-	j.t.mu.ledger.Pin(id)
+func (j *job) pinLocked(id slotmap.SlotID, burst policy.Burst) {
+	j.t.mu.slots.Pin(id)
 	j.pinned = append(j.pinned, pin{id, burst})
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/home"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 const (
@@ -41,13 +41,13 @@ type keeper struct {
 	tier     *Tier
 	dir      string
 	capacity int64
-	home     *home.Dir
+	root     *recovery.Dir
 	port     *port.Port
 	syncer   *durable.Syncer[*flight]
 	headers  *headers
 	staging  *port.Staging
-	space    *ledger.Space                                        // guarded by Tier.mu
-	do       func(ops []directio.Op, slabs ...*ledger.Slab) error // device.do
+	space    *slotmap.Space                                        // guarded by Tier.mu
+	do       func(ops []directio.Op, slabs ...*slotmap.Slab) error // device.do
 
 	wake       chan struct{} // has room for one
 	stop, gone chan struct{} // closed to end keep, and by its end
@@ -61,7 +61,7 @@ type keeper struct {
 // newKeeper returns the keeper of a device, whose parts are there. wake has room for one.
 func newKeeper(d *device, wake chan struct{}) *keeper {
 	return &keeper{
-		tier: d.tier, dir: d.dir, capacity: d.capacity, home: d.home, port: d.port, syncer: d.syncer, headers: d.headers, staging: &d.staging,
+		tier: d.tier, dir: d.dir, capacity: d.capacity, root: d.root, port: d.port, syncer: d.syncer, headers: d.headers, staging: &d.staging,
 		space: d.mu.space, do: d.do, wake: wake, stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 }
@@ -136,7 +136,7 @@ func (k *keeper) allocate(flights []*flight) (n int, err error) {
 }
 
 // bindSomeLocked gives slots to as many flights of r as fit in one run. It needs Tier.mu.
-func (k *keeper) bindSomeLocked(c *ledger.Class, r *roomRequest) bool {
+func (k *keeper) bindSomeLocked(c *slotmap.Class, r *roomRequest) bool {
 	s, first, n := c.TakeRun(len(r.flights))
 	if n == 0 {
 		return false
@@ -182,7 +182,7 @@ func (k *keeper) grow(slotBytes int64) bool {
 	if !ok {
 		return false
 	}
-	s := &ledger.Slab{Space: k.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: k.home.SlabPath(h.Number)}
+	s := &slotmap.Slab{Space: k.space, Header: h, Usable: h.Slots, Size: h.WantBytes(), Path: k.root.SlabPath(h.Number)}
 	s.Changed.Store(true)
 	err := k.port.Call(port.ByKeeper, func() error { return k.createSlab(s) })
 	t.mu.Lock()
@@ -200,14 +200,14 @@ func (k *keeper) grow(slotBytes int64) bool {
 	k.space.Grown()
 	k.syncer.Add(&s.Sync, s.File)
 	k.syncer.Renamed()
-	t.mu.ledger.AddSlab(s)
+	t.mu.slots.AddSlab(s)
 	return true
 }
 
 // createSlab makes the file of a slab. Its blocks are allocated and its header is written before it
 // gets its name, so no slab is ever half made. If it fails, no file is left.
-func (k *keeper) createSlab(s *ledger.Slab) (err error) {
-	tmp := k.home.Join(format.SlabTmpName)
+func (k *keeper) createSlab(s *slotmap.Slab) (err error) {
+	tmp := k.root.Join(format.SlabTmpName)
 	if s.File, err = directio.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func extend(f *directio.File, size int64) error {
 }
 
 // writeSlabHeader writes the header of a slab. It uses the keeper's buffer.
-func (k *keeper) writeSlabHeader(s *ledger.Slab) error {
+func (k *keeper) writeSlabHeader(s *slotmap.Slab) error {
 	page := k.headers.page()
 	s.Header.Encode(page)
 	return k.do([]directio.Op{{Kind: directio.Write, File: s.File, Mem: page}}, s)

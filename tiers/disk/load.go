@@ -14,8 +14,8 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 )
 
@@ -23,9 +23,9 @@ import (
 type fetch struct {
 	job   *job
 	index int
-	id    ledger.SlotID
+	id    slotmap.SlotID
 	dest  transfer // with the recorded checksum
-	at    ledger.Place
+	at    slotmap.Place
 }
 
 // Load copies the blocks of in up into their files; see driver.Tier. A block that is still being
@@ -61,7 +61,7 @@ func (t *Tier) planLoads(j *job, in *driver.Job) []*task {
 
 // planLoadLocked pins the slot of one block. It needs t.mu.
 func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok bool) {
-	id := t.mu.ledger.Find(tr.Key)
+	id := t.mu.slots.Find(tr.Key)
 	if id == 0 {
 		if t.mu.flights[tr.Key] != nil {
 			j.settle(i, j.failed(i, block.ErrPending))
@@ -70,14 +70,14 @@ func (t *Tier) planLoadLocked(j *job, i int, tr *driver.Transfer) (f fetch, ok b
 		}
 		return f, false
 	}
-	size, sum := t.mu.ledger.Content(id)
+	size, sum := t.mu.slots.Content(id)
 	if size != tr.Size || tr.Sum.Valid && tr.Sum.Sum != sum.Sum {
 		j.settle(i, driver.Outcome{Status: driver.Absent})
 		return f, false
 	}
-	t.mu.ledger.Touch(id)
+	t.mu.slots.Touch(id)
 	j.pinLocked(id, 0)
-	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.mu.ledger.Place(id)}, true
+	return fetch{job: j, index: i, id: id, dest: transfer{tr.File, tr.Size, sum}, at: t.mu.slots.Place(id)}, true
 }
 
 // load runs a task of loads.
@@ -140,9 +140,9 @@ func lossOf(err error) error {
 
 // lose drops a bad copy, if it is still the current one, and tells the Host. A slot that cannot be
 // read is not used again.
-func (t *Tier) lose(id ledger.SlotID, at ledger.Place, kind, why error) {
+func (t *Tier) lose(id slotmap.SlotID, at slotmap.Place, kind, why error) {
 	t.mu.Lock()
-	key, lost := t.mu.ledger.Lose(id, !errors.Is(why, errMismatch))
+	key, lost := t.mu.slots.Lose(id, !errors.Is(why, errMismatch))
 	host := t.mu.host
 	t.mu.Unlock()
 	if !lost {

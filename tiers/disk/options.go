@@ -67,7 +67,7 @@ type Options struct {
 	// it has come by. Open reads all devices at once, and calls Progress for them in parallel. Nil: it is not.
 	Progress func(dir string, done, total int64)
 
-	// RequireMount and StateDir are those of home.Options.
+	// RequireMount and StateDir are those of recovery.Options.
 	RequireMount, StateDir string
 	// AllowTmpfs lets tests use directories in memory, which have no direct I/O.
 	AllowTmpfs bool

@@ -5,7 +5,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 // chooseDevice returns the device for a block: of the online devices that could hold the block, the
@@ -34,7 +34,7 @@ func (t *Tier) chooseDevice(key block.Key, size int64) (*device, error) {
 }
 
 // deviceOf returns the device that a slab is on.
-func (t *Tier) deviceOf(s *ledger.Slab) *device { return t.devices[s.Space.Device] }
+func (t *Tier) deviceOf(s *slotmap.Slab) *device { return t.devices[s.Space.Device] }
 
 // largest is the size in bytes of the largest block that the device could hold.
 func (d *device) largest() int64 { return d.capacity&^(format.PageBytes-1) - 2*format.PageBytes }
@@ -55,8 +55,8 @@ func (d *device) score(key block.Key) float64 {
 }
 
 // placeOf returns where the slot of id lies. The place is constant while the slot is in use.
-func (t *Tier) placeOf(id ledger.SlotID) ledger.Place {
+func (t *Tier) placeOf(id slotmap.SlotID) slotmap.Place {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mu.ledger.Place(id)
+	return t.mu.slots.Place(id)
 }

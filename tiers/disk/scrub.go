@@ -6,8 +6,8 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 )
 
 // scrubPause is how long the scrubber rests between passes, at least.
@@ -17,10 +17,10 @@ const scrubPause = 100 * time.Millisecond
 // so found while other tiers still have a good one.
 type scrubber struct {
 	tier    *Tier
-	space   *ledger.Space // guarded by Tier.mu
+	space   *slotmap.Space // guarded by Tier.mu
 	port    *port.Port
 	staging *port.Staging
-	do, try func(ops []directio.Op, slabs ...*ledger.Slab) error // those of the device
+	do, try func(ops []directio.Op, slabs ...*slotmap.Slab) error // those of the device
 }
 
 // run scrubs until the tier or the device ends.
@@ -68,7 +68,7 @@ func (c *scrubber) slabList() []scrubSlab {
 
 // scrubSlab is a slab with its header at the start of the pass.
 type scrubSlab struct {
-	slab *ledger.Slab
+	slab *slotmap.Slab
 	hdr  format.SlabHeader
 }
 
@@ -95,7 +95,7 @@ func (c *scrubber) scrubSlot(s scrubSlab, slot uint32) bool {
 		t.lose(f.id, f.at, kind, err)
 	}
 	t.mu.Lock()
-	t.mu.ledger.Unpin(f.id)
+	t.mu.slots.Unpin(f.id)
 	t.mu.Unlock()
 	pace := time.Duration(float64(f.bytes()) / float64(t.opts.ScrubBytesPerSecond) * float64(time.Second))
 	return c.rest(max(pace-time.Since(began), 0))
@@ -103,16 +103,16 @@ func (c *scrubber) scrubSlot(s scrubSlab, slot uint32) bool {
 
 // scrubFetchLocked pins the block in a slot. It needs t.mu.
 func (t *Tier) scrubFetchLocked(s scrubSlab, slot uint32) (f fetch, ok bool) {
-	id, ok := t.mu.ledger.PinAt(s.slab, s.hdr.Epoch, slot)
+	id, ok := t.mu.slots.PinAt(s.slab, s.hdr.Epoch, slot)
 	if !ok {
 		return f, false
 	}
-	size, sum := t.mu.ledger.Content(id)
-	return fetch{id: id, dest: transfer{size: size, sum: sum}, at: t.mu.ledger.Place(id)}, true
+	size, sum := t.mu.slots.Content(id)
+	return fetch{id: id, dest: transfer{size: size, sum: sum}, at: t.mu.slots.Place(id)}, true
 }
 
 // scrubBlock reads a block in pieces and compares its checksum.
-func (c *scrubber) scrubBlock(f *fetch, do func([]directio.Op, ...*ledger.Slab) error) error {
+func (c *scrubber) scrubBlock(f *fetch, do func([]directio.Op, ...*slotmap.Slab) error) error {
 	size := f.dest.size
 	n, _ := c.staging.Pieces(size, 0, 1)
 	buf, err := c.staging.Acquire(c.port.Ctx, n)

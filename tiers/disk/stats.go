@@ -73,7 +73,7 @@ func (t *Tier) Stats() driver.Stats {
 	}
 	t.mu.Lock()
 	detail.WrittenTodayBytes = t.writtenLocked()
-	s.PinnedBytes = t.mu.ledger.Pinned()
+	s.PinnedBytes = t.mu.slots.Pinned()
 	closed := t.mu.closing
 	for _, d := range t.devices {
 		detail.Devices = append(detail.Devices, d.detailLocked())
@@ -113,7 +113,7 @@ func (d *device) detailLocked() DeviceDetail {
 		Dir: d.dir, State: state, Reason: cmp.Or(reason, u.FullReason), CapacityBytes: d.fits,
 		UsedBytes: u.UsedBytes, SlabFileBytes: u.FileBytes, Blocks: u.Blocks,
 		Slabs: u.Slabs, SetAside: u.SetAside, QuarantinedSlots: u.Quarantined,
-		FileSystem: d.home.Direct.FileSystem, DirectIO: d.home.Direct.Direct, WrittenTodayBytes: d.mu.written,
+		FileSystem: d.root.Direct.FileSystem, DirectIO: d.root.Direct.Direct, WrittenTodayBytes: d.mu.written,
 		RecoverySeconds: d.recoveredIn.Seconds(),
 	}
 	for _, c := range u.Classes {

@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/policy"
 )
@@ -79,8 +79,8 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 		j.settle(i, j.failed(i, err))
 		return nil
 	}
-	if id := t.mu.ledger.Find(tr.Key); id != 0 && t.mu.ledger.Holds(id, tr) {
-		t.mu.ledger.Touch(id)
+	if id := t.mu.slots.Find(tr.Key); id != 0 && t.mu.slots.Holds(id, tr) {
+		t.mu.slots.Touch(id)
 		j.pinLocked(id, 0)
 		j.settle(i, driver.Outcome{Status: driver.Skipped})
 		return nil
@@ -102,7 +102,7 @@ func (t *Tier) planStoreLocked(j *job, i int, tr *driver.Transfer, force bool) *
 	f := &flight{
 		job: j, index: i, dev: d, source: transfer{tr.File, tr.Size, tr.Sum}, volatile: tr.Volatile, budget: need,
 		burst: policy.Burst(tr.Burst),
-		key:   tr.Key, rec: t.mu.ledger.Record(tr.Key, &tr.Attrs), older: t.mu.flights[tr.Key],
+		key:   tr.Key, rec: t.mu.slots.Record(tr.Key, &tr.Attrs), older: t.mu.flights[tr.Key],
 	}
 	t.mu.flights[tr.Key] = f
 	return f
@@ -122,7 +122,7 @@ func checkTransfer(tr *driver.Transfer) error {
 }
 
 // write is do for the data or the header of a block. It fails with a writeError.
-func (d *device) write(ops []directio.Op, s *ledger.Slab) error {
+func (d *device) write(ops []directio.Op, s *slotmap.Slab) error {
 	if err := d.do(ops, s); err != nil {
 		return &writeError{err}
 	}
@@ -212,7 +212,7 @@ func (d *device) storeMapped(f *flight) {
 }
 
 // finishStore writes the data of a block, then its header, and publishes it.
-func (d *device) finishStore(f *flight, at ledger.Place, ops []directio.Op, header []byte, sum block.Checksum) {
+func (d *device) finishStore(f *flight, at slotmap.Place, ops []directio.Op, header []byte, sum block.Checksum) {
 	t := d.tier
 	if err := d.write(ops, at.Slab); err != nil {
 		t.unbind(f, f.outcome(err), false)
@@ -239,7 +239,7 @@ func (t *Tier) encodeHeader(f *flight, sum block.Checksum, page []byte) error {
 		return fmt.Errorf("removed or replaced meanwhile: %w", block.ErrNotFound)
 	}
 	f.changed, f.headerMade = false, true
-	return t.mu.ledger.Encode(f.id, sum.Sum, page)
+	return t.mu.slots.Encode(f.id, sum.Sum, page)
 }
 
 // storePieces stores a large block whose file cannot be mapped, through a staging buffer.
@@ -348,7 +348,7 @@ func (d *device) storeStaged(flights []*flight) {
 // blocks that have an error, and adds new errors. It reports whether any header may have been
 // written.
 func (d *device) writeStaged(
-	flights []*flight, at ledger.Place, data, headers []byte, sums []block.Checksum, errs []error,
+	flights []*flight, at slotmap.Place, data, headers []byte, sums []block.Checksum, errs []error,
 ) (headersTried bool) {
 	good := func(i int) bool { return errs[i] == nil }
 	fail := func(err error) {

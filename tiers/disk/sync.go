@@ -67,10 +67,10 @@ func (t *Tier) Sync(done func(error)) {
 func (d *device) SyncFiles(ops []directio.Op, names bool) error {
 	err := d.do(ops)
 	if err == nil && names {
-		err = d.port.Call(port.BySyncer, d.home.SyncDir)
+		err = d.port.Call(port.BySyncer, d.root.SyncDir)
 	}
 	if err == nil {
-		err = d.port.Call(port.BySyncer, d.home.CheckThere)
+		err = d.port.Call(port.BySyncer, d.root.CheckThere)
 	}
 	d.tier.counters.syncs.Add(1)
 	return err

@@ -11,8 +11,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/durable"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"go.uber.org/zap"
 )
 
@@ -22,7 +22,7 @@ const emptyPatience = time.Second
 
 // takeOver moves the blocks of a slab into other slabs of its class, and gives the slab, or its room,
 // to the class for slots of slotBytes. It reports whether that worked.
-func (k *keeper) takeOver(s *ledger.Slab, slotBytes int64) bool {
+func (k *keeper) takeOver(s *slotmap.Slab, slotBytes int64) bool {
 	t := k.tier
 	t.mu.Lock()
 	s.Retire()
@@ -49,7 +49,7 @@ func (k *keeper) takeOver(s *ledger.Slab, slotBytes int64) bool {
 
 // recut gives an empty slab without a class to the class for slots of slotBytes, or deletes it if no
 // slot fits. A new epoch makes the old table void.
-func (k *keeper) recut(s *ledger.Slab, slotBytes int64) {
+func (k *keeper) recut(s *slotmap.Slab, slotBytes int64) {
 	t := k.tier
 	t.mu.Lock()
 	old, ok := k.space.Recut(s, slotBytes)
@@ -77,7 +77,7 @@ func (k *keeper) recut(s *ledger.Slab, slotBytes int64) {
 
 // trim shortens the file of a slab to what its header wants, and reports whether it did. A file that is
 // longer is no harm. One that is shorter is, so the header must be durable before.
-func (k *keeper) trim(s *ledger.Slab) bool {
+func (k *keeper) trim(s *slotmap.Slab) bool {
 	want := s.Header.WantBytes()
 	if s.Size <= want || k.syncNow() != nil {
 		return false
@@ -91,7 +91,7 @@ var errNotDurable = errors.New("moved blocks are not durable")
 
 // empty moves the blocks of a retired slab into other slabs, and waits until all its slots are free. If
 // it fails, some may have moved. Except with errNotDurable, they are durable in their new slots.
-func (k *keeper) empty(s *ledger.Slab) (moved int, err error) {
+func (k *keeper) empty(s *slotmap.Slab) (moved int, err error) {
 	for n := 1; n > 0 && err == nil; moved += n {
 		n, err = k.moveSome(s)
 	}
@@ -110,7 +110,7 @@ func (k *keeper) empty(s *ledger.Slab) (moved int, err error) {
 }
 
 // awaitEmpty waits for a while until all slots of a retired slab are free.
-func (k *keeper) awaitEmpty(s *ledger.Slab) {
+func (k *keeper) awaitEmpty(s *slotmap.Slab) {
 	t := k.tier
 	timer := time.NewTimer(emptyPatience)
 	defer timer.Stop()
@@ -123,7 +123,7 @@ func (k *keeper) awaitEmpty(s *ledger.Slab) {
 			return
 		}
 		select {
-		case <-k.wake: // the ledger does that, too, when the slab becomes empty
+		case <-k.wake: // the slot map does that, too, when the slab becomes empty
 		case <-timer.C:
 			return
 		case <-k.port.Down:
@@ -153,11 +153,11 @@ func (k *keeper) syncNow() error {
 // moveSome copies some blocks of a retired slab into other slabs of its class, and makes their keys
 // lead there. n is how many it tried; 0 if there is none left. It fails if a block cannot go anywhere.
 // A block that cannot be read is lost.
-func (k *keeper) moveSome(s *ledger.Slab) (n int, err error) {
+func (k *keeper) moveSome(s *slotmap.Slab) (n int, err error) {
 	t := k.tier
 	bytes, _ := k.staging.Pieces(port.StagingBytes, 0, 1)
 	t.mu.Lock()
-	moves, left := t.mu.ledger.BeginMoves(s, headerPages, bytes), s.Live()
+	moves, left := t.mu.slots.BeginMoves(s, headerPages, bytes), s.Live()
 	t.mu.Unlock()
 	if len(moves) == 0 && left > 0 {
 		return 0, block.ErrNoSpace
@@ -168,9 +168,9 @@ func (k *keeper) moveSome(s *ledger.Slab) (n int, err error) {
 	for i := range moves {
 		var bad *writeError
 		if errors.As(errs[i], &bad) && port.OfDevice(bad.err) {
-			t.mu.ledger.Quarantine(moves[i].To)
+			t.mu.slots.Quarantine(moves[i].To)
 		}
-		t.mu.ledger.EndMove(&moves[i], errs[i] == nil, tried)
+		t.mu.slots.EndMove(&moves[i], errs[i] == nil, tried)
 	}
 	t.mu.Unlock()
 	for i, e := range errs {
@@ -190,7 +190,7 @@ func isWriteError(err error) bool {
 }
 
 // copyMoves copies the data of blocks, through a staging buffer of up to so many bytes.
-func (k *keeper) copyMoves(moves []ledger.Move, bytes int64) []error {
+func (k *keeper) copyMoves(moves []slotmap.Move, bytes int64) []error {
 	errs := make([]error, len(moves))
 	if len(moves) == 0 {
 		return errs
@@ -220,7 +220,7 @@ func (k *keeper) copyMoves(moves []ledger.Move, bytes int64) []error {
 	}
 	_ = k.do(reads) // each op has its own error
 	var writes []directio.Op
-	var slabs []*ledger.Slab
+	var slabs []*slotmap.Slab
 	var of []int
 	for i := range moves {
 		m := &moves[i]
@@ -241,7 +241,7 @@ func (k *keeper) copyMoves(moves []ledger.Move, bytes int64) []error {
 }
 
 // copyMove copies the data of one block through mem, in pieces.
-func (k *keeper) copyMove(m *ledger.Move, mem []byte) error {
+func (k *keeper) copyMove(m *slotmap.Move, mem []byte) error {
 	crc := block.NewChecksum()
 	n := int64(len(mem))
 	for off := int64(0); off < m.Bytes(); off += n {
@@ -263,10 +263,10 @@ func (k *keeper) copyMove(m *ledger.Move, mem []byte) error {
 
 // writeMoves writes the headers of the blocks that were copied, and adds new errors: ErrNotFound for a
 // block that is gone. It reports whether any header may have been written. It uses the keeper's buffer.
-func (k *keeper) writeMoves(moves []ledger.Move, errs []error) (tried bool) {
+func (k *keeper) writeMoves(moves []slotmap.Move, errs []error) (tried bool) {
 	t := k.tier
 	var ops []directio.Op
-	var slabs []*ledger.Slab
+	var slabs []*slotmap.Slab
 	var of []int
 	t.mu.Lock()
 	for i := range moves {
@@ -275,7 +275,7 @@ func (k *keeper) writeMoves(moves []ledger.Move, errs []error) (tried bool) {
 			continue
 		}
 		page := k.headers.buf.Bytes()[i*format.PageBytes:][:format.PageBytes]
-		if !t.mu.ledger.EncodeMove(m, page) {
+		if !t.mu.slots.EncodeMove(m, page) {
 			errs[i] = block.ErrNotFound
 			continue
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk/format"
-	"github.com/kvfs/kvfs/tiers/disk/home"
-	"github.com/kvfs/kvfs/tiers/disk/ledger"
 	"github.com/kvfs/kvfs/tiers/disk/port"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
+	"github.com/kvfs/kvfs/tiers/disk/slotmap"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/invariant"
 )
@@ -73,7 +73,7 @@ type Tier struct {
 
 	mu struct {
 		invariant.Mutex
-		ledger  *ledger.Ledger
+		slots   *slotmap.Map
 		flights map[block.Key]*flight
 		host    driver.Host
 		jobs    int // accepted and not completed
@@ -115,7 +115,7 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 	}
 	t := &Tier{opts: opts, log: opts.Logger.With(zap.String("tier", opts.Name)), pool: opts.Pool}
 	t.ctx, t.abort = context.WithCancel(context.Background())
-	t.mu.ledger = ledger.New()
+	t.mu.slots = slotmap.New()
 	t.mu.flights = make(map[block.Key]*flight)
 	t.mu.idle = make(chan struct{})
 	if t.pool == nil {
@@ -151,9 +151,9 @@ func Open(ctx context.Context, opts Options) (*Tier, error) {
 
 // ofDir returns an error about a directory, which names it once.
 func ofDir(dir string, err error) error {
-	_, bad := errors.AsType[*home.DirError](err)
-	_, busy := errors.AsType[*home.BusyError](err)
-	_, super := errors.AsType[*home.SuperblockError](err)
+	_, bad := errors.AsType[*recovery.DirError](err)
+	_, busy := errors.AsType[*recovery.BusyError](err)
+	_, super := errors.AsType[*recovery.SuperblockError](err)
 	_, version := errors.AsType[*format.VersionError](err)
 	_, path := errors.AsType[*fs.PathError](err)
 	if bad || busy || super || version || path {
@@ -247,7 +247,7 @@ func (t *Tier) lookup(keys []block.Key, out []driver.Presence) error {
 		return block.ErrUnavailable
 	}
 	for i := range keys {
-		if t.mu.ledger.Find(keys[i]) != 0 {
+		if t.mu.slots.Find(keys[i]) != 0 {
 			out[i] = driver.Hit
 		} else if t.mu.flights[keys[i]] != nil {
 			out[i] = driver.Pending
@@ -285,9 +285,9 @@ func (t *Tier) remove(keys []block.Key) (count int) {
 func (t *Tier) dropLocked(key block.Key) bool {
 	t.cancelLocked(t.mu.flights[key])
 	delete(t.mu.flights, key)
-	id := t.mu.ledger.Find(key)
+	id := t.mu.slots.Find(key)
 	if id != 0 {
-		t.mu.ledger.GiveUp(id)
+		t.mu.slots.GiveUp(id)
 	}
 	return id != 0
 }
@@ -306,8 +306,8 @@ func (t *Tier) touch(keys []block.Key) {
 		return
 	}
 	for _, key := range keys {
-		if id := t.mu.ledger.Find(key); id != 0 {
-			t.mu.ledger.Touch(id)
+		if id := t.mu.slots.Find(key); id != 0 {
+			t.mu.slots.Touch(id)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 	if t.mu.closing {
 		return false
 	}
-	id, f := t.mu.ledger.Find(from), t.mu.flights[from]
+	id, f := t.mu.slots.Find(from), t.mu.flights[from]
 	if f != nil && f.rec.Seq != a.Seq {
 		f = nil
 	}
@@ -342,7 +342,7 @@ func (t *Tier) Update(from, to block.Key, a *driver.Attrs) bool {
 		t.updateFlightLocked(f, from, to, a)
 	}
 	if id != 0 {
-		t.mu.ledger.Update(id, to, a)
+		t.mu.slots.Update(id, to, a)
 	}
 	return true
 }
@@ -376,11 +376,11 @@ func (t *Tier) Blocks(fn func(h *driver.Held) bool) error {
 	return nil
 }
 
-// heldOf returns the blocks in part i of the ledger.
+// heldOf returns the blocks in part i of the slot map.
 func (t *Tier) heldOf(i int) (list []driver.Held, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mu.ledger.Held(i)
+	return t.mu.slots.Held(i)
 }
 
 // Close finishes the accepted jobs. When ctx is done, it fails the unfinished ones with ErrClosed.
@@ -413,7 +413,7 @@ func (t *Tier) shutdown(ctx context.Context) error {
 	wg.Wait()
 	if errors.Join(errs...) == nil {
 		t.mu.Lock()
-		t.mu.ledger.Reset()
+		t.mu.slots.Reset()
 		t.mu.Unlock()
 	}
 	if t.ownPool {

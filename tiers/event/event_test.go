@@ -9,7 +9,7 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // TestLog shows that a reader that comes too late hears how much it missed, that one at the end waits for
@@ -51,9 +51,9 @@ func readLog(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := event.Event{Kind: event.Evicted, Tier: "memory", Reason: fate.ReasonQuota}
+	gone := event.Event{Kind: event.Evicted, Tier: "memory", Reason: outcome.ReasonQuota}
 	meet("the next event", nil, t.Context(), end, func() { l.Add(gone) })
-	if n := l.Evictions(); len(n) != 1 || n[event.Eviction{Tier: "memory", Rule: fate.ReasonQuota}] != 1 {
+	if n := l.Evictions(); len(n) != 1 || n[event.Eviction{Tier: "memory", Rule: outcome.ReasonQuota}] != 1 {
 		t.Errorf("evictions %v", n)
 	}
 	meet("the end of the ctx", context.Canceled, ctx, end+1, cancel)

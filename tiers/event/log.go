@@ -9,7 +9,7 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Kind says what happened to a block.
@@ -37,11 +37,11 @@ type Event struct {
 	Seq    uint64
 	Time   time.Time
 	Kind   Kind
-	Tier   string      // "memory" and so on; empty means all tiers
-	Key    block.Key   // the path, also of a directory
-	From   block.Key   // Renamed and DirRenamed only
-	Size   int64       // bytes
-	Reason fate.Reason // why the block went, or came
+	Tier   string         // "memory" and so on; empty means all tiers
+	Key    block.Key      // the path, also of a directory
+	From   block.Key      // Renamed and DirRenamed only
+	Size   int64          // bytes
+	Reason outcome.Reason // why the block went, or came
 
 	Guard []driver.DirAttrs // of the block and the directories above, but only of those that not all users may read
 }
@@ -49,7 +49,7 @@ type Event struct {
 // Eviction is a way in which blocks leave a tier.
 type Eviction struct {
 	Tier string
-	Rule fate.Reason
+	Rule outcome.Reason
 }
 
 // Ring is the number of events that the log keeps, in about 3 MB. At 10,000 commits

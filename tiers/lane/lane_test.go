@@ -393,7 +393,7 @@ func (w *waiter) Loaded(o *driver.Outcome) { w.told = append(w.told, o.Status.St
 func (w *waiter) Again()                   { w.told = append(w.told, "again") }
 func (w *waiter) Closed()                  { w.told = append(w.told, "closed") }
 
-// TestLoads shows in which order loads go, and that each is told its fate once.
+// TestLoads shows in which order loads go, and that each is told its outcome once.
 func TestLoads(t *testing.T) {
 	var last waiter
 	run(t, lane.Options{BatchKeys: 8, BatchBytes: 8}, func(t *testing.T, n *names, tier *slow) {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/policy"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
@@ -44,9 +44,9 @@ func New(st *state.State, nm *names.Names) *Memory {
 // evictLocked evicts blocks in the order of pol until need bytes are gone or no more blocks may go. It returns the
 // bytes freed. until is the earliest end of a lease that kept a block (nanoseconds since the epoch), 0 if none did.
 // force evicts leased blocks too.
-func (mem *Memory) evictLocked(pol policy.Policy, need int64, reason fate.Reason, force bool, g *state.Gone) (freed, until int64) {
+func (mem *Memory) evictLocked(pol policy.Policy, need int64, reason outcome.Reason, force bool, g *state.Gone) (freed, until int64) {
 	h := hunt{Memory: mem, order: pol, now: mem.Now(), need: need, force: force}
-	if reason == fate.ReasonWatermark {
+	if reason == outcome.ReasonWatermark {
 		h.idle = int64(watermarkIdle)
 	}
 	pol.Victims(h.judgeLocked)
@@ -150,7 +150,7 @@ func (mem *Memory) leaveLocked(id index.ID, en *index.Entry, need int64) (v poli
 }
 
 // EvictOneLocked takes a block out of memory. If no other tier has it, the block is lost, and its name is removed.
-func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
+func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason outcome.Reason, g *state.Gone) {
 	if en.Tiers() == 0 {
 		if len(mem.Tiers) > 0 {
 			mem.Mu.Counters.Lost++
@@ -160,10 +160,10 @@ func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reas
 				}
 			}
 		}
-		mem.names.EvictNameLocked(id, en, fate.Cause{Reason: reason}, g)
+		mem.names.EvictNameLocked(id, en, outcome.Cause{Reason: reason}, g)
 		return
 	}
-	mem.ChangeLocked(catalog.Evicted{ID: id, Why: fate.Cause{Reason: reason}}, nil, g)
+	mem.ChangeLocked(catalog.Evicted{ID: id, Why: outcome.Cause{Reason: reason}}, nil, g)
 	mem.names.SettleRemoteLocked(id, en, g)
 }
 
@@ -171,9 +171,9 @@ func (mem *Memory) EvictOneLocked(id index.ID, en *index.Entry, reason fate.Reas
 func (mem *Memory) victims(force bool, g *state.Gone) room.Victims {
 	return room.Victims{
 		Evict: func(order policy.Policy, need int64, quota bool) (freed, until int64) {
-			reason := fate.ReasonCapacity
+			reason := outcome.ReasonCapacity
 			if quota {
-				reason = fate.ReasonQuota
+				reason = outcome.ReasonQuota
 			}
 			return mem.evictLocked(order, need, reason, force, g)
 		},
@@ -349,10 +349,10 @@ func (mem *Memory) RunEvictor(ctx context.Context) {
 			var g state.Gone
 			mem.Mu.Lock()
 			freed = 0
-			reason := fate.ReasonWatermark
+			reason := outcome.ReasonWatermark
 			excess, over := mem.Mu.Room.Excess()
 			if over { // memory in use reaches into the headroom
-				reason = fate.ReasonCapacity
+				reason = outcome.ReasonCapacity
 			}
 			if excess > 0 {
 				freed, _ = mem.evictLocked(mem.Mu.Room.Shared(), min(excess, evictBatch), reason, false, &g)
@@ -372,6 +372,6 @@ func (mem *Memory) ExpireLocked(g *state.Gone) {
 			continue
 		}
 		mem.Mu.Counters.Expired++
-		mem.names.DropNameLocked(id, en, fate.Cause{Reason: fate.ReasonExpired}, g)
+		mem.names.DropNameLocked(id, en, outcome.Cause{Reason: outcome.ReasonExpired}, g)
 	}
 }

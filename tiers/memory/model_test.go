@@ -523,7 +523,7 @@ func (m *model) check() error {
 			return fmt.Errorf("file %d of %s: in memory %v, on the way %v, in the orders %v; want %+v, %v", b.id, b.group, got, en.Storing() != 0, en.Ranked(), *b, m.ranked(b))
 		}
 	}
-	resident, hollow := st.Mu.Blocks()
+	resident, nonresident := st.Mu.Blocks()
 	files := 0
 	for _, b := range m.things {
 		if b.resident {
@@ -532,11 +532,11 @@ func (m *model) check() error {
 		if b.committed && b.resident {
 			resident--
 		} else if !b.resident {
-			hollow--
+			nonresident--
 		}
 	}
-	if got := st.Primary.(*tiertest.Files).Len(); got != files || resident != 0 || hollow != 0 {
-		return fmt.Errorf("%d files, want %d; %d blocks too many, %d hollow ones", got, files, resident, hollow)
+	if got := st.Primary.(*tiertest.Files).Len(); got != files || resident != 0 || nonresident != 0 {
+		return fmt.Errorf("%d files, want %d; %d blocks too many, %d nonresident ones", got, files, resident, nonresident)
 	}
 	for _, g := range m.mem.Accounts().Groups() {
 		if want := m.used(string(g.Name)); g.Name != "" && g.UsedBytes != want {

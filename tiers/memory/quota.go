@@ -13,8 +13,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -258,7 +258,7 @@ func (mem *Memory) evictExcess(ctx context.Context, gr *room.Group, a *room.Acco
 		mem.Mu.Lock()
 		freed = 0
 		if n, order := mem.Mu.Room.ExcessOf(gr, a); n > 0 && order != nil {
-			freed, _ = mem.evictLocked(order, min(n, evictBatch), fate.ReasonQuota, false, &g)
+			freed, _ = mem.evictLocked(order, min(n, evictBatch), outcome.ReasonQuota, false, &g)
 		}
 		mem.Mu.Unlock()
 		mem.Finish(&g)

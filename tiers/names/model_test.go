@@ -15,9 +15,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
@@ -150,7 +150,7 @@ var (
 
 const modelTime = int64(1e15)
 
-var why = fate.Cause{Reason: fate.ReasonUnlink}
+var why = outcome.Cause{Reason: outcome.ReasonUnlink}
 
 func newModel(far, asks, find bool) *model {
 	m := &model{now: modelTime, own: map[string]*thing{}, used: map[string]uint64{}, told: map[index.ID]bool{}}
@@ -604,7 +604,7 @@ func (m *model) settle() {
 			if en.IsDir() {
 				m.nm.LostDirLocked(id, en, g)
 			} else if en.Tiers()&m.nm.Remote.Bit != 0 {
-				m.nm.ClearTiersLocked(id, en, m.nm.Remote.Bit, fate.ReasonUnavailable)
+				m.nm.ClearTiersLocked(id, en, m.nm.Remote.Bit, outcome.ReasonUnavailable)
 				m.nm.DropNameLocked(id, en, why, g)
 			}
 			m.nm.SettleParentLocked(up, g)

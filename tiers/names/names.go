@@ -10,8 +10,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -68,8 +68,8 @@ func (nm *Names) ResolveLocked(parent index.ID, name string, by state.Caller, g 
 // may cache the absence. With Options.Kernels it fails with ErrStale if the path to parent must be looked up again.
 //
 // It waits only if there is nothing of the name here and the Remote is a driver.Asker that does not know the name: for
-// half a second at most, or until the engine closes. hollow: the block is in lower tiers only.
-func (nm *Names) Lookup(parent index.ID, name string, by state.Caller) (a state.Attr, hollow bool, err error) {
+// half a second at most, or until the engine closes. nonresident: the block is in lower tiers only.
+func (nm *Names) Lookup(parent index.ID, name string, by state.Caller) (a state.Attr, nonresident bool, err error) {
 	a, l, err := nm.lookup(parent, name, &by, false)
 	if l.unknown != "" {
 		state.Announce(by.Waits)
@@ -83,7 +83,7 @@ func (nm *Names) Lookup(parent index.ID, name string, by state.Caller) (a state.
 	if l.live != nil {
 		a = l.live.Refresh(a)
 	}
-	return a, l.hollow, nil
+	return a, l.nonresident, nil
 }
 
 // missed counts a look-up that ended with an error. A reader's process is not known before it matters.
@@ -102,8 +102,8 @@ func (nm *Names) missed(parent index.ID, name string, by *state.Caller, err erro
 
 // looked is what a look-up finds besides attributes.
 type looked struct {
-	live   state.WriteSide // as liveLocked
-	hollow bool
+	live        state.WriteSide // as liveLocked
+	nonresident bool
 
 	unknown string // not empty: nothing was found nor counted, and other nodes must be asked about this path
 }
@@ -128,8 +128,8 @@ func (nm *Names) lookup(parent index.ID, name string, by *state.Caller, asked bo
 	}
 	en := nm.Mu.Ix.At(id)
 	nm.UseDirLocked(id, en)
-	hollow, until := nm.HollowLocked(id, en), int64(0)
-	if now := nm.Now(); hollow || en.Ranked() {
+	nonresident, until := nm.NonresidentLocked(id, en), int64(0)
+	if now := nm.Now(); nonresident || en.Ranked() {
 		if nm.Opts.LookupLease > 0 {
 			until = now + int64(nm.Opts.LookupLease)
 		}
@@ -140,7 +140,7 @@ func (nm *Names) lookup(parent index.ID, name string, by *state.Caller, asked bo
 	state.CountFound(nm.State, en)
 	a := nm.AttrLocked(id, en)
 	a.Stable = a.Stable && stable
-	return a, looked{live: nm.liveLocked(id), hollow: hollow}, nil
+	return a, looked{live: nm.liveLocked(id), nonresident: nonresident}, nil
 }
 
 // absentLocked returns the error of a look-up that found nothing.
@@ -319,7 +319,7 @@ func (nm *Names) DropExpiredLocked(parent index.ID, name string, g *state.Gone) 
 		return
 	}
 	nm.Mu.Counters.Expired++
-	nm.DropNameLocked(id, nm.Mu.Ix.At(id), fate.Cause{Reason: fate.ReasonExpired}, g)
+	nm.DropNameLocked(id, nm.Mu.Ix.At(id), outcome.Cause{Reason: outcome.ReasonExpired}, g)
 }
 
 // Rmdir removes an empty directory. It fails with ErrNotFound, ErrNotDir or ErrNotEmpty.
@@ -373,7 +373,7 @@ func (nm *Names) EmptyLocked(dir index.ID, by state.Caller, g *state.Gone) bool 
 		return false
 	}
 	for _, id := range others {
-		nm.DropNameLocked(id, nm.Mu.Ix.At(id), fate.Cause{}, g)
+		nm.DropNameLocked(id, nm.Mu.Ix.At(id), outcome.Cause{}, g)
 	}
 	return true
 }
@@ -388,7 +388,7 @@ func (nm *Names) DropDirLocked(id index.ID, en *index.Entry, by *state.Process, 
 }
 
 // UnlinkLocked drops a name because a kernel asked for it, for a process.
-func (nm *Names) UnlinkLocked(id index.ID, why fate.Cause, by state.Process, g *state.Gone) {
+func (nm *Names) UnlinkLocked(id index.ID, why outcome.Cause, by state.Process, g *state.Gone) {
 	nm.dropLocked(id, nm.Mu.Ix.At(id), catalog.Removed{Asked: true, Why: why}, &by, g)
 }
 

@@ -135,7 +135,7 @@ func (nm *Names) placeLocked(id index.ID, now int64, burst policy.Burst, o *Pres
 		return Place{Presence: driver.Pending}
 	}
 	p := Place{Presence: driver.Hit}
-	if nm.HollowLocked(id, en) {
+	if nm.NonresidentLocked(id, en) {
 		if nm.Copies.PromotingLocked(id) != "" {
 			p = Place{Presence: driver.Pending}
 		} else {

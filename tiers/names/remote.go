@@ -12,13 +12,13 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // A name that only other nodes have is not in the index until a process asks for it. Then the name gets an entry
-// whose only tier is the Remote: a file is hollow, a directory has that bit. The entry goes when the kernel forgets
+// whose only tier is the Remote: a file is nonresident, a directory has that bit. The entry goes when the kernel forgets
 // it, because it can be made again at any time. It also goes when no other node has the name any more; the tier
 // tells of that.
 //
@@ -208,7 +208,7 @@ func (nm *Names) remoteOnlyLocked(id index.ID, en *index.Entry) bool {
 	if en.IsDir() {
 		return nm.Mu.Ix.Children(id) == 0
 	}
-	return nm.HollowLocked(id, en) && en.Storing() == 0 && nm.Copies.PromotingLocked(id) == ""
+	return nm.NonresidentLocked(id, en) && en.Storing() == 0 && nm.Copies.PromotingLocked(id) == ""
 }
 
 // maxUsedDirs bounds the directories of other nodes that stay in the index because they are used.
@@ -337,15 +337,15 @@ func (nm *Names) OwnDirLocked(id index.ID, en *index.Entry) {
 
 // BuryLocked makes the versions of a name on other nodes void, if the name was unlinked or has expired. The caller
 // still holds the lock, so that no look-up finds on other nodes what is gone here.
-func (nm *Names) BuryLocked(id index.ID, reason fate.Reason) {
+func (nm *Names) BuryLocked(id index.ID, reason outcome.Reason) {
 	if nm.Remote == nil {
 		return
 	}
 	path := nm.Mu.Ix.Path(id)
 	switch reason {
-	case fate.ReasonUnlink:
+	case outcome.ReasonUnlink:
 		nm.Far.Bury([]driver.Grave{{Path: path, Seq: nm.NextSeqLocked()}})
-	case fate.ReasonExpired: // a version that another node stored meanwhile stays
+	case outcome.ReasonExpired: // a version that another node stored meanwhile stays
 		nm.Far.Bury([]driver.Grave{{Path: path, Seq: nm.Mu.Ix.At(id).Seq() + 1}})
 	}
 	// PublishedLocked decides about replaced versions. Lost versions stay on other nodes. Versions removed on
@@ -443,13 +443,13 @@ func (nm *Names) supersedeLocked(id index.ID, dir bool, seq uint64, g *state.Gon
 	case isDir != dir, en.Seq() >= seq, !en.Committed(), !isDir && nm.Mu.Room.Group(en.Group()).Pinned():
 	case !isDir:
 		nm.Mu.Counters.Superseded++
-		parent, reason := nm.Mu.Ix.Parent(id), fate.ReasonSuperseded
+		parent, reason := nm.Mu.Ix.Parent(id), outcome.ReasonSuperseded
 		if nm.Remote != nil {
 			if l, ok := nm.Locate(nm.Mu.Ix.Path(id)); ok && l.Seq > en.Seq() {
-				reason = fate.ReasonReplaced
+				reason = outcome.ReasonReplaced
 			}
 		}
-		nm.DropNameLocked(id, en, fate.Cause{Reason: reason}, g)
+		nm.DropNameLocked(id, en, outcome.Cause{Reason: reason}, g)
 		nm.SettleParentLocked(parent, g)
 	case nm.Mu.Ix.Children(id) == 0:
 		nm.DropDirLocked(id, en, nil, g)

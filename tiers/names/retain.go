@@ -6,8 +6,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -24,14 +24,14 @@ const (
 // retained is a replaced block that can still be opened.
 type retained struct {
 	id index.ID
-	by fate.Actor // who replaced it
+	by outcome.Actor // who replaced it
 }
 
 // retainLocked keeps the bytes of a block that was just replaced, by a handle of its own. It reports whether it does.
-func (nm *Names) retainLocked(id index.ID, en *index.Entry, why fate.Cause, g *state.Gone) bool {
+func (nm *Names) retainLocked(id index.ID, en *index.Entry, why outcome.Cause, g *state.Gone) bool {
 	most := nm.Opts.CapacityBytes / retainedShare
 	charge := catalog.ChargeOf(en.Size())
-	if why.Reason != fate.ReasonReplaced || why.By == 0 || en.Lookups() == 0 || !en.InMemory() || !en.Committed() || charge > most ||
+	if why.Reason != outcome.ReasonReplaced || why.By == 0 || en.Lookups() == 0 || !en.InMemory() || !en.Committed() || charge > most ||
 		nm.Mu.Files[id] != nil || nm.Mu.Kind(en) != draft.Block {
 		return false
 	}

@@ -4,18 +4,18 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
 // DropNameLocked takes the name of a file away. It gives up the bytes as soon as no handle and no kernel uses them.
-func (nm *Names) DropNameLocked(id index.ID, en *index.Entry, why fate.Cause, g *state.Gone) {
+func (nm *Names) DropNameLocked(id index.ID, en *index.Entry, why outcome.Cause, g *state.Gone) {
 	nm.dropLocked(id, en, catalog.Removed{Why: why}, nil, g)
 }
 
 // EvictNameLocked takes the name of a block away that memory evicts and that no tier holds: followers hear of an eviction.
-func (nm *Names) EvictNameLocked(id index.ID, en *index.Entry, why fate.Cause, g *state.Gone) {
+func (nm *Names) EvictNameLocked(id index.ID, en *index.Entry, why outcome.Cause, g *state.Gone) {
 	nm.dropLocked(id, en, catalog.Removed{Why: why, Evicted: true}, nil, g)
 }
 
@@ -43,7 +43,7 @@ func (nm *Names) unnameLocked(en *index.Entry, x catalog.Removed, by *state.Proc
 	if !x.Evicted {
 		nm.buryDroppedLocked(id, en, why)
 	}
-	if len(nm.Finders) > 0 && (why.Reason == fate.ReasonUnlink || why.Reason == fate.ReasonExpired) {
+	if len(nm.Finders) > 0 && (why.Reason == outcome.ReasonUnlink || why.Reason == outcome.ReasonExpired) {
 		nm.Copies.DisownLocked(ix.Path(id), en.Tiers()|en.Storing())
 	}
 	nm.Copies.DropCopiesLocked(id, en)
@@ -72,11 +72,11 @@ func (nm *Names) dropFileLocked(id index.ID, g *state.Gone) {
 }
 
 // buryDroppedLocked tells other nodes of a file that is about to lose its name.
-func (nm *Names) buryDroppedLocked(id index.ID, en *index.Entry, why fate.Cause) {
+func (nm *Names) buryDroppedLocked(id index.ID, en *index.Entry, why outcome.Cause) {
 	switch {
 	case en.IsDir():
 	case en.Committed() && nm.Mu.Kind(en) == draft.Block,
-		!en.Committed() && !en.IsTemp() && why.Reason == fate.ReasonUnlink: // it may have been committed while it was empty
+		!en.Committed() && !en.IsTemp() && why.Reason == outcome.ReasonUnlink: // it may have been committed while it was empty
 		nm.BuryLocked(id, why.Reason)
 	}
 }

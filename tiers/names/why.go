@@ -6,13 +6,13 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // WhyHere returns why the block at a path below the mount is not there as far as this node knows, or that it is. It takes the lock for a moment and
-// does not wait. The engine remembers the last fate.MaxNames names to which something happened.
-func (nm *Names) WhyHere(path string) fate.Verdict {
+// does not wait. The engine remembers the last outcome.MaxNames names to which something happened.
+func (nm *Names) WhyHere(path string) outcome.Verdict {
 	nm.Mu.Lock()
 	defer nm.Mu.Unlock()
 	return nm.whyLocked(path)
@@ -20,7 +20,7 @@ func (nm *Names) WhyHere(path string) fate.Verdict {
 
 // Why is WhyHere, but if this node does not know by itself whether other nodes have the block, it asks them first. It
 // blocks for half a second at most then, or until the engine closes.
-func (nm *Names) Why(path string) fate.Verdict {
+func (nm *Names) Why(path string) outcome.Verdict {
 	nm.Mu.Lock()
 	unknown := nm.AppendUnknownLocked(nil, path)
 	nm.Mu.Unlock()
@@ -29,33 +29,33 @@ func (nm *Names) Why(path string) fate.Verdict {
 }
 
 // WhyOf returns why the block of an entry is not there, or that it is. The kernel holds a reference to the entry.
-func (nm *Names) WhyOf(id index.ID) fate.Verdict {
+func (nm *Names) WhyOf(id index.ID) outcome.Verdict {
 	nm.Mu.Lock()
 	defer nm.Mu.Unlock()
 	if nm.Mu.Ix.Linked(id) {
 		return nm.whyLocked(nm.Mu.Ix.Path(id))
 	}
-	return fate.Verdict{Kind: fate.Removed, Text: "it was removed, but a process still has it open"}
+	return outcome.Verdict{Kind: outcome.Removed, Text: "it was removed, but a process still has it open"}
 }
 
-func (nm *Names) whyLocked(path string) fate.Verdict {
+func (nm *Names) whyLocked(path string) outcome.Verdict {
 	if there, ok := nm.presentLocked(path); ok {
 		return there
 	}
-	if v, ok := nm.Mu.Fates.Explain(path, func(path string) bool { return nm.Mu.Ix.Walk(path) != 0 }); ok {
+	if v, ok := nm.Mu.Outcomes.Explain(path, func(path string) bool { return nm.Mu.Ix.Walk(path) != 0 }); ok {
 		return v
 	}
 	if groups := nm.sameHashLocked(path); len(groups) > 0 {
-		return fate.Verdict{Kind: fate.Elsewhere, Groups: groups,
+		return outcome.Verdict{Kind: outcome.Elsewhere, Groups: groups,
 			Text: "no block of this name was stored here, but one of the same hash is in " + strings.Join(groups, ", ")}
 	}
-	return nm.Mu.Fates.Nothing()
+	return nm.Mu.Outcomes.Nothing()
 }
 
 // presentLocked returns the verdict on a name that exists, and on one that cannot exist. ok is false for others.
-func (nm *Names) presentLocked(path string) (v fate.Verdict, ok bool) {
+func (nm *Names) presentLocked(path string) (v outcome.Verdict, ok bool) {
 	if block.CheckPath(path) != nil {
-		return fate.Verdict{Kind: fate.NeverStored, Text: "no block can have this name"}, true
+		return outcome.Verdict{Kind: outcome.NeverStored, Text: "no block can have this name"}, true
 	}
 	if id := nm.Mu.Ix.Walk(path); id != 0 {
 		return nm.entryVerdictLocked(id, path), true
@@ -65,39 +65,39 @@ func (nm *Names) presentLocked(path string) (v fate.Verdict, ok bool) {
 	case s == nil || !l.IsRegular():
 		return v, false
 	case catalog.ChargeOf(l.Size) > nm.Opts.CapacityBytes:
-		return fate.TooLarge(s.Opts.Name, l.Size, nm.Opts.CapacityBytes), true
+		return outcome.TooLarge(s.Opts.Name, l.Size, nm.Opts.CapacityBytes), true
 	case s == nm.Remote:
-		return fate.Verdict{Kind: fate.Present, Tier: s.Opts.Name, Text: "another node has it"}, true
+		return outcome.Verdict{Kind: outcome.Present, Tier: s.Opts.Name, Text: "another node has it"}, true
 	}
 	return below(s.Opts.Name), true
 }
 
 // below returns the verdict on a block that only secondary tiers have.
-func below(tiers string) fate.Verdict {
-	return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in " + tiers + ", and comes into memory when it is opened"}
+func below(tiers string) outcome.Verdict {
+	return outcome.Verdict{Kind: outcome.Present, Tier: tiers, Text: "it is in " + tiers + ", and comes into memory when it is opened"}
 }
 
 // entryVerdictLocked returns the verdict on a name that has an entry.
-func (nm *Names) entryVerdictLocked(id index.ID, path string) fate.Verdict {
+func (nm *Names) entryVerdictLocked(id index.ID, path string) outcome.Verdict {
 	en := nm.Mu.Ix.At(id)
 	switch {
 	case en.IsDir():
-		return fate.Verdict{Kind: fate.Present, Text: "this is a directory"}
+		return outcome.Verdict{Kind: outcome.Present, Text: "this is a directory"}
 	case !en.Committed():
-		return fate.Verdict{Kind: fate.Pending, Text: "it is being written"}
+		return outcome.Verdict{Kind: outcome.Pending, Text: "it is being written"}
 	case nm.ExpiredLocked(id):
-		return fate.Verdict{Kind: fate.Expired, Time: time.Unix(0, nm.Mu.Ix.Expires(id)), Text: "its time to live has passed"}
+		return outcome.Verdict{Kind: outcome.Expired, Time: time.Unix(0, nm.Mu.Ix.Expires(id)), Text: "its time to live has passed"}
 	}
 	tiers := strings.Join(nm.TierNamesLocked(id), ",")
 	switch {
-	case !nm.HollowLocked(id, en):
-		return fate.Verdict{Kind: fate.Present, Tier: tiers, Text: "it is in memory"}
+	case !nm.NonresidentLocked(id, en):
+		return outcome.Verdict{Kind: outcome.Present, Tier: tiers, Text: "it is in memory"}
 	case nm.Copies.PromotingLocked(id) != "":
-		return fate.Verdict{Kind: fate.Pending, Tier: tiers, Text: "it is on its way into memory from " + nm.Copies.PromotingLocked(id)}
+		return outcome.Verdict{Kind: outcome.Pending, Tier: tiers, Text: "it is on its way into memory from " + nm.Copies.PromotingLocked(id)}
 	case catalog.ChargeOf(en.Size()) > nm.Opts.CapacityBytes:
-		return fate.TooLarge(tiers, en.Size(), nm.Opts.CapacityBytes)
+		return outcome.TooLarge(tiers, en.Size(), nm.Opts.CapacityBytes)
 	}
-	if f := nm.Mu.Fates.Of(nm.Mu.Fates.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime() { // and no read since
+	if f := nm.Mu.Outcomes.Of(nm.Mu.Outcomes.Hash(path)); f != nil && f.Unread() && f.Time >= en.Atime() { // and no read since
 		v := f.Explain(nm.Opts.Kernels)
 		v.Tier = tiers
 		v.Text += "; it is still in " + tiers

@@ -12,8 +12,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/room"
 	"github.com/kvfs/kvfs/tiers/state"
 )
@@ -196,7 +196,7 @@ func (fl *Files) endedLocked(f *File, en *index.Entry, g *state.Gone) {
 // dropFailedLocked unlinks f: a write of f has failed, or its writer was killed.
 func (fl *Files) dropFailedLocked(f *File, g *state.Gone) {
 	fl.Mu.Counters.Poisoned++
-	fl.dropLocked(f, fate.Cause{Reason: fate.ReasonWriteFailed}, g)
+	fl.dropLocked(f, outcome.Cause{Reason: outcome.ReasonWriteFailed}, g)
 }
 
 // commit brings the entry of f in line with its bytes, if they changed. A private file becomes the block of
@@ -291,7 +291,7 @@ func (fl *Files) displaceLocked(holder, heir index.ID, by *state.Caller, g *stat
 		}
 	}
 	fl.Mu.Counters.Removed++
-	fl.names.UnlinkLocked(holder, fate.Cause{Reason: fate.ReasonReplaced, By: by.Actor()}, by.Proc(), g)
+	fl.names.UnlinkLocked(holder, outcome.Cause{Reason: outcome.ReasonReplaced, By: by.Actor()}, by.Proc(), g)
 }
 
 // publishLocked marks f as committed with the given size and time.

@@ -10,9 +10,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/transfer"
 )
@@ -50,11 +50,11 @@ type writeOpen struct {
 // openWrite is OpenWrite.
 func (fl *Files) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 	for tries := 0; ; tries++ {
-		h, hollow, err := fl.tryOpenWrite(ctx, o)
+		h, nonresident, err := fl.tryOpenWrite(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		if !hollow {
+		if !nonresident {
 			switch err := fl.beginWrite(ctx, o, h); {
 			case err == nil:
 				return h, nil
@@ -76,14 +76,14 @@ func (fl *Files) openWrite(ctx context.Context, o *writeOpen) (*Handle, error) {
 }
 
 // tryOpenWrite is openWriteLocked, and makes the primary file that a new file needs. The steps outside the lock remain.
-func (fl *Files) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, hollow bool, err error) {
+func (fl *Files) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, nonresident bool, err error) {
 	if o.used {
 		o.used, o.file = false, nil // of an earlier try
 	}
 	for {
 		g := fl.NewGone()
 		fl.Mu.Lock()
-		h, hollow, err = fl.openWriteLocked(o, g)
+		h, nonresident, err = fl.openWriteLocked(o, g)
 		fl.Mu.Unlock()
 		fl.Finish(g)
 		if err != errNeedsFile {
@@ -100,14 +100,14 @@ func (fl *Files) tryOpenWrite(ctx context.Context, o *writeOpen) (h *Handle, hol
 	case o.file != nil && err != nil: // the kernel comes back for it
 		o.file.Close()
 	}
-	return h, hollow, err
+	return h, nonresident, err
 }
 
 // errNeedsFile says that a file is to be made and has no primary file yet.
 var errNeedsFile = errors.New("a new file needs a primary file")
 
-// openWriteLocked does what package draft says about an open. hollow says that the block must be promoted first.
-func (fl *Files) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow bool, err error) {
+// openWriteLocked does what package draft says about an open. nonresident says that the block must be promoted first.
+func (fl *Files) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, nonresident bool, err error) {
 	en := fl.Mu.Ix.At(o.id)
 	if en.IsDir() {
 		return nil, false, block.ErrIsDir
@@ -132,7 +132,7 @@ func (fl *Files) openWriteLocked(o *writeOpen, g *state.Gone) (h *Handle, hollow
 	case action == draft.Replace:
 		h, err = fl.openReplacedLocked(o, &s, g)
 		return h, false, err
-	case fl.HollowLocked(o.id, en):
+	case fl.NonresidentLocked(o.id, en):
 		return nil, true, nil
 	case !en.InMemory():
 		return nil, false, block.ErrNotFound
@@ -154,7 +154,7 @@ func (fl *Files) openAnewLocked(o *writeOpen, en *index.Entry, g *state.Gone) *H
 	fl.Mu.Counters.Removed++
 	fl.names.RestartLocked(o.id, en, catalog.Restarted{
 		ID: o.id, Blob: uint64(o.blob), Now: fl.Now(), Cgroup: fl.Mu.Room.OfCgroup(o.by.Cgroup),
-		Why: fate.Cause{Reason: fate.ReasonReplaced, By: o.by.Actor()},
+		Why: outcome.Cause{Reason: outcome.ReasonReplaced, By: o.by.Actor()},
 	}, g)
 	f := fl.NewFileLocked(o.id, en)
 	f.owner, f.file, f.replaces = o.by.Proc(), o.file, true
@@ -175,7 +175,7 @@ func (fl *Files) openReplacedLocked(o *writeOpen, s *draft.File, g *state.Gone) 
 		fl.Mu.Counters.Removed++
 	}
 	seq := old.Seq()
-	fl.names.DropNameLocked(o.id, old, fate.Cause{Reason: fate.ReasonReplaced, By: o.by.Actor()}, g)
+	fl.names.DropNameLocked(o.id, old, outcome.Cause{Reason: outcome.ReasonReplaced, By: o.by.Actor()}, g)
 	f, _ := fl.newLocked(&n, o.blob, &x)
 	f.replaces, f.begun = s.Place == draft.Seen, max(f.begun, seq)
 	if o.creates == nil {

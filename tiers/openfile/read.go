@@ -33,8 +33,8 @@ type Opened struct {
 // (the look-up fails with ErrNotFound if the block is gone); with ErrNotFound if no tier can give the block; or with
 // ctx's error.
 func (fl *Files) OpenRead(ctx context.Context, id index.ID, by state.Caller, nonblock bool) (Opened, error) {
-	o, hollow, err := fl.openRead(id, by, true)
-	if !hollow {
+	o, nonresident, err := fl.openRead(id, by, true)
+	if !nonresident {
 		return o, err
 	}
 	deadline, late := state.NoDeadline, false
@@ -49,8 +49,8 @@ func (fl *Files) OpenRead(ctx context.Context, id index.ID, by state.Caller, non
 
 // OpenHot is OpenRead for a block in memory. It does not wait. It fails with ErrHollow for other blocks.
 func (fl *Files) OpenHot(id index.ID, by state.Caller) (Opened, error) {
-	o, hollow, err := fl.openRead(id, by, true)
-	if hollow {
+	o, nonresident, err := fl.openRead(id, by, true)
+	if nonresident {
 		return o, state.ErrHollow
 	}
 	return o, err
@@ -75,8 +75,8 @@ func (fl *Files) OpenLater(id index.ID, by state.Caller, then func(o Opened, fil
 // openPromoted opens a block after its promotion, which has ended with err.
 func (fl *Files) openPromoted(id index.ID, by state.Caller, err error) (Opened, error) {
 	if errors.Is(err, state.ErrStale) {
-		o, hollow, err := fl.openRead(id, by, true) // the block may have come up in between
-		if hollow {
+		o, nonresident, err := fl.openRead(id, by, true) // the block may have come up in between
+		if nonresident {
 			err = state.ErrStale
 		}
 		return o, err
@@ -89,9 +89,9 @@ func (fl *Files) openPromoted(id index.ID, by state.Caller, err error) (Opened, 
 	return o, err
 }
 
-// openRead is OpenRead for a block in memory; else it reports that the block is hollow. hit says that the block was
+// openRead is OpenRead for a block in memory; else it reports that the block is nonresident. hit says that the block was
 // there without a promotion.
-func (fl *Files) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hollow bool, err error) {
+func (fl *Files) openRead(id index.ID, by state.Caller, hit bool) (o Opened, nonresident bool, err error) {
 	fl.Mu.Lock()
 	defer fl.Mu.Unlock()
 	if !fl.Mu.Ix.Valid(id) { // the kernel has gone that waited for the block, and nothing else needed the entry
@@ -105,7 +105,7 @@ func (fl *Files) openRead(id index.ID, by state.Caller, hit bool) (o Opened, hol
 	case linked && fl.ExpiredLocked(id):
 		return o, false, block.ErrNotFound
 	case linked && en.Committed() && en.InMemory(): // the hot path
-	case fl.HollowLocked(id, en):
+	case fl.NonresidentLocked(id, en):
 		return o, true, nil
 	default:
 		if err := fl.readableLocked(id, en, &by); err != nil {

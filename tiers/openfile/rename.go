@@ -98,13 +98,13 @@ func (fl *Files) bringUp(ctx context.Context, r *renaming) (unpin func(), err er
 	}
 	populated := en.IsDir() && fl.Mu.Ix.Children(r.id) > 0 // all records below it are written anew
 	plain := fl.Mu.Ix.Valid(r.NewParent) && fl.Mu.Ix.Linked(r.id) && fl.Mu.KindOf(r.to()) != draft.Block
-	hollow := plain && fl.HollowLocked(r.id, en) && fl.OwnTiers(en) != 0
+	nonresident := plain && fl.NonresidentLocked(r.id, en) && fl.OwnTiers(en) != 0
 	fl.Mu.Unlock()
-	if populated || hollow || len(unknown) > 0 {
+	if populated || nonresident || len(unknown) > 0 {
 		state.Announce(r.By.Waits)
 	}
 	fl.names.Ask(ctx, unknown)
-	if !hollow {
+	if !nonresident {
 		return func() {}, nil
 	}
 	switch err := fl.transfer.Promote(ctx, r.id, transfer.Want{Own: true}); {
@@ -122,7 +122,7 @@ var errHollow = errors.New("the block is not in memory")
 // looseLocked reports whether a new name would lose a file: it is neither in memory nor in a tier of this node that can
 // rename it.
 func (fl *Files) looseLocked(id index.ID, en *index.Entry) bool {
-	return fl.HollowLocked(id, en) && fl.OwnTiers(en)&^fl.Anew == 0
+	return fl.NonresidentLocked(id, en) && fl.OwnTiers(en)&^fl.Anew == 0
 }
 
 // movableLocked fails with EXDEV if a rename would lose something that moves with id: memory and the tiers that can
@@ -429,7 +429,7 @@ func (fl *Files) moveOfLocked(r *renaming, en *index.Entry, to draft.Kind, group
 	case r.f != nil && r.f.poisoned != nil && was.Kind != draft.Plain:
 		return move, errors.Join(block.ErrPoisoned, r.f.poisoned)
 	case move == draft.Postpone: // the close checks
-	case move == draft.Withdraw && fl.HollowLocked(r.id, en):
+	case move == draft.Withdraw && fl.NonresidentLocked(r.id, en):
 		return move, errHollow // the block has to come up first
 	case to == draft.Block && err != nil:
 		return move, err

@@ -87,7 +87,7 @@ func (fl *Files) setHollowMtime(id index.ID, ns int64) bool {
 	fl.Mu.Lock()
 	defer fl.Mu.Unlock()
 	en := fl.Mu.Ix.At(id)
-	if !fl.HollowLocked(id, en) {
+	if !fl.NonresidentLocked(id, en) {
 		return false
 	}
 	fl.ApplyLocked(catalog.Times{ID: id, Mtime: ns, Ctime: en.Ctime()})

@@ -4,8 +4,8 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/draft"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -34,13 +34,13 @@ func (fl *Files) removeLocked(parent index.ID, name string, by *state.Caller, g 
 		return nil
 	}
 	fl.Mu.Counters.Removed++
-	fl.names.UnlinkLocked(id, fate.Cause{Reason: fate.ReasonUnlink, By: by.Actor()}, by.Proc(), g)
+	fl.names.UnlinkLocked(id, outcome.Cause{Reason: outcome.ReasonUnlink, By: by.Actor()}, by.Proc(), g)
 	fl.ChangedLocked(parent)
 	return nil
 }
 
 // dropLocked makes f an unlinked file. why says how it loses its name.
-func (fl *Files) dropLocked(f *File, why fate.Cause, g *state.Gone) {
+func (fl *Files) dropLocked(f *File, why outcome.Cause, g *state.Gone) {
 	fl.names.DropNameLocked(f.id, fl.Mu.Ix.At(f.id), why, g)
 }
 
@@ -64,11 +64,11 @@ func (fl *Files) ExpireFiles() {
 		case en.Opens() > 0 || len(f.handles) > 0:
 		case !en.Committed():
 			if idle > unopenedGrace {
-				fl.dropLocked(f, fate.Cause{}, &g)
+				fl.dropLocked(f, outcome.Cause{}, &g)
 			}
 		case fl.Mu.Kind(en) == draft.Temp && idle > int64(fl.Opts.TempExpiry):
 			fl.Mu.Counters.Expired++
-			fl.dropLocked(f, fate.Cause{Reason: fate.ReasonAbandoned}, &g)
+			fl.dropLocked(f, outcome.Cause{Reason: outcome.ReasonAbandoned}, &g)
 		}
 	}
 	fl.names.ExpireLinksLocked(fl.Opts.TempExpiry, &g)

@@ -28,7 +28,7 @@ func (fl *Files) SetUserAttrs(id index.ID, fn func(block.UserAttrs) (block.UserA
 
 func (fl *Files) setUserAttrsLocked(id index.ID, fn func(block.UserAttrs) (block.UserAttrs, error), g *state.Gone) error {
 	en := fl.Mu.Ix.At(id)
-	if fl.HollowLocked(id, en) {
+	if fl.NonresidentLocked(id, en) {
 		return state.ErrStale
 	}
 	was := fl.Mu.UserAttrs(id, en)

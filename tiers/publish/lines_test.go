@@ -16,13 +16,13 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // TestLineFormat shows that lines are as documented, to the byte (A39).
 func TestLineFormat(t *testing.T) {
 	evicted := eventOf(event.Evicted, "memory", "g0/77aa")
-	evicted.Reason, evicted.Time = fate.ReasonCapacity, time.Unix(1795084801, 1000)
+	evicted.Reason, evicted.Time = outcome.ReasonCapacity, time.Unix(1795084801, 1000)
 	moved := renamed(event.DirRenamed, "g0", "g1/new")
 	moved.Size = 0
 	cases := []struct {

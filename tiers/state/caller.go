@@ -3,7 +3,7 @@ package state
 import (
 	"cmp"
 
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Caller is the thread that asks. The front fills it in before it calls the engine.
@@ -65,4 +65,4 @@ func (c Caller) User() Process { return Process{c.Kernel, cmp.Or(c.Process, c.Re
 func (c Caller) Proc() Process { return Process{c.Kernel, c.Process} }
 
 // Actor names the caller's thread in verdicts.
-func (c Caller) Actor() fate.Actor { return fate.ActorOf(c.Kernel, c.Thread) }
+func (c Caller) Actor() outcome.Actor { return outcome.ActorOf(c.Kernel, c.Thread) }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/reuse"
 )
 
@@ -59,15 +59,15 @@ func (u *usage) nameLocked(id index.ID) reuse.Name {
 }
 
 // eventLocked notes what an event says of the use of a block.
-func (u *usage) eventLocked(kind event.Kind, tier string, id index.ID, why fate.Cause) {
+func (u *usage) eventLocked(kind event.Kind, tier string, id index.ID, why outcome.Cause) {
 	switch {
-	case kind == event.Stored && tier == "memory" && why.Reason != fate.ReasonPromoted:
+	case kind == event.Stored && tier == "memory" && why.Reason != outcome.ReasonPromoted:
 		if u.Sampled(u.e.Mu.Ix.Hash(id)) {
 			u.Stored(u.nameLocked(id), u.e.Mu.Ix.At(id).Size())
 		}
 	case kind == event.Evicted && (u.e.Remote == nil || tier != u.e.Remote.Opts.Name):
 		u.evictedLocked(tier, id)
-	case kind == event.Removed && why.Reason.Kind() != fate.Evicted: // else a tier has told it before
+	case kind == event.Removed && why.Reason.Kind() != outcome.Evicted: // else a tier has told it before
 		u.removedLocked(id)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/invariant"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/pattern"
 	"github.com/kvfs/kvfs/tiers/room"
 )
@@ -59,7 +59,7 @@ type State struct {
 		SeqFrom  string // the node whose version raised Seq above the clock; "" if this node did
 		Counters Counters
 		Tally    tally
-		Fates    *fate.Memory
+		Outcomes *outcome.History
 		Reuse    *usage
 		Misses   misses
 	}
@@ -82,7 +82,7 @@ func New(opts Options) *State {
 		Mode: uint16(ModeDir | opts.RootMode), UID: opts.RootUID, GID: opts.RootGID, Mtime: now, Atime: now, Ctime: now,
 	})
 	e.Mu.Kernels, e.Mu.Follow = opts.Kernels, e.followLocked
-	e.Mu.Fates = fate.New(e.Mu.Seed, opts.Kernels, now)
+	e.Mu.Outcomes = outcome.New(e.Mu.Seed, opts.Kernels, now)
 	return e
 }
 
@@ -104,8 +104,8 @@ func (st *State) SeqNowLocked() uint64 { return max(st.Mu.Seq, uint64(st.Now()))
 func (st *State) CheckLocked() {
 	m := &st.Mu
 	m.Room.Check()
-	blocks, hollow := m.Blocks()
-	invariant.Check(blocks >= 0 && hollow >= 0, "blocks %d or hollow %d < 0", blocks, hollow)
+	blocks, nonresident := m.Blocks()
+	invariant.Check(blocks >= 0 && nonresident >= 0, "blocks %d or nonresident %d < 0", blocks, nonresident)
 }
 
 // ApplyLocked makes a change of an entry, and everything in the catalog that follows from it.
@@ -114,8 +114,8 @@ func (st *State) ApplyLocked(e catalog.Edit) catalog.Change { return st.Mu.Apply
 // CheckCountsLocked compares the counters with the entries, in builds with invariants. It is too slow for each Lock.
 func (st *State) CheckCountsLocked() {
 	if invariant.Enabled {
-		resident, hollow := st.Mu.Census()
+		resident, nonresident := st.Mu.Census()
 		b, h := st.Mu.Blocks()
-		invariant.Check(b == resident && h == hollow, "blocks %d and hollow %d, entries say %d and %d", b, h, resident, hollow)
+		invariant.Check(b == resident && h == nonresident, "blocks %d and nonresident %d, entries say %d and %d", b, h, resident, nonresident)
 	}
 }

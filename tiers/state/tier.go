@@ -7,9 +7,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Secondary is the engine's side of one secondary tier.
@@ -25,8 +25,8 @@ type Secondary struct {
 	Predict    lane.Predictor
 }
 
-// HollowLocked reports whether a file is committed and only in secondary tiers.
-func (st *State) HollowLocked(id index.ID, en *index.Entry) bool {
+// NonresidentLocked reports whether a file is committed and only in secondary tiers.
+func (st *State) NonresidentLocked(id index.ID, en *index.Entry) bool {
 	return !en.InMemory() && en.Tiers() != 0 && !en.IsDir() && en.Committed() &&
 		en.Linked() && st.Mu.Files[id] == nil
 }
@@ -44,7 +44,7 @@ func (st *State) OwnTiers(en *index.Entry) uint16 { return en.Tiers() &^ st.Remo
 
 // FarLocked reports whether only other nodes have the bytes of a file.
 func (st *State) FarLocked(id index.ID, en *index.Entry) bool {
-	return st.HollowLocked(id, en) && st.OwnTiers(en) == 0
+	return st.NonresidentLocked(id, en) && st.OwnTiers(en) == 0
 }
 
 // FileAttrs returns the attributes that a tier keeps with a file, without those of the directories above.
@@ -82,7 +82,7 @@ func LateLocked(s *Secondary, size int64, deadline time.Duration) bool {
 	return deadline != NoDeadline && s.LateLocked(size, deadline)
 }
 
-// FirstTier returns the tier that is asked first for a hollow block.
+// FirstTier returns the tier that is asked first for a nonresident block.
 func (st *State) FirstTier(en *index.Entry) *Secondary {
 	if own := st.OwnTiers(en); own != 0 {
 		return st.Tiers[bits.TrailingZeros16(own)]
@@ -113,7 +113,7 @@ func (st *State) BegunLocked(id index.ID, en *index.Entry) (bits uint16) {
 }
 
 // ClearTiersLocked notes that some tiers do not have a block any more. why is as in catalog.Lost.
-func (st *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16, why fate.Reason) {
+func (st *State) ClearTiersLocked(id index.ID, en *index.Entry, bits uint16, why outcome.Reason) {
 	if st.Remote != nil && en.Tiers()&bits&st.Remote.Bit != 0 {
 		st.Far.Unwatch(st.KeyLocked(id))
 	}

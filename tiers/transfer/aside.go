@@ -97,7 +97,7 @@ type Fetched struct {
 func (f *Fetched) LandLocked(id index.ID) bool {
 	p, e := f.p, f.p.e
 	en := e.Mu.Ix.At(id)
-	if e.promotions[id] != nil || en.Seq() != p.seq || en.Size() != p.Size || !e.HollowLocked(id, en) {
+	if e.promotions[id] != nil || en.Seq() != p.seq || en.Size() != p.Size || !e.NonresidentLocked(id, en) {
 		return false
 	}
 	delete(e.orphans, p)

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/kvfs/kvfs/tiers/block"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -54,10 +54,10 @@ func (tr *Transfer) turnAway(list []*promotion, now int64) {
 func (tr *Transfer) waitedLocked(p *promotion, deadline bool) {
 	if deadline {
 		tr.Mu.Counters.DeadlineExceeded++
-		tr.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Deadline, fate.ReasonExceeded)
+		tr.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, outcome.Deadline, outcome.ReasonExceeded)
 	} else {
 		p.tier.StatsLocked().PromoteTimeouts++
-		tr.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, fate.Unreachable, fate.ReasonTimeout)
+		tr.JudgeLocked(p.Key.Path(), p.tier.Opts.Name, outcome.Unreachable, outcome.ReasonTimeout)
 	}
 }
 
@@ -93,14 +93,14 @@ func (tr *Transfer) awaitPromotion(ctx context.Context, p *promotion, away <-cha
 	return &block.Error{Op: "promote", Key: key, Err: block.ErrNotFound}
 }
 
-// OpenDeadline returns how long the open of a hollow block may wait, and whether the block would probably come too
+// OpenDeadline returns how long the open of a nonresident block may wait, and whether the block would probably come too
 // late. If the tier is idle, OpenDeadline then starts a load for which no caller waits: otherwise a tier could never
 // show that it has become faster.
 func (tr *Transfer) OpenDeadline(id index.ID) (deadline time.Duration, late bool) {
 	tr.Mu.Lock()
 	en := tr.Mu.Ix.At(id)
 	deadline = tr.DeadlineOfLocked(tr.Mu.Room.Group(en.Group()), 0)
-	if deadline == state.NoDeadline || !tr.HollowLocked(id, en) || tr.promotions[id] != nil {
+	if deadline == state.NoDeadline || !tr.NonresidentLocked(id, en) || tr.promotions[id] != nil {
 		tr.Mu.Unlock()
 		return deadline, false
 	}
@@ -108,7 +108,7 @@ func (tr *Transfer) OpenDeadline(id index.ID) (deadline time.Duration, late bool
 	idle := s.IdleLocked()
 	if late = state.LateLocked(s, en.Size(), deadline); late {
 		tr.Mu.Counters.DeadlinePredicted++
-		tr.VerdictLocked(id, fate.Deadline, s.Opts.Name, fate.Cause{Reason: fate.ReasonPredicted})
+		tr.VerdictLocked(id, outcome.Deadline, s.Opts.Name, outcome.Cause{Reason: outcome.ReasonPredicted})
 	}
 	tr.Mu.Unlock()
 	if late && idle {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -29,7 +29,7 @@ func inWorld(t *testing.T, fn func(t *testing.T, w *world, r *tiertest.Reference
 // evictNow takes a block that the tier has out of memory.
 func (w *world) evictNow(id index.ID) {
 	synctest.Wait()
-	w.locked(func(g *state.Gone) { w.mem.EvictOneLocked(id, w.Mu.Ix.At(id), fate.ReasonCapacity, g) })
+	w.locked(func(g *state.Gone) { w.mem.EvictOneLocked(id, w.Mu.Ix.At(id), outcome.ReasonCapacity, g) })
 }
 
 // TestUncommitted: a file goes to no tier before it is committed, by no way (A13).
@@ -151,8 +151,8 @@ func TestPromotedVersion(t *testing.T) {
 		b := id
 		w.locked(func(g *state.Gone) { // b gets the number of a, as when it is found anew
 			w.ApplyLocked(catalog.Lost{ID: other, Tiers: 1})
-			w.nm.DropNameLocked(other, w.Mu.Ix.At(other), fate.Cause{Reason: fate.ReasonSuperseded}, g)
-			w.nm.DropNameLocked(id, w.Mu.Ix.At(id), fate.Cause{Reason: fate.ReasonUnlink}, g)
+			w.nm.DropNameLocked(other, w.Mu.Ix.At(other), outcome.Cause{Reason: outcome.ReasonSuperseded}, g)
+			w.nm.DropNameLocked(id, w.Mu.Ix.At(id), outcome.Cause{Reason: outcome.ReasonUnlink}, g)
 			b = w.ApplyLocked(&catalog.CreatedFile{
 				Attrs: catalog.Attrs{Mode: state.ModeRegular}, Parent: w.Mu.Ix.Walk("g"), Name: "b", Tiers: 1, Size: 12, Seq: seq,
 			}).ID

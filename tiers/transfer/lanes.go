@@ -8,9 +8,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -217,7 +217,7 @@ func (s *owner) Restore(u lane.Update) {
 	e.givenUp++
 	if e.Mu.Ix.Valid(u.ID) {
 		if en := e.Mu.Ix.At(u.ID); en.Tiers()&s.Bit != 0 && en.Seq() == u.Attrs.Seq {
-			e.ForgetCopyLocked(s.Secondary, u.ID, en, fate.ReasonRenamed, &g)
+			e.ForgetCopyLocked(s.Secondary, u.ID, en, outcome.ReasonRenamed, &g)
 			if e.Mu.Ix.Valid(u.ID) && en.InMemory() {
 				e.CascadeToLocked(s.Secondary, u.ID, en)
 			}
@@ -250,5 +250,5 @@ func (tr *Transfer) leftLocked(s *state.Secondary, op *lane.Store, g *state.Gone
 	}
 	tr.Mu.Counters.Evicted++
 	tr.Mu.Counters.EvictedBytes += uint64(en.Size())
-	tr.memory.EvictOneLocked(op.ID, en, fate.ReasonCapacity, g)
+	tr.memory.EvictOneLocked(op.ID, en, outcome.ReasonCapacity, g)
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/memory"
 	"github.com/kvfs/kvfs/tiers/names"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 	"github.com/kvfs/kvfs/tiers/tiertest"
 )
@@ -197,7 +197,7 @@ func (m *model) pick(n uint32) *thing {
 	return m.blocks[int(n)%len(m.blocks)]
 }
 
-func (m *model) hollow(b *thing) bool { return !m.Mu.Ix.At(b.id).InMemory() }
+func (m *model) nonresident(b *thing) bool { return !m.Mu.Ix.At(b.id).InMemory() }
 
 // busy reports whether a call about a block is under way.
 func (m *model) busy(b *thing) bool {
@@ -220,7 +220,7 @@ var kinds = []struct {
 	{"unlink", func(m *model, s tiertest.Step) {
 		if b := m.pick(s.A); b != nil {
 			m.locked(func(g *state.Gone) {
-				m.nm.UnlinkLocked(b.id, fate.Cause{Reason: fate.ReasonUnlink}, state.Process{}, g)
+				m.nm.UnlinkLocked(b.id, outcome.Cause{Reason: outcome.ReasonUnlink}, state.Process{}, g)
 			})
 			m.drop(b)
 		}
@@ -266,7 +266,7 @@ var kinds = []struct {
 		t := int(s.B) % len(m.tiers)
 		h := host{e: m.Transfer, s: m.Tiers[t]}
 		key, en := m.KeyLocked(b.id), m.Mu.Ix.At(b.id)
-		only := m.hollow(b) && en.Tiers() == h.s.Bit
+		only := m.nonresident(b) && en.Tiers() == h.s.Bit
 		if only { // and it is promised
 			m.locked(func(*state.Gone) { m.ApplyLocked(catalog.Leased{ID: b.id, Until: m.Now() + 1}) })
 		}
@@ -293,11 +293,11 @@ func (m *model) damage(s tiertest.Step) {
 	case s.N%3 == 0:
 		m.tiers[0].Corrupt(key)
 		b.lost = true
-	case s.N%3 == 1 && m.hollow(b):
+	case s.N%3 == 1 && m.nonresident(b):
 		m.tiers[0].Remove([]block.Key{key}) // it does not tell
 		b.lost, b.unaware = true, true
 	default:
-		b.lost = m.hollow(b) // else it gets another copy
+		b.lost = m.nonresident(b) // else it gets another copy
 		m.tiers[0].Corrupt(key)
 		m.tiers[0].Scrub()
 	}
@@ -314,9 +314,9 @@ func (m *model) free() {
 func (m *model) putAny(s tiertest.Step) {
 	name := modelNames[int(s.A)%len(modelNames)]
 	b := m.of(name)
-	if b != nil && (m.hollow(b) || s.B%2 == 0 || m.BegunLocked(b.id, m.Mu.Ix.At(b.id)) != 0) { // a new file
+	if b != nil && (m.nonresident(b) || s.B%2 == 0 || m.BegunLocked(b.id, m.Mu.Ix.At(b.id)) != 0) { // a new file
 		m.locked(func(g *state.Gone) {
-			m.nm.DropNameLocked(b.id, m.Mu.Ix.At(b.id), fate.Cause{Reason: fate.ReasonReplaced}, g)
+			m.nm.DropNameLocked(b.id, m.Mu.Ix.At(b.id), outcome.Cause{Reason: outcome.ReasonReplaced}, g)
 		})
 		m.drop(b)
 		b = nil
@@ -338,7 +338,7 @@ func (m *model) rename(s tiertest.Step) {
 	}
 	m.locked(func(g *state.Gone) {
 		if t := m.of(to); t != nil {
-			m.nm.DropNameLocked(t.id, m.Mu.Ix.At(t.id), fate.Cause{Reason: fate.ReasonReplaced}, g)
+			m.nm.DropNameLocked(t.id, m.Mu.Ix.At(t.id), outcome.Cause{Reason: outcome.ReasonReplaced}, g)
 			m.drop(t)
 		}
 		en, key := m.Mu.Ix.At(b.id), m.KeyLocked(b.id)
@@ -357,14 +357,14 @@ func (m *model) rename(s tiertest.Step) {
 // evict takes a block out of memory that a tier has, or is to get.
 func (m *model) evict(s tiertest.Step) {
 	b := m.pick(s.A)
-	if b == nil || m.hollow(b) || m.Mu.Ix.At(b.id).Opens() > 0 || m.busy(b) {
+	if b == nil || m.nonresident(b) || m.Mu.Ix.At(b.id).Opens() > 0 || m.busy(b) {
 		return
 	}
 	m.locked(func(g *state.Gone) {
 		en := m.Mu.Ix.At(b.id)
 		switch {
 		case en.Tiers() != 0 && en.Storing() == 0:
-			m.mem.EvictOneLocked(b.id, en, fate.ReasonCapacity, g)
+			m.mem.EvictOneLocked(b.id, en, outcome.ReasonCapacity, g)
 		case en.Tiers()|en.Storing() == 0 && m.Lazy != 0 && s.N%2 == 0:
 			if !m.CleanLocked(b.id, en, true) && en.Flags()&index.FlagRefused == 0 {
 				m.fail("%s has no copy, and none is made", b.name)
@@ -378,7 +378,7 @@ func (m *model) evict(s tiertest.Step) {
 // read brings a block into memory.
 func (m *model) read(s tiertest.Step) {
 	b := m.pick(s.A)
-	if b == nil || !m.hollow(b) {
+	if b == nil || !m.nonresident(b) {
 		return
 	}
 	r := &reading{b, m.Mu.Ix.At(b.id).Seq(), make(chan error, 1)}
@@ -420,7 +420,7 @@ func (m *model) wasRead(r *reading, err error) {
 	defer m.nm.Forget(r.b.id, 1)
 	named := m.of(r.b.name) == r.b
 	switch {
-	case err == nil && named && !m.hollow(r.b):
+	case err == nil && named && !m.nonresident(r.b):
 		r.b.open, r.b.unaware = r.b.open+1, false
 		if got, err := m.bytesOf(r.b.id); err != nil || !bytes.Equal(got, r.b.data) {
 			m.fail("%s is in memory with %d bytes, %v; want %d", r.b.name, len(got), err, len(r.b.data))
@@ -429,7 +429,7 @@ func (m *model) wasRead(r *reading, err error) {
 		m.fail("%s was read, and is not in memory", r.b.name)
 	case err == nil:
 		m.nm.CloseRead(r.b.id)
-	case named && m.hollow(r.b), !errors.Is(err, state.ErrStale) && named:
+	case named && m.nonresident(r.b), !errors.Is(err, state.ErrStale) && named:
 		m.fail("read of %s: %v", r.b.name, err)
 	}
 }
@@ -459,7 +459,7 @@ func (m *model) check() error {
 		if !m.Mu.Ix.Valid(b.id) || !m.Mu.Ix.Linked(b.id) || m.Mu.Ix.Path(b.id) != "g/"+b.name {
 			return fmt.Errorf("%s is gone", b.name)
 		}
-		if !m.hollow(b) {
+		if !m.nonresident(b) {
 			if got, err := m.bytesOf(b.id); err != nil || !bytes.Equal(got, b.data) {
 				return fmt.Errorf("%s: %d bytes in memory, %v; want %d", b.name, len(got), err, len(b.data))
 			}
@@ -506,7 +506,7 @@ func (m *model) compare(i int, s *state.Secondary) error {
 			return fmt.Errorf("%s is still on its way to %b", b.name, en.Storing())
 		case ok != (en.Tiers()&s.Bit != 0) && !b.unaware:
 			return fmt.Errorf("%s has %s: %v; believed: %v", s.Opts.Name, b.name, ok, !ok)
-		case !ok && s.Opts.Cascade == state.CascadeAsync && !m.hollow(b) && !b.lost:
+		case !ok && s.Opts.Cascade == state.CascadeAsync && !m.nonresident(b) && !b.lost:
 			return fmt.Errorf("%s did not get %s", s.Opts.Name, b.name)
 		case ok && h.Size != int64(len(b.data)), ok && h.Attrs.Seq != en.Seq(), ok && h.Attrs.Mode != uint32(en.Mode()&0o7777):
 			return fmt.Errorf("%s has of %s %d bytes, version %d, mode %o; want %d, %d, %o", s.Opts.Name, b.name, h.Size, h.Attrs.Seq, h.Attrs.Mode, len(b.data), en.Seq(), en.Mode()&0o7777)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -196,7 +196,7 @@ func (tr *Transfer) prefetchFindLocked(r *PrefetchRequest, i int, more bool, g *
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchAbsent}}
 	case en.Flags()&(index.FlagUncommitted|index.FlagTemp) != 0:
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchPending}}
-	case !tr.HollowLocked(id, en):
+	case !tr.NonresidentLocked(id, en):
 		tr.names.LeaseLocked(id, en, tr.Now(), r.As, r.Request)
 		return prefetchFound{result: PrefetchResult{Outcome: PrefetchInMemory}}
 	case !more:
@@ -280,9 +280,9 @@ func (f *prefetch) failed(i int, err error) PrefetchResult {
 		// The load found that the copy was bad or lost, and so the name was removed.
 		key, _ := block.ParseKey(string(f.r.Paths[i]))
 		switch e.names.WhyHere(key.Path()).Kind {
-		case fate.Corrupt:
+		case outcome.Corrupt:
 			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrCorrupt}}
-		case fate.Unreachable, fate.PeerGone:
+		case outcome.Unreachable, outcome.PeerGone:
 			return PrefetchResult{Err: &block.Error{Op: "prefetch", Key: key, Err: block.ErrUnavailable}}
 		}
 	}

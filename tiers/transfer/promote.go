@@ -43,7 +43,7 @@ func New(st *state.State, nm *names.Names, mem *memory.Memory) *Transfer {
 	return &Transfer{State: st, names: nm, memory: mem, promotions: map[index.ID]*promotion{}, orphans: map[*promotion]struct{}{}}
 }
 
-// promotion brings one hollow block into memory. An entry has one promotion at most, however many callers wait for
+// promotion brings one nonresident block into memory. An entry has one promotion at most, however many callers wait for
 // it. The promotion belongs to the engine, and goes on when those callers leave.
 type promotion struct {
 	lane.Load // Key: as the tier was asked; Copy: asked for by Take
@@ -80,7 +80,7 @@ type laterOpen struct {
 	deadline bool // until is an open deadline, not PromoteTimeout
 }
 
-// Want says how a caller wants a hollow block.
+// Want says how a caller wants a nonresident block.
 type Want struct {
 	Waits    state.Waiter
 	Deadline time.Duration // of the caller, beside PromoteTimeout; 0: none
@@ -90,7 +90,7 @@ type Want struct {
 	Own bool
 }
 
-// Promote has a hollow block brought into memory and waits until it is there, for PromoteTimeout at most. On success the
+// Promote has a nonresident block brought into memory and waits until it is there, for PromoteTimeout at most. On success the
 // caller has one of the block's Opens, which keeps the block there and is given back with CloseRead.
 //
 // It fails with ErrPending (Hint); ErrNotFound (no tier could give the block, or not in time, or memory is full of
@@ -133,12 +133,12 @@ func (tr *Transfer) Promote(ctx context.Context, id index.ID, w Want) error {
 	return tr.awaitPromotion(ctx, p, away, cmp.Or(w.Deadline, state.NoDeadline))
 }
 
-// promotionLocked returns the promotion of a hollow block. If there is none it makes one, and the caller sees to its
+// promotionLocked returns the promotion of a nonresident block. If there is none it makes one, and the caller sees to its
 // start. own says that the caller would not have the block from other nodes. The result is nil if the block is not
-// hollow.
+// nonresident.
 func (tr *Transfer) promotionLocked(id index.ID, own bool) (p *promotion, first bool) {
 	en := tr.Mu.Ix.At(id)
-	if !tr.HollowLocked(id, en) || tr.Mu.Closed {
+	if !tr.NonresidentLocked(id, en) || tr.Mu.Closed {
 		return nil, false
 	}
 	if p = tr.promotions[id]; p != nil {

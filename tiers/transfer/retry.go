@@ -7,8 +7,8 @@ import (
 
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/driver"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -98,9 +98,9 @@ func (tr *Transfer) nextTierLocked(s *state.Secondary, p *promotion, en *index.E
 	}
 	switch {
 	case bad && en.Tiers()&s.Bit != 0:
-		reason := fate.ReasonCorrupt
+		reason := outcome.ReasonCorrupt
 		if o.Status == driver.Absent {
-			reason = fate.ReasonAbsent
+			reason = outcome.ReasonAbsent
 		}
 		tr.ForgetCopyLocked(s, p.id, en, reason, g)
 	case other:

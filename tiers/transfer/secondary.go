@@ -8,9 +8,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/catalog"
 	"github.com/kvfs/kvfs/tiers/driver"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/index"
 	"github.com/kvfs/kvfs/tiers/lane"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/state"
 )
 
@@ -81,22 +81,22 @@ func (tr *Transfer) mayEvictLocked(s *state.Secondary, key block.Key, g *state.G
 	if en.Tiers()&s.Bit == 0 {
 		return true
 	}
-	if tr.HollowLocked(id, en) && (en.Tiers() == s.Bit || tr.OwnTiers(en) == s.Bit) {
+	if tr.NonresidentLocked(id, en) && (en.Tiers() == s.Bit || tr.OwnTiers(en) == s.Bit) {
 		if en.Lease() > tr.Now() || en.Opens() > 0 || en.Pinned() || tr.promotions[id] != nil {
 			return false
 		}
 	}
-	tr.ForgetCopyLocked(s, id, en, fate.ReasonCapacity, g)
+	tr.ForgetCopyLocked(s, id, en, outcome.ReasonCapacity, g)
 	return true
 }
 
 // ForgetCopyLocked notes that a tier has lost its copy of a block. If no other tier has one, the name goes.
-func (tr *Transfer) ForgetCopyLocked(s *state.Secondary, id index.ID, en *index.Entry, reason fate.Reason, g *state.Gone) {
-	hollow := tr.HollowLocked(id, en)
+func (tr *Transfer) ForgetCopyLocked(s *state.Secondary, id index.ID, en *index.Entry, reason outcome.Reason, g *state.Gone) {
+	nonresident := tr.NonresidentLocked(id, en)
 	tr.ClearTiersLocked(id, en, s.Bit, reason)
-	if hollow && en.Tiers() == 0 {
-		tr.names.DropNameLocked(id, en, fate.Cause{Reason: reason}, g)
-	} else if hollow {
+	if nonresident && en.Tiers() == 0 {
+		tr.names.DropNameLocked(id, en, outcome.Cause{Reason: reason}, g)
+	} else if nonresident {
 		tr.names.SettleRemoteLocked(id, en, g)
 	}
 }
@@ -116,15 +116,15 @@ func (h *host) Lost(key block.Key, err error) {
 			attrs := e.AttrsLocked(id, en)
 			h.s.UpdateLocked(lane.Update{From: key, To: key, Attrs: &attrs, ID: id})
 		} else if en.Tiers()&h.s.Bit != 0 {
-			reason := fate.ReasonUnavailable
+			reason := outcome.ReasonUnavailable
 			switch {
 			case errors.Is(err, block.ErrCorrupt):
-				reason = fate.ReasonCorrupt
+				reason = outcome.ReasonCorrupt
 			case errors.Is(err, block.ErrNotFound):
-				reason = fate.ReasonSuperseded
+				reason = outcome.ReasonSuperseded
 			}
 			e.ForgetCopyLocked(h.s, id, en, reason, &g)
-			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) && reason == fate.ReasonCorrupt {
+			if e.Mu.Ix.Valid(id) && e.Mu.Ix.Linked(id) && reason == outcome.ReasonCorrupt {
 				e.CascadeToLocked(h.s, id, en) // memory still has it
 			}
 		}
@@ -226,7 +226,7 @@ func (tr *Transfer) RevisedLocked(id index.ID, en *index.Entry, g *state.Gone) {
 	tr.ApplyLocked(catalog.Versioned{ID: id, Seq: tr.NextSeqLocked(), Own: true})
 	tr.names.PublishedLocked(id, en, was, true, g)
 	if tr.Remote != nil {
-		tr.EventLocked(event.Changed, "", id, fate.Cause{})
+		tr.EventLocked(event.Changed, "", id, outcome.Cause{})
 	}
 	tr.RenumberedLocked(id, was)
 	for _, s := range tr.Tiers {

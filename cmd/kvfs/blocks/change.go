@@ -24,8 +24,8 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/fs/control"
 	"github.com/kvfs/kvfs/fs/query"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/hybrid"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 type prefetchRequest struct {
@@ -262,7 +262,7 @@ func (e *Eviction) Run(ctx context.Context, s Streams, c *client.Controls, mount
 func absent(answer *control.EvictAnswer) error {
 	var names []string
 	for _, kept := range answer.Kept {
-		if kept.Reason == fate.ReasonNotFound.String() {
+		if kept.Reason == outcome.ReasonNotFound.String() {
 			names = append(names, kept.Path)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 
 	"github.com/kvfs/kvfs/cmd/kvfs/client"
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 // Streams are the streams of a command.
@@ -364,14 +364,14 @@ func why(ctx context.Context, d *client.Dialogue, out *bufio.Writer, blocks *cli
 func printVerdicts(w *bufio.Writer, blocks *client.Blocks, first int, verdicts []json.RawMessage, raw bool) (dirs []int, err error) {
 	for i, verdict := range verdicts {
 		var v struct {
-			Verdict fate.Kind `json:"verdict"`
-			Tier    string    `json:"tier"`
-			Text    string    `json:"text"`
+			Verdict outcome.Kind `json:"verdict"`
+			Tier    string       `json:"tier"`
+			Text    string       `json:"text"`
 		}
 		if err := json.Unmarshal(verdict, &v); err != nil {
 			return nil, fmt.Errorf("answer of the daemon: %w", err)
 		}
-		if v.Verdict == fate.Present && v.Tier == "" && blocks.IsDir(first+i) {
+		if v.Verdict == outcome.Present && v.Tier == "" && blocks.IsDir(first+i) {
 			dirs = append(dirs, first+i)
 			continue
 		}

@@ -31,7 +31,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/show"
 	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/directio"
-	"github.com/kvfs/kvfs/tiers/disk/home"
+	"github.com/kvfs/kvfs/tiers/disk/recovery"
 )
 
 func checkConfig(_ context.Context, e *Env) Result {
@@ -292,8 +292,8 @@ func existing(dir string) string {
 }
 
 func checkDirs(_ context.Context, e *Env, d config.DiskDir) Result {
-	place := home.Options{RequireMount: e.Config.Disk.RequireMount, StateDir: daemon.StateDir(os.Getenv)}
-	if wrong, is := errors.AsType[*home.DirError](home.CheckPlace(d.Path, place)); is {
+	place := recovery.Options{RequireMount: e.Config.Disk.RequireMount, StateDir: daemon.StateDir(os.Getenv)}
+	if wrong, is := errors.AsType[*recovery.DirError](recovery.CheckPlace(d.Path, place)); is {
 		return fail("the file system mounted, or --disk-require-mount=false", "%v", wrong)
 	}
 	dir := existing(d.Path)

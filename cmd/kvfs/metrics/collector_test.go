@@ -22,9 +22,9 @@ import (
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/disk"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
 	"github.com/kvfs/kvfs/tiers/lane"
 	"github.com/kvfs/kvfs/tiers/memory"
+	"github.com/kvfs/kvfs/tiers/outcome"
 	"github.com/kvfs/kvfs/tiers/publish"
 	"github.com/kvfs/kvfs/tiers/reuse"
 )
@@ -45,7 +45,7 @@ func full() *Snapshot {
 	s := &Snapshot{
 		Time: time.Unix(1700000000, 500e6), Version: "v1", Unready: []string{"x"},
 		Engine: tiers.Stats{CapacityBytes: 64, Secondaries: []lane.Stats{ssd, {Name: "peer"}}, Reuse: used}, Loading: map[string]int{"disk": 3},
-		Evictions: map[event.Eviction]uint64{{Tier: "memory", Rule: fate.ReasonQuota}: 4},
+		Evictions: map[event.Eviction]uint64{{Tier: "memory", Rule: outcome.ReasonQuota}: 4},
 		Mounts:    []status.Mount{{State: "serving", ReadPath: "passthrough", BackingFiles: 2}, {State: "attaching"}}, Requests: &device.Latencies{},
 		Quotas: []memory.QuotaStats{{Quota: memory.Quota{Kind: memory.QuotaUser, Name: "7", Bytes: 9}, UsedBytes: 8}},
 		Events: 11, ZMQ: &publish.Stats{Dropped: 5},

@@ -144,7 +144,7 @@ var engineFamilies = []family{
 	{"kvfs_index_names", gauge, "", "Files and directories.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Names)) }},
 	{"kvfs_index_bytes", gauge, "", "Memory of the table of names.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.IndexBytes)) }},
 	{"kvfs_index_writing_files", gauge, "", "Files that are being written, or wait for their name.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Writing)) }},
-	{"kvfs_index_hollow_blocks", gauge, "", "Blocks that only lower tiers hold.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Hollow)) }},
+	{"kvfs_index_hollow_blocks", gauge, "", "Blocks that only lower tiers hold.", func(s *Snapshot, o *output) { o.put(float64(s.Engine.Nonresident)) }},
 	{"kvfs_reads_total", counter, "result", "Blocks that readers asked for, as in reads of the status: served by a tier, failed (no tier could give a block that it has), or missed. The hit ratio is the share of served.", func(s *Snapshot, o *output) {
 		r := &s.Engine.Summary
 		o.put(float64(r.SuccessKeys), "served")

@@ -19,7 +19,7 @@ import (
 	"github.com/kvfs/kvfs/cmd/kvfs/config/scalar"
 	"github.com/kvfs/kvfs/tiers/block"
 	"github.com/kvfs/kvfs/tiers/event"
-	"github.com/kvfs/kvfs/tiers/fate"
+	"github.com/kvfs/kvfs/tiers/outcome"
 )
 
 const secret = "correct-horse-battery"
@@ -187,7 +187,7 @@ func TestFollow(t *testing.T) {
 	log, s := event.New(), &Source{}
 	s.follow(log)
 	evict := func(name string) {
-		log.Add(event.Event{Kind: event.Evicted, Tier: "memory", Key: block.Key{Group: "g", Hash: block.Hash(name)}, Size: 7, Reason: fate.ReasonQuota})
+		log.Add(event.Event{Kind: event.Evicted, Tier: "memory", Key: block.Key{Group: "g", Hash: block.Hash(name)}, Size: 7, Reason: outcome.ReasonQuota})
 	}
 	for i := range 3 * event.Ring {
 		evict(fmt.Sprint(i))
