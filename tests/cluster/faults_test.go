@@ -103,6 +103,7 @@ func (w *world) lose(name string, copied bool, do, undo func(*world, *harness.No
 	version := w.mustWrite(a, name, size)
 	if copied {
 		w.wantVersion(b, name, version)
+		w.WaitQuiet() // c knows of that copy, too
 	}
 	harness.Poll(t, "the block is known", func() bool { return w.exists(c, name) })
 	harness.Poll(t, "the holder is asked again", func() bool { return c.Member(a.Name).Breaker == "closed" })
