@@ -151,8 +151,12 @@ func (s *server) greet(w wire, mount *Offered) (who *unix.Ucred, q *question, fd
 	if fds, err = w.receive(q, s.due()); err != nil {
 		return who, nil, nil, err
 	}
-	if err = sameVersion(q.Version); err == nil && !s.asked(w.c) {
-		err = net.ErrClosed
+	if err = sameVersion(q.Version); err == nil {
+		s.mu.Lock()
+		if !s.mu.conns.askedLocked(w.c) {
+			err = net.ErrClosed
+		}
+		s.mu.Unlock()
 	}
 	if err != nil {
 		closeAll(fds)
@@ -190,13 +194,6 @@ func (s *server) add(c *net.UnixConn) bool {
 	return ok
 }
 
-// asked notes that a connection has asked something. It reports false if another has taken its place.
-func (s *server) asked(c *net.UnixConn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.conns.askedLocked(c)
-}
-
 func (s *server) drop(c *net.UnixConn) {
 	s.mu.Lock()
 	_, there := s.mu.conns.all[c]
@@ -216,7 +213,9 @@ func (s *server) close() error {
 	}
 	s.mu.closed = true
 	s.cancel()
-	s.mu.conns.wakeLocked()
+	for c := range s.mu.conns.all {
+		_ = c.CloseRead() // an ended one needs no waking
+	}
 	dir, l := s.mu.dir, s.mu.l // constant from here on
 	s.mu.Unlock()
 	// In this order, because a closed socket frees its inode number, by which remove knows it. The lock of dir keeps
@@ -287,10 +286,4 @@ func (g *guests) speakLocked(c *net.UnixConn) {
 func (g *guests) dropLocked(c *net.UnixConn) {
 	delete(g.all, c)
 	g.speakLocked(c)
-}
-
-func (g *guests) wakeLocked() {
-	for c := range g.all {
-		_ = c.CloseRead() // an ended one needs no waking
-	}
 }
