@@ -164,8 +164,6 @@ func (h *health) lacks() []string {
 	}
 }
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
 // openTraces begins to send spans, if the configuration says to where.
 func (p Program) openTraces(ctx context.Context, cfg *config.Config, log *zap.Logger) (*otlp.Exporter, error) {
 	if cfg.OTLP == "" {
@@ -214,7 +212,7 @@ func (p *peers) snapshot() *metrics.Cluster {
 func (d *daemon) unready(st *tiers.Stats) (lines []string) {
 	for i := range st.Secondaries {
 		if t := &st.Secondaries[i]; t.State == "offline" {
-			lines = append(lines, fmt.Sprintf("tier %s: offline: %s", t.Name, oneLine(t.Reason)))
+			lines = append(lines, fmt.Sprintf("tier %s: offline: %s", t.Name, strings.Join(strings.Fields(t.Reason), " "))) // in one line
 		}
 	}
 	if d.peers != nil && !d.peers.node.Stats().Gossip.Joined {

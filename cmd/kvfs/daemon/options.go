@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/config"
+	"github.com/kvfs/kvfs/cmd/kvfs/status"
 	"github.com/kvfs/kvfs/directio"
 	"github.com/kvfs/kvfs/fs"
 	"github.com/kvfs/kvfs/fs/control"
@@ -147,7 +148,7 @@ func serverOptions(cfg *config.Config, d *daemon, log *zap.Logger) fs.Options {
 		o.Users, o.Groups = d.surface.users, d.surface.gids
 	}
 	if d.peers != nil {
-		o.Control = append(o.Control, control.File{Name: "members", Text: d.peers.membersText})
+		o.Control = append(o.Control, control.File{Name: "members", Text: func() []byte { return status.JSON(d.peers.members()) }})
 	}
 	return o
 }

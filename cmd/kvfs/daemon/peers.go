@@ -345,5 +345,3 @@ func (c *heldCount) get(e *tiers.Engine) int64 {
 	c.mu.at = time.Now()
 	return c.mu.n
 }
-
-func (p *peers) membersText() []byte { return status.JSON(p.members()) }
