@@ -230,7 +230,7 @@ func (p *socketDir) listenFirst() (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Renameat(p.dir, p.name, p.dir, name); err != nil {
+	if err := unix.Renameat2(p.dir, p.name, p.dir, name, unix.RENAME_NOREPLACE); err != nil {
 		return nil, errors.Join(&os.PathError{Op: "rename", Path: p.path, Err: err}, l.Close(), p.remove())
 	}
 	p.name = name

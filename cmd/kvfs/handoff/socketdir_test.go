@@ -230,3 +230,25 @@ func TestPrivateTogether(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// TestPrivateTaken shows that a process does not take the place of a living one that has the same name for its private socket:
+// numbers of processes repeat in other PID namespaces, which may share the directory.
+func TestPrivateTaken(t *testing.T) {
+	near := filepath.Join(t.TempDir(), "run", "store.sock")
+	first, err := ListenPrivate(near, "debug-", "debug-2")
+	must(t, err)
+	if second, err := ListenPrivate(near, "debug-", "debug-2"); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("the name is taken: %v", err)
+		if err == nil {
+			check(t, errors.Join(second.Close(), second.Remove()))
+		}
+	}
+	c, err := net.Dial("unix", first.Path())
+	if check(t, err); err == nil {
+		c.Close()
+	}
+	check(t, errors.Join(first.Close(), first.Remove()))
+	if left, err := os.ReadDir(filepath.Dir(near)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
