@@ -198,7 +198,7 @@ func TestRestart(t *testing.T) {
 			}
 			n.wantWhere("g/both", want, "top", want, "g/sub/nonresident", "[disk]")
 			after := resolve(t, n.world, "g/sub/nonresident")
-			if after.Mode != before.Mode || after.GID != gid || after.Size != 6 || after.Mtime != before.Mtime || !n.e.Pinned(after.ID) || n.e.TTL(after.ID) == 0 {
+			if after.Mode != before.Mode || after.GID != gid || after.Size != int64(len("nonresident")) || after.Mtime != before.Mtime || !n.e.Pinned(after.ID) || n.e.TTL(after.ID) == 0 {
 				t.Errorf("attributes\n%+v before,\n%+v after", before, after)
 			}
 			if g := resolve(t, n.world, "g"); g.Mode&0o7777 != mode || g.GID != gid {
