@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/kvfs/kvfs/cmd/kvfs/exit"
@@ -68,30 +68,42 @@ func TestUmountStale(t *testing.T) {
 	}
 }
 
-// TestUmountWaits shows that umount returns when the process that served the mount has ended, too, or else says
-// that it still ends; and that it does not wait for it with --lazy.
+// TestUmountWaits shows that umount returns when the process that served the mount has ended, too, and one that was taking it
+// over, or else says that it still ends; and that it does not wait for it with --lazy.
 func TestUmountWaits(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
-	for _, tc := range []struct{ flag, stderr string }{
-		{"--timeout=0", "kvfs: %s is unmounted; its daemon (process %d) is still ending\n"},
-		{"--lazy", ""},
-		{"--timeout=1h", ""},
+	const ending = "kvfs: %s is unmounted; its daemon (process %d) is still ending\n"
+	for _, tc := range []struct{ name, flag, stderr string }{
+		{"ending", "--timeout=0", ending},
+		{"lazy", "--lazy", ""},
+		{"ends", "--timeout=1h", ""},
+		{"takeover", "--timeout=0", ending},
 	} {
-		t.Run(tc.flag, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			dir := mountDir(t)
 			mountDead(t, dir, mounts.Type)
 			m, err := device.TopMount(dir)
 			if m == nil || err != nil {
 				t.Fatal(m, err)
 			}
-			server := exec.Command("cat") // ends with its input
-			input, err := server.StdinPipe()
-			if err == nil {
-				err = server.Start()
-			}
+			mark, err := handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint)
 			must(t, err)
-			defer func() { input.Close(); _ = server.Wait() }()
-			markFor(t, m, server.Process.Pid)
+			server := exec.Command("flock", "--shared", mounts.MarkPath(m), "cat") // ends with its input
+			input, err := server.StdinPipe()
+			must(t, err)
+			output, err := server.StdoutPipe()
+			must(t, errors.Join(err, server.Start()))
+			defer func() { input.Close(); _ = server.Wait(); os.Remove(mounts.MarkPath(m)) }()
+			input.Write([]byte{'\n'})
+			_, err = output.Read(make([]byte, 1)) // it has the lock now
+			must(t, errors.Join(err, mark.Close()))
+			pid := server.Process.Pid
+			if tc.name == "takeover" { // the process in the mark has ended
+				before := exec.Command("true")
+				must(t, before.Run())
+				pid = before.Process.Pid
+			}
+			must(t, os.WriteFile(mounts.MarkPath(m), fmt.Appendf(nil, "%d %d %q\n", pid, m.ID, m.Mountpoint), 0o600))
 			if tc.flag == "--timeout=1h" {
 				go func() { // ends when the mount is gone, or with the test
 					_ = mounts.WaitGone(t.Context(), m)
@@ -100,22 +112,13 @@ func TestUmountWaits(t *testing.T) {
 			}
 			want := tc.stderr
 			if want != "" {
-				want = fmt.Sprintf(want, dir, server.Process.Pid)
+				want = fmt.Sprintf(want, dir, pid)
 			}
 			if code, out, errs := runCLI("umount", tc.flag, dir); code != exit.OK || out != "" || errs != want {
 				t.Errorf("exit code %d, stdout %q, stderr %q, want %q", code, out, errs, want)
 			}
 		})
 	}
-}
-
-// markFor marks m as served by process pid, until the test ends.
-func markFor(t *testing.T, m *mountinfo.Info, pid int) {
-	t.Helper()
-	mark, err := handoff.NewMark(mounts.MarkPath(m), m.ID, m.Mountpoint) // by this process
-	must(t, err)
-	t.Cleanup(func() { mark.Close() })
-	must(t, os.WriteFile(mounts.MarkPath(m), fmt.Appendf(nil, "%d %d %q\n", pid, m.ID, m.Mountpoint), 0o600))
 }
 
 // TestUmountForeign shows that other FUSE mounts are left alone.

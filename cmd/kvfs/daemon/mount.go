@@ -375,7 +375,8 @@ func Background(ctx context.Context, args []string, dir string) error {
 	})
 	args = slices.Insert(args, 1, "--ready-fd=3")
 	log, from := os.Stderr, int64(0)
-	if isPipe(log) || show.IsTerminal(log) {
+	to, err := log.Stat() // a pipe or a socket is from a shell with |, or from ssh
+	if err == nil && to.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 || show.IsTerminal(log) {
 		if log, from, err = logFile(dir); err != nil {
 			return errors.Join(fmt.Errorf("no file for the log: %w. To name one, redirect standard error: 2>>FILE", err), theirs.Close())
 		}
@@ -404,12 +405,6 @@ func Background(ctx context.Context, args []string, dir string) error {
 		os.Exit(failed.ExitCode())
 	}
 	return errors.Join(errors.New("the daemon ended before its mount answered"), err)
-}
-
-// isPipe reports whether f is a pipe or a socket, as from a shell with | or from ssh.
-func isPipe(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
 }
 
 // maxLog is the size from which on the log of earlier daemons makes room for a new one.

@@ -250,8 +250,8 @@ func detachSoon(ctx context.Context, m *mountinfo.Info) error {
 }
 
 // Unmount unmounts the kvfs mount at dir. It waits until ctx is done for two events: the mount
-// has left the mount table, and, unless lazy, the process that served it has ended. If only the
-// latter is missing, Unmount returns the number of that process, else 0.
+// has left the mount table, and, unless lazy, the process that served it has ended, with one that was taking it over. If only
+// the latter is missing, Unmount returns the number of the former process, else 0.
 func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error) {
 	m, err := Find(dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -266,14 +266,11 @@ func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error)
 	if m.FSType != Type {
 		return 0, exit.With(exit.NotMount, fmt.Errorf("%s is not a kvfs mount: its type is %s", dir, m.FSType))
 	}
-	var ended <-chan struct{} // of the process that serves m; nil: it is not known, or not waited for
-	pid := Server(m)          // which asks the mount nothing: an unanswered question would keep it busy
-	if !lazy && pid != 0 && pid != os.Getpid() {
-		if pidfd, channel, err := WatchProcess(pid); err == nil { // else it has ended since
-			defer pidfd.Close()
-			ended = channel
-		}
-	}
+	pid := Server(m) // which asks the mount nothing: an unanswered question would keep it busy
+	pidfd, ended, hasEnded := WatchProcess(pid)
+	defer pidfd.Close()
+	mark, unmarked := os.Open(MarkPath(m))
+	defer mark.Close()
 	if Abandoned(m) {
 		err = GiveUp(ctx, m)
 	} else {
@@ -285,15 +282,24 @@ func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error)
 	if err := WaitGone(ctx, m); err != nil {
 		return 0, fmt.Errorf("umount %s: %w", dir, err)
 	}
-	if ended == nil {
+	if lazy || pid == 0 || pid == os.Getpid() {
 		return 0, nil
 	}
-	select {
-	case <-ended:
-		return 0, nil
-	case <-ctx.Done():
-		return pid, nil
+	if hasEnded == nil {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return pid, nil
+		}
 	}
+	for unmarked == nil && !handoff.Free(mark) {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return pid, nil
+		}
+	}
+	return 0, nil
 }
 
 // WatchProcess returns a pidfd of process pid, which need not be a child, and a channel that is
