@@ -268,9 +268,8 @@ func Unmount(ctx context.Context, dir string, lazy bool) (ending int, err error)
 	}
 	pid := Server(m) // which asks the mount nothing: an unanswered question would keep it busy
 	pidfd, ended, hasEnded := WatchProcess(pid)
-	defer pidfd.Close()
 	mark, unmarked := os.Open(MarkPath(m))
-	defer mark.Close()
+	defer func() { pidfd.Close(); mark.Close() }() // on error they are nil, and Close does nothing
 	if Abandoned(m) {
 		err = GiveUp(ctx, m)
 	} else {
