@@ -89,7 +89,7 @@ func (fl *Files) openPromoted(id index.ID, by state.Caller, err error) (Opened, 
 	return o, err
 }
 
-// openRead is OpenRead for a block in memory; else it reports that the block is nonresident. hit says that the block was
+// openRead opens a block that is in memory, and reports whether the block is nonresident instead. hit says that the block was
 // there without a promotion.
 func (fl *Files) openRead(id index.ID, by state.Caller, hit bool) (o Opened, nonresident bool, err error) {
 	fl.Mu.Lock()
